@@ -7,14 +7,14 @@
 Guide: docs/python.md.
 """
 
-import torch  # noqa: F401  its libraries come first
+import torch  # noqa: F401  first: it loads the libraries that _comp needs
 
 from comp import _torch_version
 
 _torch_version.require()
 try:
     from comp import _comp  # noqa: F401
-except ImportError as error:  # the same release, built otherwise
+except ImportError as error:  # the same release, but built differently
     raise ImportError(_torch_version.sentence(str(error))) from error
 
 from comp._comp import (

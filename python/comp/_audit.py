@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that nobody named: what a step changes among the objects that it reaches is found by looking before and after
-some steps, then saved and put back with the rest."""
+"""Finds state that nobody named: compares the objects that a step reaches before and after some steps. What the step
+changes among them is then saved and put back with the rest."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ from comp._objects import (
     variables_of,
 )
 
-_BODIES, _DEPTH = 5_000, 20  # that are looked at
-_SMALL, _TINY, _TOGETHER = 1 << 20, 1 << 16, 64 << 20  # [bytes] of tensors that are copied before a step changes them
-_ALWAYS, _MOST, _SHARE = 3, 16, 0.05  # steps that are looked at: the first, in all, and the part of their time
+_BODIES, _DEPTH = 5_000, 20  # at most so many bodies are looked at, and so deep
+# [bytes] of tensors that are copied before a step was seen to change them: each in the first steps, each later, in all
+_SMALL, _TINY, _TOGETHER = 1 << 20, 1 << 16, 64 << 20
+# steps that are looked at: the first ones in any case, at most in all, and the share of the time
+_ALWAYS, _MOST, _SHARE = 3, 16, 0.05
 _SAVED_OF_MODELS = frozenset(("_parameters", "_buffers"))
 _SAVED_OF_OPTIMIZERS = frozenset(("state", "param_groups", "_opt_called"))
 
 
 def _tried(work: Callable[[], Any]) -> Any:
-    """None where an object does not bear to be looked at: what it holds is left as it is."""
+    """None where looking at an object raises an exception: what it holds is then left as it is."""
     try:
         return work()
     except Exception:
@@ -44,13 +46,13 @@ def _tried(work: Callable[[], Any]) -> Any:
 
 
 def _key(body: Body) -> tuple[str, bool]:
-    """In a file: a variable and the object in it have one path."""
+    """A body's key in a file. A variable and the object in it have the same path, so the path alone is none."""
     return body.path, body.owner is None
 
 
 class Audit:
     """Looks at what a step reaches: its variables and those of functions that it calls, its object, models and
-    optimizers. What it cannot look at, it leaves; it raises nothing."""
+    optimizers. What it cannot look at, it leaves alone, and raises nothing."""
 
     def __init__(
         self,
@@ -67,10 +69,10 @@ class Audit:
         self._leave = list(leave)
         self._device = device
         self._bodies: dict[Any, Body] = {}
-        self._known: dict[Body, None] = {}  # a step has changed them
+        self._known: dict[Body, None] = {}  # bodies that a step was seen to change
         self._uncopied: set[int] = set()  # identities of tensors that a saved state does not have
-        self._made: list[weakref.ref[Saved]] = []  # in the first steps
-        self._room = 0  # [bytes] for copies on suspicion
+        self._made: list[weakref.ref[Saved]] = []  # what was saved in the first steps
+        self._room = 0  # [bytes] left for copies of what no step was seen to change
         self._looked, self._looking, self._trained = 0, 0.0, 0.0
         self.found: dict[str, None] = {}
         """What steps change and nobody named, in the order in which it was found."""
@@ -78,7 +80,7 @@ class Audit:
         """What cannot be put back, in sentences."""
 
     def save(self) -> list[Saved]:
-        """Of all bodies, until some steps have shown which of them change."""
+        """Copies all bodies until some steps have shown which of them change, and then those."""
         return _tried(self._save) or []
 
     def restore(self, saved: list[Saved]) -> None:
@@ -114,7 +116,7 @@ class Audit:
         return {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes)) for b in self._known}
 
     def put_plain_state(self, state: Mapping[tuple[str, bool], Any]) -> None:
-        """Raises: SettingsError where this training does not have what another had."""
+        """Puts back what plain_state() gave. Raises: SettingsError where this training lacks what that one had."""
         sights = {_key(sight.body): sight for sight in reversed(self._sights())}
         for key, each in state.items():
             if key not in sights:
@@ -171,7 +173,7 @@ class Audit:
         return saved
 
     def _forget_suspicions(self) -> None:
-        """Copies of what the first steps did not change are given up: they may be as large as a model."""
+        """Drops the copies of what the first steps did not change, because they may be as large as a model."""
         for each in (reference() for reference in self._made):
             if each is not None and each.sight.body not in self._known:
                 self._uncopied.update(id(tensor) for _, tensor in each.sight.tensors)
@@ -179,7 +181,7 @@ class Audit:
         self._made.clear()
 
     def _kept(self, body: Body, path: str, value: Any, shapes: set[tuple[int, ...]]) -> Any:
-        """A copy; None of what is large, unlike the weights, and was never seen to change."""
+        """A copy; None where the value is large, is shaped like no weight and was never seen to change."""
         size, small = bytes_of(value), _SMALL if self._looked < _ALWAYS else _TINY
         suspected = size <= self._room and (size <= small or tuple(value.shape) in shapes)
         if path not in body.changed and not suspected:
@@ -190,7 +192,7 @@ class Audit:
         return self._copied(value)
 
     def _shapes(self) -> set[tuple[int, ...]]:
-        """Of weights, and so of their averages."""
+        """The shapes of the weights, which averages of them have, too."""
         return {tuple(t.shape) for model in self._models for t in [*model.parameters(), *model.buffers()]}
 
     def _copied(self, value: Any) -> Any:
@@ -199,7 +201,7 @@ class Audit:
         return value.copy()
 
     def _saved_otherwise(self) -> set[int]:
-        """Identities of what is saved already."""
+        """Identities of what is saved elsewhere, or left alone."""
         ids = {id(each) for each in self._leave}
         for model in self._models:
             ids.update(id(t) for t in [*model.parameters(), *model.buffers()])
@@ -230,7 +232,7 @@ class Audit:
 
         def visit(path: str, value: Any, depth: int) -> None:
             kind: Any = type(value)
-            of_step = path in ("step", "self") and depth < 3  # the user's, wherever it is installed
+            of_step = path in ("step", "self") and depth < 3  # the user's own code, wherever it is installed
             if depth > _DEPTH or id(value) in seen or issubclass(kind, type):
                 return
             if kind is types.FunctionType:

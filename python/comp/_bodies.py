@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects and variables as bodies of state: what they hold, whether that has changed, and how it is put back."""
+"""Bodies of state, which are objects or variables: what they hold, whether that has changed, how it is put back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from comp._objects import SIMPLE, Place, attributes, dice_of, may_hold_state, place_of
 
-_VALUES = 50_000  # that a body may have to be looked at
+_VALUES = 50_000  # a body that has more is not looked at
 _LEAVES = SIMPLE | {types.ModuleType, types.BuiltinFunctionType}
 
 
@@ -29,13 +29,13 @@ class Body:
     def __init__(self, path: str, places: list[Place], owner: Any, counts: bool) -> None:
         self.path = path
         self.places = places
-        self.owner = owner  # None: of a variable. It is held, for its identity is the key
-        self.counts = counts  # whether numbers alone are state
-        self.changed: set[str] = set()  # paths of what steps were seen to change: the data may change the rest
+        self.owner = owner  # None: the body is a variable. Held, so that no other object gets its identity, the key
+        self.counts = counts  # whether numbers by themselves are state
+        self.changed: set[str] = set()  # paths of what steps were seen to change; the data may change the rest
 
 
 class Sight:
-    """What a body holds: its places with their contents, and what has a state of its own."""
+    """What a body holds at one time: its places with their contents, and what has a state of its own."""
 
     def __init__(self, body: Body, leave: set[int]) -> None:
         self.body = body
@@ -99,7 +99,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _has_values(value: Any) -> bool:
-    """Whether a tensor or array is kept from step to step: what autograd made is not."""
+    """Whether a tensor or array may live from step to step. What autograd made does not."""
     if not isinstance(value, torch.Tensor):
         return not value.dtype.hasobject
     return value.grad_fn is None and value.layout is torch.strided and value.device.type != "meta"
@@ -110,9 +110,9 @@ def bytes_of(value: Any) -> int:
 
 
 def _mark(value: Any) -> tuple[int, bytes]:
-    """Of a tensor or array: how often it was written, which what writes to `.data` does not count, and some values."""
+    """How often a tensor or array was written, and some of its values, because writes to `.data` are not counted."""
     shape, tensor = tuple(value.shape), isinstance(value, torch.Tensor)
-    each = {0: 1, 1: 256, 2: 16, 3: 6}.get(len(shape), 4)  # in a dimension
+    each = {0: 1, 1: 256, 2: 16, 3: 6}.get(len(shape), 4)  # values of a dimension
     part = tuple(slice(None, None, max(1, size // each)) for size in shape)
     if not tensor:
         return 0, value[part].tobytes()
@@ -125,7 +125,7 @@ def _state_bytes(state: Any) -> bytes:
 
 
 def _is_state(value: Any) -> bool:
-    """Whether it matters that something stands where something else stood."""
+    """Whether a value is state, so that it matters where another value has taken its place."""
     kind: Any = type(value)
     if issubclass(kind, torch.Tensor) or _is_array(value):
         return _has_values(value)
@@ -146,7 +146,7 @@ def _differ(a: Any, b: Any, deep: int = 3) -> bool:
 
 
 def _differing(then: Any, now: Any) -> list[Any]:
-    """Names, or places in the order, at which two contents differ; None for that it is longer or shorter."""
+    """The names or indices at which two contents differ; [None] where their lengths differ."""
     if type(then) is not dict:
         if len(then) == len(now):
             return [i for i, (a, b) in enumerate(zip(then, now)) if _differ(a, b)]
@@ -157,7 +157,7 @@ def _differing(then: Any, now: Any) -> list[Any]:
 
 
 class Marks:
-    """A body before a step."""
+    """What a body held before a step, so that a change shows."""
 
     def __init__(self, sight: Sight) -> None:
         self.sight = sight
@@ -166,7 +166,7 @@ class Marks:
         self.iterators = [_drawn(value) for _, value in sight.iterators]
 
     def changed(self) -> dict[str, str]:
-        """Paths of what is not as it was, and the path of that of which it is a part."""
+        """The path of each change, with the path of the variable, attribute or container that it belongs to."""
         seen, paths = self.sight, {}
         for path, place, then in seen.places:
             for name in _differing(then, place.read()):
@@ -212,7 +212,7 @@ class Saved:
         return True
 
     def _put_content(self, path: str, place: Place, then: Any) -> None:
-        """Of what differs, what steps change, and tensors; what autograd made, say, is not brought back."""
+        """Puts back what differs, if steps change it or it has tensors. What autograd made, say, is not put back."""
         seen, now = self.sight, place.read()
         names = dict.fromkeys(_differing(then, now))  # a key may be a tensor, which a list would compare
         if place.variables:
@@ -248,7 +248,7 @@ class _NotPlain(Exception):
 
 
 def _plain(value: Any) -> Any:
-    """As another process can have it. Raises: _NotPlain for what holds objects."""
+    """A value as another process can read it. Raises: _NotPlain where it holds objects."""
     kind: Any = type(value)
     if kind in SIMPLE:
         return value
@@ -267,8 +267,8 @@ def _plain(value: Any) -> Any:
 
 
 def plain_state(sight: Sight, shapes: set[tuple[int, ...]]) -> tuple[list[Any], list[Any]]:
-    """What steps change of a body, and what is shaped like weights, for a file: of each place, then of each generator.
-    Objects in it are bodies of their own."""
+    """What steps change of a body, and what is shaped like weights, for a file: first of each place, then of each
+    random generator. Objects in the body are bodies of their own."""
     contents = []
     for place in sight.body.places:
         content, kept = place.read(), {}
@@ -283,7 +283,7 @@ def plain_state(sight: Sight, shapes: set[tuple[int, ...]]) -> tuple[list[Any], 
 
 
 def _merged(now: Any, then: Any) -> Any:
-    """`then`, in the tensors and containers that there are now."""
+    """`then`, written into the tensors and containers of `now` where it fits."""
     if isinstance(now, torch.Tensor) or _is_array(now):
         if type(now) is type(then) and now.shape == then.shape:
             with torch.no_grad():
@@ -302,7 +302,7 @@ def _merged(now: Any, then: Any) -> Any:
 
 
 def put_plain_state(sight: Sight, state: tuple[list[Any], list[Any]]) -> None:
-    """What plain_state() gave of this body, in another process perhaps."""
+    """Puts back what plain_state() gave of this body, perhaps in another process."""
     contents, dice = state
     for place, then in zip(sight.body.places, contents):
         now = place.read()

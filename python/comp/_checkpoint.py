@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training in a file, so that it goes on in another process with the same losses."""
+"""Keeps a training in a file, so that it goes on in another process with the same losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Callback = Callable[[TrainingProgress], Any]
 
 
 class Watcher:
-    """Told of a training after each epoch: calls callbacks, writes checkpoints."""
+    """Is told of a training after each epoch; calls callbacks and writes checkpoints."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Watcher:
         self._callbacks = callbacks
         self._path = None if checkpoint is None else os.fspath(checkpoint)
         self._every = every
-        self._epochs: int | None = None  # that it was told of
+        self._epochs: int | None = None  # that it was last told of
         self._written = -1
 
     def __call__(self, progress: TrainingProgress) -> bool:
@@ -91,7 +91,7 @@ def contents(job: Job, progress: TrainingProgress) -> dict[str, Any]:
 
 
 def write(path: str, what: dict[str, Any]) -> None:
-    """The file is the old or the new one, never half. Raises: OSError."""
+    """Writes a file that is the old or the new one, never half. Raises: OSError."""
     made = path + ".tmp"
     try:
         with open(made, "wb") as file:
@@ -106,13 +106,13 @@ def write(path: str, what: dict[str, Any]) -> None:
 
 
 def set_aside(path: str | os.PathLike[str]) -> None:
-    """A new training begins: an older one's file is kept beside."""
+    """Keeps the file of an older training under another name, because a new one begins."""
     with contextlib.suppress(FileNotFoundError):
         os.replace(path, os.fspath(path) + ".old")
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Raises: FileError for a file that is none, or is not whole."""
+    """Reads a checkpoint. Raises: FileError for a file that is none, or is not whole."""
     named = f'"{os.fspath(path)}"'
     try:
         file = open(path, "rb")
@@ -132,8 +132,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Brings models, optimizers, state and generators to where they were. Raises: SettingsError, naming what another
-    training has."""
+    """Brings models, optimizers, state and generators to where they were. Raises: SettingsError for the file of another
+    training, naming what differs."""
     named = f'"{os.fspath(path)}" belongs to another training'
     for what, here in (("parameters", job.named), ("buffers", [(n, m.named_buffers()) for n, m in job.models.items()])):
         shapes = {(name, n): tuple(t.shape) for name, tensors in here for n, t in tensors}

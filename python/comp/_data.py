@@ -15,7 +15,7 @@ from comp._state import random_state, same_random_state
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """A batch's tensors, in their order. It may refer to itself."""
+    """A batch's tensors, in their order. The batch may refer to itself."""
     found: list[torch.Tensor] = []
     seen: set[int] = set()
     left = [value]
@@ -36,7 +36,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def own(value: Any) -> Any:
-    """The batch in containers of its own: a step may pop from them, and the batch is given again."""
+    """The batch in new containers: a step may pop from them, and the batch is given again."""
     known: dict[int, Any] = {}
 
     def copied(each: Any) -> Any:
@@ -58,8 +58,8 @@ def own(value: Any) -> Any:
 
 
 class Batches:
-    """An epoch is one iteration over `data`, or, where `batches_per_epoch` is given, so many batches of it: the next
-    epoch goes on from there, and over its end."""
+    """An epoch is one iteration over `data`. With `batches_per_epoch` an epoch is so many batches: the next epoch goes
+    on from there, and `data` begin anew at their end."""
 
     def __init__(self, data: Iterable[Any], batches_per_epoch: int | None = None) -> None:
         if batches_per_epoch is not None and batches_per_epoch < 1:
@@ -78,14 +78,14 @@ class Batches:
         self._data = data
         self._at: Iterator[Any] | None = None
         self._epoch = batches_per_epoch
-        self._given = 0  # of this epoch, where its length was given
+        self._given = 0  # batches of this epoch, where its length was given
         try:
             self.length = batches_per_epoch or len(data)  # type: ignore[arg-type]
         except TypeError:
             self.length = 0
 
     def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
-        """The next batch, the random generators after it where it moved them, its tensors; None at an epoch's end."""
+        """The next batch, the random generators' states if it changed them, its tensors; None at an epoch's end."""
         if self._epoch is not None and self._given == self._epoch:
             self._given = 0
             return None

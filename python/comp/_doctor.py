@@ -50,17 +50,17 @@ class Doctor:
     ) -> Examination:
         """Runs one step, forward and backward, in FP32 (its cost: docs/benchmarks/libtorch.md).
 
-        `first_nan` is the first entry that is not finite though all that it reads is; `faults` has all, in sentences.
+        `first_nan` is the first entry that is not finite though all that it reads is. `faults` has all, in sentences.
 
-        examined: a model; or a function of a plan and a batch, with `model=`, that runs a step.
-        batch: for a model: (inputs, target), of which inputs is a tensor, or a tuple or dict of arguments; without
-            `loss` all of it are arguments. loss: of the model's output and the target; without one the output itself,
-            its `.loss`, or, where it is no number, the mean of its squares.
-        low: the precision that each operator is run in once more, "bf16" or "fp16", on some of its rows. share: of the
-            operators' time that this may take; 0: not at all.
+        examined: a model; or a function of a plan and a batch that runs a step, with `model=`.
+        batch: for a model (inputs, target): a tensor, or a tuple or dict of arguments. Without `loss` it is all inputs.
+        loss: a function of the model's output and the target. Without it the loss is the output itself, its `.loss`, or
+            the mean of its squares where it is no single number.
+        low: the precision in which each operator is run once more, on some of its rows: "bf16" or "fp16".
+        share: how much of the operators' time these runs may take; 0: there are none.
 
-        A model's gradients, buffers and the random generators are as before when it returns; after a step of your own
-        they are as that leaves them.
+        With a model, its gradients, its buffers and the random generators are as before when it returns. After a step
+        of your own they are as that step leaves them.
         Raises: SettingsError; what the step raises, unchanged.
         """
         given = model if model is not None else examined
@@ -102,9 +102,9 @@ class Doctor:
         b: Examination | str | os.PathLike[str],
         tolerance: float = 1e-3,
     ) -> Difference:
-        """Where two runs of a model part, of other processes, machines or versions: `.first` is the first operator (or
-        parameter, or input) whose values are further apart than `tolerance`, a share of their mean magnitude.
-        Give both runs the same weights, batch and seed. Raises: FileError."""
+        """Finds where two runs of a model part, in two processes, machines or versions. `.first` is the first operator,
+        parameter or input whose values are further apart than `tolerance`, a share of their mean magnitude. Give both
+        runs the same weights, batch and seed. Raises: FileError."""
         runs = [each if isinstance(each, Examination) else self.load(each) for each in (a, b)]
         return Examination.compare(runs[0], runs[1], tolerance)
 

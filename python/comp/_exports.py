@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as other libraries take it: by modules."""
+"""Gives a plan to other libraries, which take it by modules."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from comp._plan_file import PlanFile, plan_file
 
 _LINEAR = ("linear", "addmm", "mm", "matmul")
 _FP8 = ("fp8_e4m3", "fp8_e5m2")
-_MULTIPLE = 16  # of both sizes of a weight: the products of FP8 units
+_MULTIPLE = 16  # both sizes of a weight have to be multiples of it for products of FP8 units
 Model = str | nn.Module | Mapping[str, nn.Module]
 
 
 @dataclass(frozen=True)
 class ModulePrecisions:
-    """What of a plan a library that swaps linear modules can have."""
+    """The part of a plan that a library which swaps linear modules can have."""
 
     modules: dict[str, str]
     """The precision of each linear module, by the name that named_modules() gives it."""
     swapped: tuple[str, ...]
-    """Those of them that become the library's FP8 modules; where the model was given, those that it really swaps."""
+    """The modules that become the library's FP8 modules; where the model was given, those that it really swaps."""
     recipe: dict[str, str]
     """Arguments of the library's recipe; see to_torchao and to_transformer_engine."""
     left: tuple[str, ...]
-    """Sentences: what the plan has and the library cannot express. Empty: nothing is lost."""
+    """What the plan has and the library cannot express, in sentences. Empty: nothing is lost."""
 
     def module_filter_fn(self, module: nn.Module, name: str) -> bool:
         """True for the modules to swap: torchao's convert_to_float8_training(module_filter_fn=...) takes it."""
@@ -43,7 +43,7 @@ class ModulePrecisions:
 
 
 def _why_not(module: nn.Module | None) -> str | None:
-    """Why FP8 libraries that swap linear modules do not swap this one, or to no effect."""
+    """Why FP8 libraries that swap linear modules do not swap this one, or to no effect; None where they do."""
     if module is None:
         return "is no module of this model"
     if not isinstance(module, nn.Linear):
@@ -64,10 +64,10 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> Mo
                                    config=Float8LinearConfig.from_recipe_name(said.recipe["recipe_name"]))
         print(said.left)                                # what torchao cannot have of the plan
 
-    plan: an outcome, a PlanFile or a path. model: as it was given to the search, net or {"net": net}: `swapped` are then
-        the modules that torchao really swaps, and `left` says why others are none. Its name alone, "net", says only what
-        the plan has. fp8: the plan's precisions whose linear modules become FP8; ("bf16",) begins with all that tolerated
-        BF16, which nobody has tested in FP8.
+    plan: an outcome, a PlanFile or a path. model: as the search had it, net or {"net": net}. `swapped` then has the
+        modules that torchao really swaps, and `left` says why others are none. With "net" it has what the plan says.
+    fp8: linear modules in these precisions of the plan become FP8. ("bf16",) takes all that tolerated BF16, which
+        nobody has tested in FP8.
     Raises: SettingsError, FileError.
     """
     return _swapped(
@@ -82,7 +82,7 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> Mo
 
 
 def to_transformer_engine(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
-    """A plan for Transformer Engine: `swapped` are the modules to make te.Linear and to run in
+    """A plan for Transformer Engine: `swapped` has the modules to replace by te.Linear and to run in
 
         from transformer_engine.common.recipe import DelayedScaling, Format
 

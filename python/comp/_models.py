@@ -17,7 +17,7 @@ Named = list[tuple[str, list[tuple[str, torch.Tensor]]]]
 
 
 def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """The models under the names that their operators' names begin with; "" for one that is given alone."""
+    """The models under the names that begin the names of their operators; "" for one that is given alone."""
     given = dict(model) if isinstance(model, Mapping) else {"": model}
     if not given:
         raise SettingsError("no model is given (operators are named after modules): give model=net")
@@ -47,8 +47,8 @@ def _dispatch_key(name: str) -> torch._C.DispatchKey:
 
 
 def leave_outside(module: nn.Module, *methods: str) -> None:
-    """What these do is no part of the model: a plan does not see it. DistributedDataParallel's buckets and buffers are
-    not handled in each step alike, and logging depends on the Trainer."""
+    """Hides from plans what these methods do, because it is no part of the model. DistributedDataParallel does not
+    handle its buckets and buffers in each step alike, and logging depends on the Trainer."""
     keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
     for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
         keys = keys | torch._C.DispatchKeySet(_dispatch_key(other))

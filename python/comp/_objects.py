@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objects hold, seen and put back without running any of their code: no property, no __getattr__, no __eq__."""
+"""Reads what objects hold and puts it back, without running their code: no property, no __getattr__, no __eq__."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _of_module: Callable[[Any], dict[str, Any]] = _names_of(types.ModuleType)["__dic
 SIMPLE = frozenset((int, float, bool, complex, str, bytes, type(None)))
 _STDLIB = os.path.dirname(os.__file__)
 _CACHED = type(functools.lru_cache(maxsize=1)(abs))
-STATEFUL = (nn.Module, Optimizer, GradScaler)  # of torch's own classes
+STATEFUL = (nn.Module, Optimizer, GradScaler)  # torch's own classes that hold state
 _DATA = (data.Dataset, data.DataLoader, data.Sampler, torch.jit.ScriptModule)
-# Loggers, progress bars, readers of data: what they count is theirs.
+# Loggers, progress bars, readers of data: what they count is no state of the training.
 _LEFT_ALONE = frozenset(
     "comp tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim rich loguru IPython ipykernel "
     "matplotlib PIL cv2 pandas pyarrow datasets tokenizers h5py zarr webdataset ray dask numpy scipy".split()
@@ -35,7 +35,7 @@ _LEFT_ALONE = frozenset(
 
 
 def attributes(value: Any) -> dict[str, Any] | None:
-    """An object's own attributes. None: it has none, or makes them up."""
+    """An object's own attributes; None where it has none, or computes them."""
     for each in _mro(type(value)):
         found = _names_of(each).get("__dict__")
         if found is not None:
@@ -44,7 +44,7 @@ def attributes(value: Any) -> dict[str, Any] | None:
 
 
 def _slots(value: Any) -> dict[str, Any]:
-    """Descriptors of an object's __slots__."""
+    """The descriptors of an object's __slots__."""
     return {
         name: each
         for owner in _mro(type(value))
@@ -83,8 +83,8 @@ def may_hold_state(kind: Any) -> bool:
 
 
 class Place:
-    """Something that holds values by names or in an order. `variables`: attributes and variables, each for itself;
-    what is in a container belongs together."""
+    """Something that holds values by names or in an order. `variables`: the values are attributes or variables, and
+    each is put back by itself; the values of a container belong together."""
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], variables: bool = True) -> None:
         self.read = read
@@ -93,7 +93,7 @@ class Place:
 
 
 def place_of(value: Any) -> Place | None:
-    """Of a builtin container, or of what is derived from one."""
+    """The place of a builtin container, or of an object derived from one; None for others."""
     kind: Any = type(value)
     base: Any = next((each for each in (OrderedDict, dict, list, deque, set) if issubclass(kind, each)), None)
     if base is None:
@@ -117,7 +117,7 @@ def place_of(value: Any) -> Place | None:
 
 
 def places_of_object(value: Any, skip: frozenset[str]) -> list[Place]:
-    """Attributes and slots."""
+    """The places of an object's attributes, of its slots and, where it is a container, of its values."""
     places = []
     own = attributes(value)
     if type(own) is dict:
@@ -157,7 +157,7 @@ def _place_of_slots(value: Any, slots: dict[str, Any]) -> Place:
 
 
 def place_of_cell(name: str, cell: types.CellType) -> Place:
-    """A variable of the function around."""
+    """The place of a variable of the enclosing function."""
 
     def read() -> dict[str, Any]:
         try:
@@ -183,8 +183,8 @@ def place_of_global(names: dict[str, Any], name: str) -> Place:
 
 
 def variables_of(function: types.FunctionType, of_library: bool) -> Iterator[tuple[str, Any, Place]]:
-    """Name, identity and place of each variable outside of a function that it, or one that is defined in it, uses; of an
-    installed library's functions only where `of_library` says so."""
+    """The name, identity and place of each outer variable that a function uses, or that a function defined in it uses.
+    Functions of installed libraries have none unless `of_library` is true."""
     code = function.__code__
     if _is_installed(code.co_filename) and not of_library:
         return
@@ -201,7 +201,7 @@ def variables_of(function: types.FunctionType, of_library: bool) -> Iterator[tup
 
 
 def behind(value: Any) -> list[Any]:
-    """What a callable calls, and with what."""
+    """What a callable calls, and the arguments that it holds."""
     kind: Any = type(value)
     if kind is types.MethodType:
         return [value.__func__, value.__self__]
@@ -219,13 +219,13 @@ def behind(value: Any) -> list[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def methods_of(kind: Any) -> list[types.FunctionType]:
-    """Of a class and of those that it is derived from, but for libraries'."""
+    """The methods of a class and of its bases, but for those of libraries."""
     owners = [each for each in _mro(kind) if not is_library(each)]
     return [each for owner in owners for each in _names_of(owner).values() if type(each) is types.FunctionType]
 
 
 def dice_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
-    """How the state of a generator of random numbers is asked for and set."""
+    """The functions that get and set the state of a random generator; None for another object."""
     kind: Any = type(value)
     if kind is torch.Generator:
         return value.get_state, value.set_state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which optimizers a step steps: those that are given, and no other."""
+"""Checks that a step steps the optimizers that are given, and no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from comp._comp import SettingsError
 from comp._objects import attributes
 
-_PATIENCE = 16  # steps
+_PATIENCE = 16  # steps without optimizer.step(), until that is told
 
 
 def _parameters(optimizer: Any) -> set[int]:
@@ -22,7 +22,7 @@ def _parameters(optimizer: Any) -> set[int]:
 
 
 def _belong_together(a: Any, b: Any) -> bool:
-    """One wraps the other, or is made of its groups."""
+    """Whether one optimizer wraps the other, or is made of its groups."""
     of_a, of_b = attributes(a) or {}, attributes(b) or {}
     shared = of_a.get("param_groups")
     if shared is not None and shared is of_b.get("param_groups"):
@@ -31,7 +31,7 @@ def _belong_together(a: Any, b: Any) -> bool:
 
 
 class OptimizerWatch:
-    """Within it, after_step() holds the optimizers that were stepped against the given ones. Raises: SettingsError."""
+    """Within it, after_step() compares the optimizers that were stepped with the given ones. Raises: SettingsError."""
 
     def __init__(self, models: Mapping[str, nn.Module], optimizers: list[Any]) -> None:
         self._given = optimizers

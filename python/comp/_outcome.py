@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search gives."""
+"""The outcome of a search."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Outcome:
 
     @property
     def speedup_bounds(self) -> tuple[float, float]:
-        """95%."""
+        """The 95% interval of `speedup`."""
         low, high = self._inner.speedup_bounds
         return float(low), float(high)
 
     @property
     def operators(self) -> list[Operator]:
-        """Of a step's forward, in the order of their calls: name, kind, shapes, m, n, k and so on."""
+        """The operators of a step's forward, in the order of their calls: name, kind, shapes, m, n, k and so on."""
         return list(self._inner.operators)
 
     @property
     def fingerprint(self) -> str:
-        """Of names, kinds, shapes and edges: what a plan file is checked by."""
+        """A hash of names, kinds, shapes and edges, by which a plan file is checked."""
         return str(self._inner.fingerprint)
 
     @property
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def also_saved(self) -> list[str]:
-        """What the step was seen to change beside models, optimizers and `state`: it was put back with these."""
+        """What the step was seen to change beside models, optimizers and `state`. It was put back with these."""
         return list(self._job.audit.found)
 
     @property
@@ -82,12 +82,12 @@ class Outcome:
 
     @property
     def trained_batches(self) -> int:
-        """That the model has behind it when the search ends: FP32's and those of accepted plans."""
+        """The batches that have trained the model when the search ends: FP32's and those of accepted plans."""
         return int(self._inner.trained_batches)
 
     @property
     def batches_per_epoch(self) -> int:
-        """0: not known."""
+        """Batches of an epoch; 0: not known."""
         return int(self._inner.batches_per_epoch)
 
     def table(self) -> str:
@@ -124,16 +124,16 @@ class Outcome:
         every: int = 1,
     ) -> TrainingResult:
         """Trains on with the plan, guarded: a loss that goes wrong puts the last good state back, and a more
-        conservative plan goes on. `epochs`: in all, those that the search trained counted in.
+        conservative plan goes on. `epochs`: how many in all, with those that the search trained.
 
-        callbacks: called after each epoch with a TrainingProgress (`epochs`, `fallbacks`, `plan`); one that returns True
-            ends the training.
-        checkpoint: a file that is written before the first epoch, after each `every` epochs and after the last, and
-            that comp.resume() goes on from. It is the old or the new one, never half; one of an earlier training is
-            kept as FILE.old.
+        callbacks: called after each epoch with a TrainingProgress (`epochs`, `fallbacks`, `plan`); one that returns
+            True ends the training.
+        checkpoint: a file from which comp.resume() goes on. It is written before the first epoch, after each `every`
+            epochs and after the last. It is the old or the new one, never half. That of an earlier training is kept as
+            FILE.old.
 
-        Raises: SettingsError where nobody knows how long an epoch is; FileError for a checkpoint that cannot be written;
-        Error where FP32 does not train; what callbacks raise.
+        Raises: SettingsError where nobody knows how long an epoch is; FileError for a checkpoint that cannot be
+        written; Error where FP32 does not train; what callbacks raise.
         """
         if self.batches_per_epoch == 0:
             raise SettingsError(

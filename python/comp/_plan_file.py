@@ -23,11 +23,11 @@ class PlanFile:
     operators: tuple[tuple[str, str, str], ...]
     """Name, kind and precision of each, in the order of their calls."""
     machine: str = ""
-    """Where it was found; "" where that is not known."""
+    """The machine on which it was found; "" where that is not known."""
     speedup: float | None = None
-    """Over FP32, there."""
+    """How many times as fast as FP32 it was there; None where that is not known."""
     fixed: tuple[str, ...] = ()
-    """Of each operator why no plan changes it, where the model's author fixed its precision; "" elsewhere."""
+    """For each operator why no plan changes it, where the model's author fixed its precision; "" elsewhere."""
 
     def by_module(self) -> dict[str, Counter[str]]:
         """How many operators of each module have each precision; "" for those that belong to none."""
@@ -61,7 +61,7 @@ def load(path: str | os.PathLike[str]) -> PlanFile:
 
 
 def plan_file(given: Any) -> PlanFile:
-    """Of an outcome, a PlanFile or the path of one."""
+    """The PlanFile of an outcome, a PlanFile or the path of one."""
     if isinstance(given, PlanFile):
         return given
     if hasattr(given, "contest"):
@@ -79,7 +79,7 @@ def _with(found: Any, letters: str) -> PlanFile:
 
 
 def _rival(found: Any, label: str) -> str:
-    """The plan of a contestant, or that of a system's rules in the precision that the outcome has most of."""
+    """The plan of a contestant, or of a system's rules in the low precision that most operators of the outcome have."""
     for contestant in found.contest:
         if contestant.label == label or (label == "autocast" and "autocast" in contestant.label):
             return str(contestant.plan)
@@ -92,7 +92,7 @@ def _rival(found: Any, label: str) -> str:
 
 
 def compare(a: Any, b: Any) -> str:
-    """Per module what differs between two plans, as a table; "" where nothing does.
+    """What differs between two plans, as a table by modules; "" where nothing does.
 
     a, b: an outcome, a PlanFile or the path of one. For an outcome `a`, `b` may also be the label of a contestant
     ("fp32"), "autocast" for what torch.autocast gives each operator, or another system's name for what its rules would:

@@ -23,11 +23,11 @@ from comp._models import modules_of, named_parameters
 
 
 class _Open(threading.local):
-    """Of each thread: the regions that it is in, innermost last."""
+    """The regions that each thread is in, innermost last."""
 
     def __init__(self) -> None:
         self.regions: list[Region] = []
-        self.again = 0  # parts of regions that are run again, in the backward
+        self.again = 0  # how many parts of regions it runs again, in the backward
 
 
 _open = _Open()
@@ -38,7 +38,7 @@ class Region:
     the loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, for evaluation.
 
     A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile run
-    uncompiled in it, and TorchScript unoptimized, since a plan is about single operators.
+    uncompiled in it, and TorchScript unoptimized, because a plan is about single operators.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Region:
         if self._entered is not None:
             try:
                 self._entered()
-            except BaseException as raised:  # a warning that is an error
+            except BaseException as raised:  # a warning that is turned into an error
                 self.__exit__(type(raised), raised, None)
                 raise
         return self
@@ -106,7 +106,7 @@ class Region:
 
 
 def _leave(by_exception: bool) -> None:
-    """The innermost region of this thread."""
+    """Leaves the innermost region of this thread."""
     try:
         _open.regions.pop()._regions.exit(by_exception)
     finally:
@@ -119,14 +119,14 @@ def depth() -> int:
 
 
 def forget_beyond(kept: int) -> None:
-    """Regions that were entered and never left are no longer this thread's."""
+    """Drops regions of this thread that were entered and never left, down to the first `kept`."""
     while depth() > kept:
         _open.regions.pop()
         _one_by_one.exit()
 
 
 def _in_compiled_code() -> bool:
-    """Whether this runs for torch.compile, be it traced or in what it could not trace."""
+    """Whether torch.compile runs this, traced or as a part that it could not trace."""
     if "torch._dynamo" not in sys.modules:
         return False
     return callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
@@ -134,9 +134,9 @@ def _in_compiled_code() -> bool:
 
 class _OneByOne:
     """Has models call their operators one by one while any thread is in a region. torch.compile's functions run as they
-    were written, as with torch.compiler.set_stance("force_eager"), which takes longer than all else of a region: the
-    stance is that of the process. nn.Transformer's layers leave out their fast path for inference, one operator for all
-    of a layer, as they do under torch.autocast."""
+    were written, as with torch.compiler.set_stance("force_eager"). Calling that takes longer than all else of a region,
+    so the stance, which is that of the process, is set directly. nn.Transformer's layers leave out their fast path for
+    inference, one operator for all of a layer, as they do under torch.autocast."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -173,8 +173,8 @@ _one_by_one = _OneByOne()
 
 
 class _Remembered:
-    """The place in the plan where a checkpointed function begins: where it is run again, in the backward, its operators
-    run in the precisions that they had."""
+    """The place in the plan where a checkpointed function begins. When the backward runs the function again, its
+    operators run in the precisions that they had."""
 
     def __init__(self, region: Region, forward: Any, again: Any) -> None:
         self._region = region
@@ -206,8 +206,8 @@ class _Remembered:
 
 
 def _follow_checkpoints() -> None:
-    """torch.utils.checkpoint runs a part of the forward again in the backward, outside of any region: it is asked once
-    to tell of that."""
+    """Wraps a function of torch.utils.checkpoint, once. It runs a part of the forward again in the backward, outside of
+    any region, so the wrapper opens one there."""
     original = getattr(checkpoints, "_checkpoint_without_reentrant_generator", None)
     if original is None or hasattr(original, "told_by_comp"):
         return
@@ -226,9 +226,9 @@ def _follow_checkpoints() -> None:
 
 
 def _heed_optional_blocks() -> None:
-    """transformers' maybe_autocast(device, enabled=False), around what its authors want in FP32, does nothing where
-    torch's autocast is off, as it is in a region. In one it is torch.autocast(device, enabled=False), which a plan
-    heeds. Models have imported the function by name: so not the function is exchanged but its code."""
+    """Makes transformers' maybe_autocast(device, enabled=False), around what its authors want in FP32, a block that a
+    plan heeds. Where torch's autocast is off, as it is in a region, it does nothing; in a region it is now
+    torch.autocast(device, enabled=False). Models have imported it by name, so the function's code is exchanged."""
     function = getattr(sys.modules.get("transformers.utils.generic"), "maybe_autocast", None)
     named = ("device_type", "dtype", "enabled", "cache_enabled")
     if function is None or hasattr(function, "heeded_by_comp") or function.__code__.co_varnames[:4] != named:
@@ -248,7 +248,7 @@ def _heed_optional_blocks() -> None:
 
 
 class Planned(Region):
-    """A plan of a file over a model. Made by comp.plan()."""
+    """A plan from a file for a model. Made by comp.plan()."""
 
     def __init__(self, inner: Any, models: Mapping[str, nn.Module]) -> None:
         super().__init__(inner.regions, entered=self._tell, evaluated=self._name_new_parameters)
@@ -260,8 +260,8 @@ class Planned(Region):
         return [id(parameter) for module in self._models.values() for parameter in module.parameters()]
 
     def _name_new_parameters(self) -> None:
-        """Without gradients operators go by the names of what they read: load_state_dict(assign=True) puts other
-        parameters there."""
+        """Names parameters that have replaced others, as load_state_dict(assign=True) does: without gradients operators
+        go by the names of what they read."""
         now = self._parameters()
         if now != self._named:
             self._inner.name_parameters(named_parameters(self._models))
@@ -301,8 +301,8 @@ class Planned(Region):
 
     @property
     def left(self) -> tuple[int, str]:
-        """Operators that the first forward did not have, or forwards that left it, and the first such in words; see
-        `otherwise`."""
+        """How many operators ran that the first forward did not have, or how many forwards left it, and the first of
+        them in words; see `otherwise`."""
         count, first = self._inner.left
         return int(count), str(first)
 
@@ -318,7 +318,7 @@ def plan(
     protect_blocks: bool = True,
     keep_memory: bool = False,
 ) -> Planned:
-    """A plan that was found before, from Python or C++, for `with`:
+    """A plan that was found before, in Python or C++, for `with`:
 
         plan = comp.plan("plan.json", net)
         for x, y in loader:
@@ -326,22 +326,24 @@ def plan(
                 loss = cross_entropy(net(x), y)
             loss.backward(); optimizer.step(); optimizer.zero_grad()
 
-    The first forward of each segment runs under the plan, too. Parameters and optimizer stay FP32. `model`: the module,
-    or modules by the names that they had in the search ({"net": net}).
+    The first forward of each segment runs under the plan, too. Parameters and optimizer stay FP32.
 
-    Operators have the precisions of their names in the file, whatever the batch size; one that the file does not have
-    runs as most of its kind, with a warning. `match="exact"` refuses a model whose operators, shapes or edges differ.
-    Later forwards may skip operators, repeat them and add some: `otherwise="follow"` recognises each by the parameter
-    that it reads or by its neighbours, and counts in `left` those that the first forward did not have. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
-    there. `forced`: use a plan that this machine computes slowly. `protect_blocks`: what stands in
-    `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs as its author wrote, whatever
-    the file says of it. `keep_memory`: on a CPU, large blocks that torch frees keep their pages for the next step's, of
-    the whole process and until no step has used them for 5 seconds; without it torch's allocator stays as it is.
+    model: the module, or modules by the names that they had in the search ({"net": net}). segments: the names of a
+        step's forwards. forced: use a plan that this machine computes slowly.
+    match: "by_name": operators have the precisions of their names in the file, whatever the batch size; one that the
+        file does not have runs as most of its kind, with a warning. "exact" refuses other operators, shapes or edges.
+    otherwise: what later forwards do that skip operators, repeat them or add some. "follow" recognises each operator by
+        the parameter that it reads or by its neighbours, and counts in `left` those that the first forward did not
+        have. "error" raises at the first operator that differs. "fp32" goes on in FP32 from there.
+    protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs
+        as its author wrote, whatever the file says of it.
+    keep_memory: on a CPU, large blocks that torch frees keep their pages for the next step's, in the whole process and
+        until no step has used them for 5 seconds. Without it torch's allocator stays as it is.
 
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
     """
-    _comp.read_plan_file(os.fspath(path))  # a path that was mistyped is an error now
+    _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
     models = modules_of(model)
     return Planned(
         _comp.Planned(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that goes on from a checkpoint, in another process."""
+"""Goes on with a training from a checkpoint, in another process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def resume(
     tune: bool = True,
     protect_blocks: bool = True,
 ) -> TrainingResult:
-    """Goes on with a training that found.train(checkpoint=...) kept in a file, without another search and with the
-    losses that it would have had:
+    """Goes on with a training that found.train(checkpoint=...) kept in a file. There is no other search, and the losses
+    are those that it would have had:
 
         comp.resume("training.pt", step, model=net, optimizer=optimizer, data=loader, state=[scheduler], epochs=100)
 
-    All but `checkpoint` is what the search and found.train() had. A checkpoint is a pickle, as torch.save makes it:
-    load none that is of strangers.
+    Give all arguments but `checkpoint` as they were given to the search and to found.train(). A checkpoint is a pickle,
+    as torch.save makes it: load none of strangers.
     Raises: FileError for a file that is no whole checkpoint, SettingsError for one of another training; as
     found.train().
     """

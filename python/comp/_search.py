@@ -20,7 +20,7 @@ from comp._training import Job, alone
 
 
 def _named(kind: str, module: Any, made: type, given: Any, allowed: str) -> Any:
-    """A policy or strategy of its name, as it is, or of Python's own."""
+    """A policy or strategy: by its name, as it is given, or one that is the user's own object."""
     if isinstance(given, made):
         return given
     if isinstance(given, str):
@@ -126,30 +126,30 @@ def search(
     step: trains one batch and returns its loss.
     model: the module, or several by name. optimizer: one, or a list of them.
     data: what can be iterated again for each epoch: a DataLoader, a list of batches. Batches that a saved state may
-        need again are kept in memory, `keep_bytes` at most. Of data without an end, or whose length is not known, an
-        epoch has `batches_per_epoch`.
-    score: a validation score, higher is better; run under the plan, in evaluation mode, without gradients.
+        need again are kept in memory, `keep_bytes` at most. Where data have no end, or nobody knows their length, an
+        epoch has `batches_per_epoch` batches.
+    score: a validation score, higher is better. It runs under the plan, in evaluation mode, without gradients.
     state: what else changes while training: schedulers, GradScaler, averages of weights (what has state_dict and
         load_state_dict), torch.Generator. torch's, Python's and NumPy's own generators are always saved, and so is what
         the first steps are seen to change among the objects that they reach (found.also_saved).
     policy, strategy, batches_strategy: by name, from comp.policy and comp.strategy, or your own: a callable of an
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
-    precisions: to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
-    ledger: a file that a search which was killed goes on from. report: an HTML page, live while it searches.
+    precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
+    ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
     states_on: device of saved states ("cpu" keeps them off the GPU). tune: measure how a plan is best run.
     keep_memory: CPU memory that torch frees keeps its pages for the next step's blocks, for all plans alike. Give it to
         comp.plan, too: which plan is fastest may depend on it.
-    keep: False: when the search ends, the training is put back to where it began.
-    protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs as
-        its author wrote, in every plan; False: the plan decides there, too.
+    keep: whether the model stays as the search leaves it; False: the training is put back to where it began.
+    protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs
+        as its author wrote, in every plan; False: the plan decides there, too.
     about: anything else that makes two trainings comparable, for ledgers.
     settings: those of C++'s search_settings: tolerance, budget, planned_epochs, memory_limit, slowdown, criterion, ...
 
-    The model is left as the search leaves it: found.trained_batches of FP32 and of accepted plans behind it;
-    found.train(epochs) goes on from there. An exception that the step raises comes out unchanged, and so does Ctrl-C,
-    with model, optimizer and `state` as they were at the start.
+    When the search ends, found.trained_batches of FP32 and of accepted plans have trained the model, and
+    found.train(epochs) goes on from there. An exception that the step raises comes out unchanged, and so does Ctrl-C.
+    Model, optimizer and `state` are then as they were at the start.
 
     Raises: SettingsError before anything is run; Error when FP32 itself does not train; Interrupted when an observer
     asks to stop.

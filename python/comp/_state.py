@@ -46,7 +46,7 @@ def copied(value: Any, device: str | torch.device | None = None) -> Any:
 
 
 def put(now: Any, saved: Any) -> Any:
-    """`saved` in place of `now`: in the same tensor where it fits, so that who holds it sees it."""
+    """Puts `saved` in place of `now`: into the same tensor where it fits, so that whoever holds that sees it."""
     if not isinstance(saved, torch.Tensor):
         return copied(saved)
     if isinstance(now, torch.Tensor) and now.shape == saved.shape and now.dtype == saved.dtype:
@@ -66,7 +66,7 @@ def put_buffers(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
 
 
 class OtherState:
-    """Saves and puts back what the C++ side does not know; parameters, gradients and torch's generators it does."""
+    """Saves and puts back what the C++ side does not know. That side has parameters, gradients, torch's generators."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class OtherState:
         return len(self._others)
 
     def others(self) -> list[Any]:
-        """What `state` names."""
+        """The states of what `state` names."""
         return [
             each.get_state() if isinstance(each, torch.Generator) else copied(each.state_dict(), self._device)
             for each in self._others
@@ -130,7 +130,7 @@ class OtherState:
                 each.load_state_dict(copied(state))
 
     def tensors(self) -> list[torch.Tensor]:
-        """What lives from step to step."""
+        """The tensors that live from step to step."""
         found = [b for model in self._models for b in model.buffers()]
         for optimizer in self._optimizers:
             found += [
@@ -171,5 +171,5 @@ class OtherState:
                 if key in entry:
                     entry[key] = put(entry[key], value)
                 else:
-                    moment = isinstance(value, torch.Tensor) and value.dim() > 0  # a count of steps stays where it is
+                    moment = isinstance(value, torch.Tensor) and value.dim() > 0  # a count of steps stays on its device
                     entry[key] = copied(value, parameter.device if moment else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells of a torch that the compiled part does not fit before the dynamic loader does, which names symbols."""
+"""Refuses a torch that the compiled part does not fit. The dynamic loader would do it later, and only name symbols."""
 
 from __future__ import annotations
 

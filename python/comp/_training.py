@@ -80,7 +80,7 @@ class _Glue:
 
 
 def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
-    """The learning rates that a scheduler may change; those that are tensors are left out: to look would be to wait."""
+    """The learning rates that a scheduler may change, but for tensors: reading one would wait for the device."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return lambda: [float(group["lr"]) for group in groups if isinstance(group.get("lr"), (int, float))]
 
@@ -102,7 +102,7 @@ def _scalar(name: str, loss: Any) -> torch.Tensor:
 
 
 class _State:
-    """What the C++ side does not know; it holds this, so this holds nothing of it."""
+    """The state that the C++ side does not know. That side holds this object, so this holds nothing of that side."""
 
     def __init__(self, others: OtherState, audit: Audit) -> None:
         self._others = others
@@ -178,7 +178,7 @@ class Job:
 
     @property
     def sentences(self) -> list[str]:
-        """What was seen of the step and the data, and should be known."""
+        """What was seen of the step and the data and should be known, in sentences."""
         return self._glue.sentences() + self.about_data
 
     def tell_of_data(self, batches_per_epoch: int) -> None:
@@ -192,8 +192,8 @@ class Job:
 
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
-    """For a search or a training of ours: it saves and puts back the random generators of the process, and times
-    batches. Raises: SettingsError where another one goes on."""
+    """Runs one search or training of comp at a time, because each puts back the random generators of the process and
+    times batches. Raises: SettingsError where another one runs, and in one of several processes."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     if distributed and torch.distributed.get_world_size() > 1:
         raise SettingsError(

@@ -18,10 +18,10 @@ from comp._models import leave_outside
 
 
 class PlanPrecision(Precision):
-    """Runs training_step, validation_step and the like under a plan. It is found by comp.search with the
+    """Runs training_step, validation_step and the like under a plan. comp.search finds the plan, with the
     LightningModule as model and `module.training_step(batch, 0)` inside `with plan:`. `given`: settings of comp.plan.
-    What self.log computes is no part of the plan. What else differs from the step that was searched goes on in FP32
-    from the second step on, and `plan.left` counts it.
+    What self.log computes is no part of the plan. A step that differs otherwise from the one that was searched goes on
+    in FP32, from the second step on, and `plan.left` counts it.
 
     Raises: as comp.plan.
     """

@@ -15,16 +15,16 @@ import comp
 
 
 def _takes_counts(model: Any) -> bool:
-    """Whether the Trainer gives the model num_items_in_batch, as its __init__ decides that."""
+    """Whether the Trainer gives the model num_items_in_batch. Its __init__ decides that in the same way."""
     if hasattr(model, "accepts_loss_kwargs"):
         return bool(model.accepts_loss_kwargs)
     return any(given.kind is given.VAR_KEYWORD for given in inspect.signature(model.forward).parameters.values())
 
 
 class PlanCallback(TrainerCallback):
-    """Trains and evaluates under a plan. Where its file is not there, a search on the first batches makes it, which are
-    undone. The loss must be computed in the model's forward, as it is where batches have labels. `search`: settings of
-    comp.search. `given`: those of comp.plan.
+    """Trains and evaluates under a plan. Where its file is not there, a search makes it on the first batches, and
+    undoes them. The loss must be computed in the model's forward, as it is where batches have labels. `search`:
+    settings of comp.search. `given`: those of comp.plan.
 
     Raises: SettingsError where the Trainer's own mixed precision is on; as comp.search and comp.plan.
     """
@@ -41,7 +41,7 @@ class PlanCallback(TrainerCallback):
         self.plan = plan = comp.plan(self.path, model, **self.given)
         self._forward = forward = getattr(
             model.forward, "without_plan", model.forward
-        )  # a training before was interrupted
+        )  # an earlier training was interrupted
 
         @functools.wraps(forward)
         def planned(*inputs: Any, **named: Any) -> Any:
@@ -59,7 +59,7 @@ class PlanCallback(TrainerCallback):
 
         def step(plan: comp.Region, batch: Any) -> Any:
             inputs = {name: value.to(args.device) for name, value in batch.items()}
-            if counts and "labels" in inputs:  # another way to a mean has other operators
+            if counts and "labels" in inputs:  # without it the mean is made by other operators
                 inputs["num_items_in_batch"] = inputs["labels"].ne(-100).sum()
             with plan:
                 loss = model(**inputs)["loss"]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search is given for Python: operators and decisions about them, policies, strategies.
+// Gives Python what a search takes: operators and decisions about them, policies, strategies.
 #include <torch/csrc/utils/pybind.h>
 //
 #include <comp/comp.hpp>

@@ -17,7 +17,7 @@ namespace comp::python {
 
 namespace py = pybind11;
 
-/// A Python callable of an operator.
+/// A policy that is a Python callable of an operator.
 struct called_policy {  // models comp::OperatorPolicy
   py::function classifies;
 
@@ -32,8 +32,8 @@ struct called_policy {  // models comp::OperatorPolicy
   }
 };
 
-/// A Python object with ask(n), which gives plans as strings, and tell(trial); where it has start(space), that is
-/// called first, and what it returns asks and tells.
+/// A strategy that is a Python object with ask(n), which gives plans as strings, and tell(trial). Where the object has
+/// start(space), that is called first, and what it returns asks and tells.
 struct called_strategy {  // models comp::SearchStrategy
   py::object given;
 
@@ -55,8 +55,8 @@ struct called_strategy {  // models comp::SearchStrategy
   }
 };
 
-/// An object of Python's with any of search_started(), trial_started(trial), trial_done(trial), stop_requested(),
-/// warned(sentence) and search_done(outcome). Without one it only lets Ctrl-C through.
+/// An observer that is a Python object with any of search_started(), trial_started(trial), trial_done(trial),
+/// stop_requested(), warned(sentence) and search_done(outcome). Without an object it only lets Ctrl-C through.
 class called_observer {
  public:
   explicit called_observer(py::object told) : told_{std::move(told)} {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module comp._comp: what the Python package (python/comp) is made of. Its types and signatures: _comp.pyi.
+// The module comp._comp, of which the Python package (python/comp) is made. Its types and signatures: _comp.pyi.
 #include <torch/extension.h>
 //
 #include <comp/comp.hpp>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace py::literals;
 
-/// A class of exceptions. A message may quote a file, so it need not be UTF-8.
+/// Adds a class of exceptions. A message may quote a file, so it need not be UTF-8.
 template <class E>
 py::handle add_error(py::module_& m, const char* name, py::handle base) {
   static py::exception<E> type{m, name, base};
@@ -37,7 +37,7 @@ py::handle add_error(py::module_& m, const char* name, py::handle base) {
 }
 
 void add_errors(py::module_& m) {
-  const py::handle base = add_error<error>(m, "Error", PyExc_RuntimeError);  // first: it is asked last
+  const py::handle base = add_error<error>(m, "Error", PyExc_RuntimeError);  // registered first, so it is tried last
   add_error<plan_error>(m, "PlanError", base);
   add_error<graph_error>(m, "GraphError", base);
   add_error<settings_error>(m, "SettingsError", base);
@@ -97,7 +97,7 @@ void add_regions(py::module_& m) {
       });
 }
 
-/// A training that `tell` watches and may end after any epoch.
+/// Runs a training that `tell` watches, and that it may end after any epoch.
 template <class Train>
 training_result watched(training& t, bool progress, py::function tell, Train train) {
   watched_training by{.tell = std::move(tell)};
@@ -118,7 +118,7 @@ training_result watched(training& t, bool progress, py::function tell, Train tra
   return got;
 }
 
-/// What training_progress::text said. Throws: `file_error`.
+/// Reads what TrainingProgress.text() gave. Throws: `file_error`.
 training_progress progress_of(const std::string& text) {
   const json_place place{"the checkpoint", 0, "go on from another one, or begin anew"};
   const json document = parse_json(text, place);
@@ -191,7 +191,7 @@ void add_training(py::module_& m) {
           "progress_text"_a, "epochs"_a, "progress"_a, "tell"_a);
 }
 
-/// What a plan file says, checked: for people and for other programs. Throws: `file_error`, `plan_error`.
+/// Returns: what a plan file says, checked, for people and for other programs. Throws: `file_error`, `plan_error`.
 py::dict read_plan_file(const std::string& path) {
   const plan_listing from = load_listing(path);
   py::list operators, fixed;

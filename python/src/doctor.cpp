@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The doctor for Python: what comp/_doctor.py is made of.
+// Gives Python the doctor, of which comp/_doctor.py is made.
 #include <torch/extension.h>
 //
 #include <comp/doctor/difference.hpp>

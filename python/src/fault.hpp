@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an exception of Python's gets through a search, which would take it for a plan's failure.
+// Brings an exception of Python's through a search, which would take it for a plan's failure.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -13,10 +13,10 @@ namespace comp::python {
 
 namespace py = pybind11;
 
-/// An exception of Python's on its way through the search, which would take it for a plan's failure.
+/// An exception of Python's on its way through the search.
 class fault {
  public:
-  /// Runs `work`; an exception that Python has raised is kept, and the search is asked to end.
+  /// Runs `work`. An exception that Python raises in it is kept, and the search is asked to end.
   template <class F>
   auto kept(F&& work) {
     if (raised_) throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
@@ -27,7 +27,7 @@ class fault {
       throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
     }
   }
-  /// Runs `work` to its end: where Ctrl-C comes in between it is kept, and `work` begins anew.
+  /// Runs `work` to its end. Where Ctrl-C comes in between, that is kept, and `work` begins anew.
   template <class F>
   void whole(F&& work) {
     for (;;) {
@@ -39,7 +39,7 @@ class fault {
       }
     }
   }
-  /// Runs `work`. Throws: what was kept, unchanged, else what `work` throws.
+  /// Runs `work`. Throws: the exception that was kept, unchanged, else what `work` throws.
   template <class F>
   auto out_of(F&& work) {
     raised_ = nullptr;

@@ -22,8 +22,8 @@ namespace comp::python {
 
 namespace py = pybind11;
 
-/// Parameters under the names that Python gives them, in a tree of modules as deep as the names: nothing of the model
-/// but what a plan is recorded by.
+/// A Python model's parameters under their names, in a tree of modules as deep as the names. To record a plan nothing
+/// else of the model is needed.
 class parameter_tree : public torch::nn::Module {
  public:
   using named = std::vector<std::pair<std::string, at::Tensor>>;
@@ -47,13 +47,13 @@ class parameter_tree : public torch::nn::Module {
   }
 };
 
-/// Where a part of a forward begins that is run again in the backward.
+/// The place at which a part of a forward begins that the backward runs again.
 struct place {
   libtorch::detail::resumption resume;
 };
 
-/// The open regions of one plan, of each thread innermost last. Under no_grad a region is one of evaluation: operators
-/// go by names.
+/// The open regions of one plan, those of each thread with the innermost last. Under no_grad a region is one of
+/// evaluation: operators go by names.
 class regions {
  public:
   using maker = std::function<std::unique_ptr<libtorch::region>(const std::string& segment, bool evaluates)>;
@@ -74,7 +74,8 @@ class regions {
     const std::unique_ptr<libtorch::region> left = std::move(at->second);
     open_.erase(at);
   }
-  /// How the part of a forward that begins now is run again, in the backward; nothing where that needs no region.
+  /// Returns: how the part of the forward that begins now is run again in the backward; nothing where that needs no
+  /// region.
   std::optional<place> here() {
     const auto at = innermost();
     place found{at == open_.end() ? libtorch::detail::resumption{} : at->second->from_here()};
@@ -83,7 +84,7 @@ class regions {
   void enter_again(const place& from) { add(std::make_unique<libtorch::region>(from.resume())); }
   bool open() { return innermost() != open_.end(); }
   std::size_t entered() const { return entered_; }
-  /// Whether an exception has left a region since forget_failure().
+  /// Returns: whether an exception has left a region since forget_failure().
   bool failed() const { return failed_; }
   void forget_failure() { failed_ = false; }
   void abandon_all() {
@@ -94,7 +95,7 @@ class regions {
   using entered_region = std::pair<std::thread::id, std::unique_ptr<libtorch::region>>;
 
   void add(std::unique_ptr<libtorch::region> made) { open_.emplace_back(std::this_thread::get_id(), std::move(made)); }
-  /// Of this thread: a region ends in the thread that it was opened in.
+  /// Returns: the innermost region of this thread, because a region ends in the thread that it was opened in.
   std::vector<entered_region>::iterator innermost() {
     const auto at = std::ranges::find(open_.rbegin(), open_.rend(), std::this_thread::get_id(), &entered_region::first);
     return at == open_.rend() ? open_.end() : std::prev(at.base());
@@ -132,7 +133,7 @@ class planned {
     return made;
   }
 
-  /// Of parameters that have taken others' places since, as load_state_dict(assign=True) has them do.
+  /// Names parameters that have replaced others since, as load_state_dict(assign=True) does.
   void name_parameters(const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
     for (const auto& [name, parameters] : models) {
       const parameter_tree tree{parameters};

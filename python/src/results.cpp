@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search gives, for Python.
+// Gives Python what a search finds.
 #include <torch/csrc/utils/pybind.h>
 //
 #include <comp/comp.hpp>

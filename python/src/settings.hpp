@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python names by words: settings of a search, precisions, criteria. A word that is not known is refused with the
-// nearest that is.
+// What Python names by words: settings of a search, precisions, criteria. An unknown word is refused, with the nearest
+// known one.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -18,7 +18,7 @@ namespace comp::python {
 
 namespace py = pybind11;
 
-/// The value of a word. Throws: `settings_error`, naming the words that there are.
+/// Returns: the value of a word. Throws: `settings_error`, naming the words that there are.
 template <class T>
 T worded(std::string_view what, const std::string& word, const std::vector<std::pair<std::string_view, T>>& words) {
   policy::nearest_word near{word};
@@ -41,7 +41,7 @@ inline precision precision_named(const std::string& name) {
 
 namespace detail {
 
-/// Where the settings of a search are put, by their names in C++.
+/// What sets each setting of a search, by its name in C++.
 using setters = std::map<std::string, std::function<void(py::handle)>, std::less<>>;
 
 template <class T>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Python training as a comp::Backend: its step is called here, its batches are kept here as long as a saved state may
-// need them again, its optimizers and whatever else it names are saved and put back by Python (comp/_state.py).
-// The interpreter's lock is held throughout: what takes time is LibTorch, which lets go of it.
+// A Python training as a comp::Backend. Its step is called here. Its batches are kept here as long as a saved state may
+// need them again. Its optimizers, and whatever else it names, are saved and put back by Python (comp/_state.py).
+// The interpreter's lock is held throughout: what takes time is done by LibTorch, which releases it meanwhile.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -22,7 +22,7 @@
 
 namespace comp::python {
 
-/// A batch, and the random generators of Python's after it was drawn, where that moved them.
+/// A batch, and the states of Python's random generators after it was drawn, where it changed them.
 struct batch {
   py::object value;
   py::object random;
@@ -42,7 +42,7 @@ class batches : public libtorch::replayed_batches<batch> {
   std::int64_t length_;
 };
 
-/// In place of the optimizers, which are Python's.
+/// Stands in for the optimizers, which are Python's.
 class no_optimizer final : public torch::optim::Optimizer {
  public:
   no_optimizer()
@@ -51,14 +51,14 @@ class no_optimizer final : public torch::optim::Optimizer {
   torch::Tensor step(LossClosure /*closure*/) override { return {}; }
 };
 
-/// What Python gives, as functions of its own.
+/// The functions that Python gives.
 struct callbacks {
   py::function pull;     // () -> (value, generators or None, its tensors), or None at an epoch's end
   py::function step;     // (value, generators or None) -> [(name, loss), ...]
   py::object score;      // () -> float, or None
   py::function save;     // () -> object
   py::function restore;  // (object)
-  py::function tensors;  // () -> [tensor, ...] that its part of the state holds
+  py::function tensors;  // () -> [tensor, ...]: those that live from step to step in its part of the state
   py::object rates;      // () -> [float], the optimizers' learning rates; None where they may differ in a repeated step
 };
 
@@ -147,7 +147,7 @@ class training_of final : public training {
                       }},
         .program = {.freed = given_.freed, .protect_blocks = given_.protect_blocks},
         .choices = given_.choices,
-        .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
+        .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,
         .about = given_.about};
     batches from{[this] { return pulled(); }, given_.length, given_.keep};
@@ -208,9 +208,9 @@ class training_of final : public training {
     trainer_->executor().end_step();
   }
 
-  /// What LibTorch or the model does not do in a low precision is the plan's failure, no error of the user's: any
-  /// exception out of a region, and outside of one those that calculations raise. Where FP32 raises it, too, it ends
-  /// the search then.
+  /// Turns an exception into a failure of the plan, where a low precision may be its reason: any exception out of a
+  /// region, and outside of regions those that calculations raise. FP32 then trains the same batches, and where it
+  /// raises the exception, too, that ends the search.
   void throw_if_the_plan_failed(const py::error_already_set& e, bool in_region) {
     const auto& executor = trainer_->executor();
     if (executor.is_recording() || !executor.lowers() || !e.matches(PyExc_Exception)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sentences of C++ in the words of Python: what they tell a reader to set or to call has another name there, or none.
+// Puts C++'s sentences into Python's words: what they tell a reader to set or to call has another name there, or none.
 // Add a line where a message that Python can show names something of C++.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace detail {
 
 using words = std::pair<std::string_view, std::string_view>;
 
-/// Of C++ and of Python; the longer ones first, where one holds another.
+/// Pairs of words of C++ and of Python. Where one contains another, the longer one comes first.
 inline constexpr std::array in_cpp_and_python{
     words{"with a higher settings.race.fp32_rounds", "with a higher race={\"fp32_rounds\": ...}"},
     words{"with a higher settings.race.contest_rounds", "with a higher race={\"contest_rounds\": ...}"},
@@ -102,7 +102,7 @@ inline void put_in_python(training_result& of) {
   for (training_fallback& each : of.fallbacks) each.message = in_python(std::move(each.message));
 }
 
-/// An observer of C++ whose sentences are Python's.
+/// An observer of C++ that gets sentences in Python's words.
 template <class O>
 class in_python_words : public O {
  public:

@@ -275,9 +275,9 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   CHECK(wants(one));
   tuner.learn(one, {.choice = keep});
   CHECK_FALSE(tuner.needs_measuring());
-  CHECK(tuner.of(one)->choice == keep);
-  CHECK(tuner.of(two)->choice == keep);
-  CHECK(tuner.of(half) == nullptr);
+  CHECK(tuner.find(one)->choice == keep);
+  CHECK(tuner.find(two)->choice == keep);
+  CHECK(tuner.find(half) == nullptr);
   CHECK_FALSE(wants(two));
   CHECK(p.settings().weights == lt::weight_casts::keep);
   tuner.trained(run(499));
@@ -285,11 +285,11 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   tuner.trained(run(1));
   CHECK(tuner.needs_measuring());
   tuner.learn(two, {});
-  CHECK(tuner.of(two)->choice == lt::executor_choice{});
-  CHECK(tuner.of(one)->choice == keep);
+  CHECK(tuner.find(two)->choice == lt::executor_choice{});
+  CHECK(tuner.find(one)->choice == keep);
   tuner.set_plan(one);
   tuner.trained(run(1));
-  CHECK(tuner.of(one)->choice == keep);
+  CHECK(tuner.find(one)->choice == keep);
   CHECK_FALSE(lt::plan_tuner{p, lt::executor_choices::fixed}.needs_measuring());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a doctor writes down while a step runs: an entry per operator and per tensor that none made, and for each
-// tensor the entry that it comes from, by its identity and its count of in-place writes.
+// What a doctor writes down while a step runs: an entry for each operator, and one for each tensor that no operator
+// made. It also knows the entry that each tensor comes from, by the tensor's identity and its count of in-place writes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,8 @@ class chart {
  public:
   chart(const parameter_names& parameters, precision low) : parameters_{&parameters} { all_.low = low; }
 
-  /// Entries of what the operator is about to read; new ones for what none has made. Numbers among the arguments go to
-  /// `constants`.
+  /// Returns: the entries of what the operator is about to read. A tensor that no operator made gets a new one. Numbers
+  /// among the arguments are added to `constants`.
   std::vector<std::size_t> read(const std::string& op, const op_traits& known, const torch::jit::Stack& arguments,
                                 std::vector<double>& constants) {
     std::vector<std::size_t> inputs;
@@ -42,14 +42,15 @@ class chart {
     return inputs;
   }
 
-  /// The operator has run. Returns: its entry; none for what has no values of its own.
+  /// Enters the results of an operator that has run. Returns: its entry; none for an operator without values of its
+  /// own, as a view is.
   std::optional<std::size_t> add_results(examined op, const op_traits& known, const torch::jit::Stack& arguments,
                                          const torch::jit::Stack& results) {
     if (known.views && !op.inputs.empty()) {
-      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { come(t, op.inputs[0]); });
+      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { link(t, op.inputs[0]); });
       return std::nullopt;
     }
-    if (known.word.find("empty") != std::string::npos) return std::nullopt;  // nobody knows what is in it
+    if (known.word.find("empty") != std::string::npos) return std::nullopt;  // its values are undefined
     std::optional<std::size_t> entry;
     for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
       const auto values = countable(t);
@@ -59,7 +60,7 @@ class chart {
       examined& to = all_.entries[*entry];
       to.values.merge(tensor.counts);
       to.sample.insert(to.sample.end(), tensor.sample.begin(), tensor.sample.end());
-      come(t, *entry);
+      link(t, *entry);
     });
     if (entry && known.writes) add_written(known, arguments, *entry);
     return entry;
@@ -67,8 +68,8 @@ class chart {
 
   void set_error(std::size_t entry, double error) { all_.entries[entry].error = error; }
 
-  /// A gradient that the backward of `entry` made. From any thread.
-  void gradient(std::size_t entry, const at::Tensor& given) {
+  /// Adds a gradient that the backward of `entry` made. Use from any thread is safe.
+  void add_gradient(std::size_t entry, const at::Tensor& given) {
     const auto values = countable(given);
     if (!values) return;
     const tensor_values tensor = values_of(*values);
@@ -110,35 +111,36 @@ class chart {
     leaf.values = tensor.counts;
     leaf.sample = std::move(tensor.sample);
     const std::size_t entry = add(std::move(leaf), t);
-    come(t, entry);
+    link(t, entry);
     return entry;
   }
 
-  std::size_t add(examined op, const at::Tensor& like) {
-    op.shape = like.sizes().vec();
+  std::size_t add(examined op, const at::Tensor& result) {
+    op.shape = result.sizes().vec();
     const std::string name = op.name;
     while (!names_.emplace(op.name, 0).second) op.name = name + "_" + std::to_string(++names_[name] + 1);
     const std::lock_guard only_one{mutex_};
     all_.entries.push_back(std::move(op));
     return all_.entries.size() - 1;
   }
-  void come(const at::Tensor& t, std::size_t entry) {
+  void link(const at::Tensor& t, std::size_t entry) {
     origins_.insert_or_assign(t.unsafeGetTensorImpl(), origin{address_of(t), version(*t.unsafeGetTensorImpl()), entry});
   }
-  /// Views of what was written show it, too.
+  /// Enters what an operator wrote in place. It is noted for the storage, too, because views of it show what was
+  /// written.
   void add_written(const op_traits& known, const torch::jit::Stack& arguments, std::size_t entry) {
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::written) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& t, int) {
-        come(t, entry);
+        link(t, entry);
         if (!t.has_storage()) return;
         writers_.insert_or_assign(t.storage().unsafeGetStorageImpl(), writer{t.storage().getWeakStorageImpl(), entry});
       });
     }
   }
 
-  /// Of operators that put a number beside values, so that it is lost where the format cannot hold it. Factors and
-  /// divisors are applied in FP32.
+  /// Notes the numbers of operators that put them beside values: such a number is lost where the format cannot hold it.
+  /// Factors and divisors are left out, because they are applied in FP32.
   static void note_numbers(const op_traits& known, const torch::jit::Stack& arguments, std::vector<double>& to) {
     constexpr std::array words{"add",     "sub",      "rsub",        "clamp", "clamp_min", "clamp_max", "maximum",
                                "minimum", "hardtanh", "masked_fill", "where", "full",      "full_like", "fill"};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Examines one training step: the values of every operator and of its gradients, what is not finite and where it began,
-// what each format would lose, and what the low precision changes.
+// Examines one training step: the values of every operator and of its gradients, what is not finite and where that
+// began, what each format would lose, and what low precision changes.
 //   comp::doctor doctor{{{"net", net}}};
 //   { auto on = doctor.examine(); loss = cross_entropy(net->forward(x), y); }
 //   loss.backward();                                            // outside, as with a plan
 //   const comp::examination seen = doctor.finish();
 //   fmt::print("{}", comp::table(seen));                        // <comp/doctor/examination_text.hpp>
-// The step runs in FP32, to the bits of the plain one. Operators have the names that a plan gives them.
+// The step runs in FP32 and gives the bits of a step without a doctor. Operators have the names that a plan gives them.
 // Not seen: the backward of what torch::utils::checkpoint runs again.
 #pragma once
 
@@ -30,13 +30,13 @@
 namespace comp::libtorch {
 
 struct doctor_settings {
-  precision low = precision::bf16;  // that operators are run in once more
-  double share = 0.25;              // of the operators' time that this may take; 0: operators are not run again
+  precision low = precision::bf16;  // in which operators are run once more
+  double share = 0.25;              // of the operators' time that these runs may take; 0: there are none
 };
 
 namespace detail {
 
-/// Counts what a node hands on to the nodes of other operators, and to parameters.
+/// Counts the gradients that a node gives to nodes of other operators and to parameters.
 class given_gradients final : public torch::autograd::FunctionPostHook {
  public:
   given_gradients(std::shared_ptr<chart> to, std::size_t entry, const torch::autograd::Node* of, node_span span)
@@ -45,7 +45,7 @@ class given_gradients final : public torch::autograd::FunctionPostHook {
                                             const torch::autograd::variable_list& /*got*/) override {
     for (std::size_t i = 0; i < gives.size(); ++i) {
       const torch::autograd::Edge& edge = of_->next_edge(i);
-      if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->gradient(entry_, gives[i]);
+      if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->add_gradient(entry_, gives[i]);
     }
     return gives;
   }
@@ -53,10 +53,11 @@ class given_gradients final : public torch::autograd::FunctionPostHook {
  private:
   std::shared_ptr<chart> to_;
   std::size_t entry_;
-  const torch::autograd::Node* of_;  // that owns this
+  const torch::autograd::Node* of_;  // the node that owns this hook
   node_span span_;
 };
 
+/// Runs the operators of a region as they are, and enters them into a chart.
 class examining_session final : public recording_session {
  public:
   examining_session(std::shared_ptr<recording> names, std::shared_ptr<chart> to, std::shared_ptr<low_errors> errors,
@@ -86,7 +87,7 @@ class examining_session final : public recording_session {
     });
     if (now.op.role != op_role::choosable) return;
     const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };
-    chart_->set_error(*at, errors_->of(op, now.arguments, results, seconds, is_weight));
+    chart_->set_error(*at, errors_->measure(op, now.arguments, results, seconds, is_weight));
   }
 
   std::shared_ptr<chart> chart_;
@@ -97,7 +98,7 @@ class examining_session final : public recording_session {
 
 class doctor {
  public:
-  /// `models` under the names that plans know them by.
+  /// `models`: under the names that plans know them by.
   /// Throws: `settings_error` for a low precision that LibTorch does not run here, or a share below 0.
   explicit doctor(const std::vector<named_module>& models, doctor_settings settings = {}) : device_{device_of(models)} {
     require<settings_error>(settings.low == precision::bf16 || settings.low == precision::fp16,
@@ -118,13 +119,13 @@ class doctor {
   doctor(const doctor&) = delete;
   doctor& operator=(const doctor&) = delete;
 
-  /// From now on the operators of this thread are examined, until the region ends. A step may have several.
+  /// Examines the operators of this thread until the region ends. A step may have several regions.
   /// Throws: `error` while LibTorch's autocast is on.
   region examine(std::string segment = "forward") {
     return scripts_.open(
         std::make_unique<detail::examining_session>(recording_, chart_, errors_, std::move(segment), device_.type()));
   }
-  /// What was seen so far: call it when the backward has run.
+  /// Returns: what was seen so far. Call it when the backward has run.
   examination finish() const { return chart_->finish(); }
 
  private:

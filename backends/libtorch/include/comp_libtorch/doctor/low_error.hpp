@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the low precision changes in an operator's results: it is run again from the same inputs, on an eighth of their
-// rows where that can be, and in FP32 on the same rows. So much time is allowed for it and no more: a share of that of
-// the operators so far.
-// Not here: what it does to gradients (plan/sensitivity.hpp, which takes several steps' time).
+// Measures how far low precision moves an operator's results. The operator runs once more from the same inputs in the
+// low precision; where it can, on an eighth of their rows, and then also in FP32 on these rows. Such runs may take a
+// share of the time that the operators have taken so far.
+// Not here: what low precision does to gradients (plan/sensitivity.hpp, which takes the time of several steps).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -30,23 +30,24 @@ class low_errors {
  public:
   low_errors(precision low, double share, at::DeviceType device) : low_{low}, share_{share}, device_{device} {}
 
-  /// Of `op`, which took `seconds` from `arguments` to `results`. `is_weight(tensor)`: its rows are no batch's.
-  /// Returns: NaN where time is up, or where the operator draws random numbers or does not run alone.
+  /// Returns: the relative error of `op`, which made `results` of `arguments` in `seconds`; NaN where the time is used
+  /// up, and where the operator draws random numbers or does not run alone. `is_weight(tensor)`: its rows are not those
+  /// of a batch.
   template <class IsWeight>
-  double of(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
-            double seconds, IsWeight&& is_weight) {
+  double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
+                 double seconds, IsWeight&& is_weight) {
     using clock = std::chrono::steady_clock;
-    constexpr double at_least = 0.02;  // [s], for small models
+    constexpr double at_least = 0.02;  // [s] that is allowed in any case, for small models
     allowed_ += share_ * seconds;
-    if (share_ == 0 || spent_ > std::max(at_least, allowed_)) return nothing;
-    if (op.hasTag(at::Tag::nondeterministic_seeded)) return nothing;
+    if (share_ == 0 || spent_ > std::max(at_least, allowed_)) return unknown;
+    if (op.hasTag(at::Tag::nondeterministic_seeded)) return unknown;
     const auto begin = clock::now();
     const at::NoGradGuard no_gradients;
-    double error = nothing;
+    double error = unknown;
     try {
       const auto returns = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = apart(arguments, traits(op));
-      if (auto rows = whole_only_.contains(op) ? std::nullopt : rows_of(inputs, is_weight)) {
+      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = copy_statistics(arguments, traits(op));
+      if (auto rows = whole_only_.contains(op) ? std::nullopt : take_rows(inputs, is_weight)) {
         if (auto of_rows = run(op, *rows)) {
           exact = std::move(*of_rows);
           inputs = std::move(*rows);
@@ -55,17 +56,17 @@ class low_errors {
         }
       }
       cast_all(inputs, op);
-      const std::vector<at::Tensor> compared = tensors(exact);  // none: it makes FP64 of what it reads
-      if (compared.empty()) return nothing;
+      const std::vector<at::Tensor> compared = tensors(exact);  // none: the operator turns FP32 into FP64
+      if (compared.empty()) return unknown;
       if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), compared);
-    } catch (const std::exception&) {  // it has no results to compare
+    } catch (const std::exception&) {  // the operator has no results to compare
     }
     spent_ += std::chrono::duration<double>(clock::now() - begin).count();
     return error;
   }
 
  private:
-  static constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
   static std::optional<torch::jit::Stack> run(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
     try {
@@ -76,8 +77,8 @@ class low_errors {
     }
   }
 
-  /// The arguments, with running statistics of their own: the operator writes them each time.
-  torch::jit::Stack apart(torch::jit::Stack arguments, const op_traits& known) const {
+  /// Returns: the arguments, with copies of the running statistics, because each run writes them.
+  torch::jit::Stack copy_statistics(torch::jit::Stack arguments, const op_traits& known) const {
     const std::size_t first = arguments.size() - known.arguments.size();
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::kept) continue;
@@ -88,9 +89,10 @@ class low_errors {
     return arguments;
   }
 
-  /// The first rows of whatever has as many as the first input; nothing where that is all there is.
+  /// Returns: the arguments with the first rows of each that has as many rows as the first large input; nothing where
+  /// no input is large or has two rows.
   template <class IsWeight>
-  static std::optional<torch::jit::Stack> rows_of(const torch::jit::Stack& arguments, IsWeight&& is_weight) {
+  static std::optional<torch::jit::Stack> take_rows(const torch::jit::Stack& arguments, IsWeight&& is_weight) {
     constexpr std::int64_t small = 1 << 14, part = 8;
     std::int64_t all = 0;
     for_each_tensor(arguments, arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
@@ -123,7 +125,7 @@ class low_errors {
   double share_;
   at::DeviceType device_;
   double allowed_ = 0, spent_ = 0;                      // [s]
-  std::unordered_set<c10::OperatorHandle> whole_only_;  // that do not run on some of their rows
+  std::unordered_set<c10::OperatorHandle> whole_only_;  // operators that do not run on some of their rows
 };
 
 }  // namespace comp::libtorch::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a tensor, counted on LibTorch's threads. What lies on another device is copied to the host for it.
-// FP64 is counted as FP32 where that can hold it, complex values by their parts. Not here: integers, quantised tensors.
+// Counts the values of a tensor, on LibTorch's threads. A tensor on another device is copied to the host for that. FP64
+// values are counted as FP32, complex ones by their parts. Not here: integers, quantised tensors.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -22,7 +22,7 @@
 
 namespace comp::libtorch::detail {
 
-/// In FP32, on the host; a finite value of FP64 stays finite. Nothing for what is not counted.
+/// Returns: the values in FP32, on the host; nothing for what is not counted. A finite FP64 value stays finite.
 inline std::optional<at::Tensor> countable(const at::Tensor& given) {
   if (!given.defined()) return std::nullopt;
   const bool usual = given.scalar_type() == at::kFloat && given.layout() == at::kStrided && given.device().is_cpu();
@@ -64,7 +64,7 @@ inline std::vector<float> sample_of(const at::Tensor& t) {
 
 /// Requires: `t` is countable().
 inline tensor_values values_of(const at::Tensor& t) {
-  constexpr std::int64_t at_once = 1 << 16;  // of any number of threads: sums come out the same
+  constexpr std::int64_t at_once = 1 << 16;  // a size that no number of threads changes, so sums come out the same
   const at::NoGradGuard no_gradients;
   const at::Tensor whole = t.is_non_overlapping_and_dense() ? t : t.contiguous();
   const auto* data = whole.const_data_ptr<float>();

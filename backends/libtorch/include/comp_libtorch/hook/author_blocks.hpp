@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of a model's code for which its author decided on precisions: `with torch.autocast(device, enabled=False)`
-// around a rotary embedding, a softmax or a loss, and an autocast of the model's own to some format. What the operators
-// in them compute in is no plan's choice.
-// A block shows in LibTorch's state of the thread, held against what that was when the region began: autocast is on for
-// the device, or it is off and nested deeper, which torch.autocast and autocast_guard count. Not seen:
-// set_autocast_enabled(device, false) without increment_nesting(), for it changes nothing there; blocks of scripted
-// modules, which TorchScript compiles away; blocks in place of others that were open before the region began.
+// Finds the blocks of a model whose author decided on precisions: `with torch.autocast(device, enabled=False)` around a
+// rotary embedding, a softmax or a loss, and an autocast of the model's own to some format. No plan changes what the
+// operators in them compute in.
+// A block shows in the autocast state of the thread, compared with the state at the beginning of the region: autocast
+// is on for the device, or it is off and nested deeper. torch.autocast and autocast_guard count the nesting. Not seen:
+// set_autocast_enabled(device, false) without increment_nesting(), which changes nothing in that state; blocks of
+// scripted modules, which TorchScript compiles away; blocks that replace others which were open before the region.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -19,12 +19,12 @@ namespace comp::libtorch::detail {
 
 class author_blocks {
  public:
-  /// Of the region that begins here, on this thread.
+  /// For the region that begins here, on this thread.
   explicit author_blocks(at::DeviceType device)
       : device_{device}, autocast_{at::autocast::get_autocast_dispatch_key_from_device_type(device)} {
     begin();
   }
-  /// The state of the thread is what a region begins with.
+  /// The thread's present state counts as that outside of every block.
   void begin() {
     was_on_ = is_on();
     depth_ = depth();
@@ -32,21 +32,22 @@ class author_blocks {
   }
   bool is_on() const { return !c10::impl::tls_local_dispatch_key_set().excluded_.has(autocast_); }
 
-  /// What the author of the code that runs now says of its operators.
+  /// Returns: what the model's author chose for the operators of the code that runs now.
   author_choice now() const {
     const int deeper = depth() - depth_;
     if (is_on()) return deeper > 0 || !was_on_ ? author_choice::autocast_on : outer_;
     return deeper > 0 && deeper > others_on() - others_ ? author_choice::autocast_off : outer_;
   }
-  /// The region is a part of another that is run again, in a block of it.
+  /// The region runs a part of another region again, which stood in the block `outer` there.
   void begin_in(author_choice outer) { outer_ = outer; }
 
  private:
+  /// Returns: how deep autocast is nested. LibTorch tells it only where it changes it.
   static int depth() {
     at::autocast::increment_nesting();
     return at::autocast::decrement_nesting();
   }
-  /// Devices that are not the region's, whose autocast nests without saying anything of this one.
+  /// Returns: how many other devices have autocast on. Each nests one level deeper and says nothing of this device.
   int others_on() const {
     return static_cast<int>(std::ranges::count_if(at::autocast::_AUTOCAST_SUPPORTED_DEVICES, [&](at::DeviceType d) {
       return d != device_ && at::autocast::get_autocast_dispatch_key_from_device_type(d) != claimed_key &&

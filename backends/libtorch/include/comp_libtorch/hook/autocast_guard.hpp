@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's own autocast for the life of an object, as Python's `with torch.autocast(...)`: what C++ users write by
-// hand and get wrong (stale casts of weights, an exception that leaves it on). Also the baseline that plans are
-// measured by.
+// Switches LibTorch's own autocast on while an object lives, as Python's `with torch.autocast(...)` does. Written by
+// hand, this goes wrong easily: casts of weights go stale in the cache, and an exception leaves autocast on. It is also
+// the baseline that plans are compared with.
 //   { comp::libtorch::autocast_guard on{at::kCPU}; loss = cross_entropy(net->forward(x), y); }
 //   loss.backward();                                          // outside, as PyTorch advises
-// It switches this thread only, as LibTorch does. Not here: plans (program.hpp); the two exclude each other.
+// It switches this thread only, as LibTorch does. Not here: plans (program.hpp), which exclude autocast.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -16,9 +16,10 @@ namespace comp::libtorch {
 
 class autocast_guard {
  public:
-  /// `dtype`: what the listed operators compute in; none: the device's default (BF16 on CPU, FP16 on CUDA). `enabled`
-  /// false switches autocast off inside a region that has it on. `cache_weights`: none: as it is (on, unless switched
-  /// off). Throws: `settings_error` for a dtype that is no low precision.
+  /// `dtype`: what the operators on autocast's lists compute in; none: the device's default (BF16 on a CPU, FP16 on
+  /// CUDA). `enabled`: false switches autocast off inside a region that has it on. `cache_weights`: whether LibTorch
+  /// caches casts of weights; none: as it is (on, unless it was switched off). Throws: `settings_error` for a dtype
+  /// that is no low precision.
   explicit autocast_guard(c10::DeviceType device, std::optional<at::ScalarType> dtype = std::nullopt,
                           bool enabled = true, std::optional<bool> cache_weights = std::nullopt)
       : device_{device},
@@ -36,7 +37,8 @@ class autocast_guard {
     at::autocast::set_autocast_cache_enabled(cache_weights.value_or(cache_before_));
   }
 
-  /// Puts everything back. The outermost one forgets the cached casts of weights, which an optimizer step makes stale.
+  /// Puts everything back. The outermost guard also clears the cached casts of weights, because an optimizer step makes
+  /// them stale.
   ~autocast_guard() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_cache_enabled(cache_before_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor in another format, as autograd sees it: the gradient comes back in the tensor's own.
+// Casts a tensor to another format so that autograd sees it: the gradient comes back in the tensor's own format.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -24,7 +24,8 @@
 
 namespace comp::libtorch::detail {
 
-/// Whether a conversion is of a small tensor between FP32 and BF16 on the CPU, and nobody but autograd would see it.
+/// Returns: true for a small dense CPU tensor between FP32 and BF16, where nobody but autograd would see the
+/// conversion.
 inline bool converts_small(const at::TensorImpl& tensor, at::ScalarType to) {
   using enum c10::DispatchKey;
   constexpr std::int64_t small = 512;
@@ -36,8 +37,8 @@ inline bool converts_small(const at::TensorImpl& tensor, at::ScalarType to) {
          of_thread.has_all(c10::impl::tls_local_dispatch_key_set().included_) && tensor.is_non_overlapping_and_dense();
 }
 
-/// `tensor` in another format, as it lies in memory; autograd does not see it. ATen's way to a few numbers, by two
-/// calls of its dispatcher, takes several times as long and gives the same bits.
+/// Returns: `tensor` in another format and the same order in memory; autograd does not see it. A few numbers are
+/// converted here: ATen takes two calls of its dispatcher, several times as long, and gives the same bits.
 inline at::Tensor converted(const at::Tensor& tensor, at::ScalarType to) {
   if (!converts_small(*tensor.unsafeGetTensorImpl(), to))
     return at::_ops::_to_copy::call(tensor, to, {}, {}, {}, false, at::MemoryFormat::Preserve);
@@ -50,10 +51,11 @@ inline at::Tensor converted(const at::Tensor& tensor, at::ScalarType to) {
   return result;
 }
 
-/// Takes the gradient of a cast back to the format of what was cast.
+/// The autograd node of a cast. It casts the gradient back to the format of what was cast.
 struct cast_backward final : torch::autograd::Node {
   cast_backward() = default;
-  /// Of a copy that outlives its step: with the number of that step the engine would hold its gradient to the very end.
+  /// For a copy that outlives its step. The engine runs nodes with higher numbers first. With the number of the step
+  /// that made the copy, this node would run last, and the engine would hold its gradient until then.
   struct kept {};
   explicit cast_backward(kept /*copy*/) : Node{std::numeric_limits<std::uint64_t>::max() - 1} {}
   at::ScalarType type = at::kFloat;
@@ -62,12 +64,14 @@ struct cast_backward final : torch::autograd::Node {
     const at::Tensor& gradient = gradients.front();
     if (!gradient.defined() || gradient.scalar_type() == type) return {gradient};
     if (!at::GradMode::is_enabled()) return {converted(gradient, type)};
+    // differentiable, for a second derivative
     return {at::_ops::_to_copy::call(gradient, type, {}, {}, {}, false, at::MemoryFormat::Preserve)};
   }
   std::string name() const override { return "comp::cast_backward"; }
 };
 
-/// LibTorch counts references to nodes in std::shared_ptr up to 2.11, in its own intrusive_ptr in later versions.
+/// Makes an autograd node. LibTorch holds nodes in std::shared_ptr up to 2.11, in its own intrusive_ptr in later
+/// versions.
 template <class Node, class Pointer = decltype(torch::autograd::Edge::function), class... Arguments>
 auto make_node(Arguments... arguments) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
@@ -77,8 +81,8 @@ auto make_node(Arguments... arguments) {
   }
 }
 
-/// `tensor` in `type` and `layout`; differentiable while gradients are on. For what is seen in every step the node is
-/// made here: ATen's own way through its autograd kernel takes longer and gives the same gradients.
+/// Returns: `tensor` in `type` and `layout`; differentiable while gradients are on. The common case makes its node
+/// here: ATen's way through its autograd kernel takes longer and gives the same gradients.
 inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
   if (tensor.scalar_type() == type) {
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
@@ -100,7 +104,8 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
   return result;
 }
 
-/// Whether an earlier cast of `tensor` serves now, as far as autograd is concerned.
+/// Returns: whether autograd lets `cast`, an earlier cast of `tensor`, stand for a new one. It does not where gradients
+/// are wanted now and were off then, or where the cast was made in inference mode and this is none.
 inline bool differentiates_like(const at::Tensor& cast, const at::Tensor& tensor) {
   return (cast.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
          (!cast.is_inference() || c10::InferenceMode::is_enabled());

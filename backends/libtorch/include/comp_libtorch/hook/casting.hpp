@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts of an operator's arguments where no instruction says which: operators after a mismatch, in evaluation, and
-// those that write one of their arguments.
+// Casts of an operator's arguments where no instruction of a plan says which: of operators after a mismatch, of those
+// in evaluation, and of those that write an argument.
 #pragma once
 
 #include <ATen/InferSize.h>
@@ -17,7 +17,8 @@
 
 namespace comp::libtorch::detail {
 
-/// Replaces each eligible tensor of `value` for which `wanted` by `make(tensor)`; a list becomes another list.
+/// Replaces each eligible tensor of `value` for which `wanted` holds by `make(tensor)`. A list is replaced by a new
+/// one, because the caller still holds the old one.
 template <class Wanted, class Make>
 void replace(at::IValue& value, at::DeviceType device, Wanted&& wanted, Make&& make) {
   const auto is_wanted = [&](const at::Tensor& t) { return is_eligible(t, device) && wanted(t); };
@@ -33,14 +34,15 @@ void replace(at::IValue& value, at::DeviceType device, Wanted&& wanted, Make&& m
   }
 }
 
-/// The same for the last `count` values of the stack.
+/// Does the same to the last `count` values of the stack.
 template <class Wanted, class Make>
 void replace(torch::jit::Stack& stack, std::size_t count, at::DeviceType device, Wanted wanted, Make make) {
   for (std::size_t i = stack.size() - count; i < stack.size(); ++i) replace(stack[i], device, wanted, make);
 }
 
-/// True for a scale or an offset without dimensions, which type promotion takes as it is: the values beside it say the
-/// format of the result. Cast to BF16 it would have three digits, which LibTorch's autocast does not do to it either.
+/// Returns: true for a scale or an offset without dimensions. Type promotion takes it in any format: the values beside
+/// it decide the format of the result. Neither comp nor LibTorch's autocast casts it: in BF16 it would have three
+/// digits.
 inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& known,
                                     const torch::jit::Stack& arguments, at::DeviceType device) {
   if (!known.arithmetic || tensor.dim() != 0) return false;
@@ -51,7 +53,8 @@ inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& k
   return values;
 }
 
-/// What the operator reads, in `to`; what it writes, running statistics and tensors in `kept` stay.
+/// Casts what the operator reads to `to`. What it writes, running statistics and tensors in the format `kept` stay.
+/// `affine_too`: a norm's weight and bias are cast, too.
 inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::ScalarType to, at::DeviceType device,
                       bool affine_too, std::optional<at::ScalarType> kept = {}) {
   const std::size_t first = stack.size() - known.arguments.size();
@@ -67,7 +70,8 @@ inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::Scal
   }
 }
 
-/// For an operator that writes and does not promote (index_add_, mm.out): inputs in the format of what it writes.
+/// Casts the inputs of an operator that writes and does not promote (index_add_, mm.out) to the format of what it
+/// writes.
 inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   const std::size_t first = stack.size() - known.arguments.size();
   std::optional<at::ScalarType> written;
@@ -80,22 +84,23 @@ inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at:
   if (written) cast_read(stack, known, *written, device, true);
 }
 
-/// Results in FP32, for code that is not seen. The caller of an in-place operator gets its own tensor back whatever is
-/// on the stack: that one stays low.
+/// Casts results to FP32, for code that comp does not see. The caller of an in-place operator gets its own tensor back
+/// whatever is on the stack, so that tensor stays low.
 inline void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
   replace(
       stack, op.schema().returns().size(), device, [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
       [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
 }
 
-/// Outside the recorded sequence: FP32 wherever an operator computes.
+/// Casts the arguments of an operator outside the recorded sequence: whatever computes does it in FP32.
 inline void cast_to_fp32(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   if (known.writes && !known.pointwise) follow_written(stack, known, device);
   if (!known.writes && !known.views && !known.makes) cast_read(stack, known, at::kFloat, device, true);
 }
 
-/// In a block of the author's of which no recording says what an operator reads there without a plan: FP32 where autocast
-/// is off. An autocast of the model's own takes what is in its own format as its own, the rest as FP32.
+/// Casts the arguments of an operator in a block of the author's, where no recording says what it reads without a plan.
+/// Where autocast is off it reads FP32. In an autocast of the model's own, tensors in that autocast's format stay and
+/// the rest becomes FP32.
 inline void cast_for_author(torch::jit::Stack& stack, const op_traits& known, author_choice block,
                             at::DeviceType device) {
   if (block == author_choice::autocast_off) return cast_to_fp32(stack, known, device);

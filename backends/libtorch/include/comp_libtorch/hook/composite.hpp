@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that ATen makes of others (einsum, lstm, tensordot, linalg_multi_dot): LibTorch's autocast has no rule for
-// them and casts the products that they are made of, so a plan has those, one by one, and not the composite.
-// Which ones is asked, not listed: a composite is opened when a trial on tensors without memory calls a product that
-// autocast has a rule for. Composites that have a rule of their own (linear, matmul) stay whole, and so do those
-// without such a product (dropout, flatten) or that look at data before it (cov), which the trial has none of.
-// Not here: kernels below autograd that call products (affine_grid_generator), where a plan would cast unseen.
+// Composites: operators that ATen makes of others, such as einsum, lstm, tensordot and linalg_multi_dot. LibTorch's
+// autocast has no rule for them and casts the products inside them. So a plan has these products one by one, and not
+// the composite.
+// A trial, not a list, decides which composites are opened: those that call a product with an autocast rule when they
+// run on tensors without memory. Composites with a rule of their own (linear, matmul) stay whole. So do those without
+// such a product (dropout, flatten), and those that look at data before it (cov), because the trial has none.
+// Not here: kernels below autograd that call products (affine_grid_generator). Autograd would not see a cast in them.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -26,28 +27,30 @@
 
 namespace comp::libtorch::detail {
 
-/// Runs `op` so that the operators that it is made of come to the listener. Called by a listener, of `op`.
+/// Runs `op` so that the operators inside it come to the listener one by one. For a listener that was called with `op`:
+/// comp's key is excluded then, and is let in again while `op` runs.
 inline void call_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   struct inner_operators_are_seen {
     inner_operators_are_seen() { c10::impl::tls_set_dispatch_key_excluded(claimed_key, false); }
     ~inner_operators_are_seen() { c10::impl::tls_set_dispatch_key_excluded(claimed_key, true); }
   } const while_it_runs;
+  // `op` itself goes on below comp's key
   op.redispatchBoxed(keys & c10::DispatchKeySet{c10::DispatchKeySet::FULL_AFTER, claimed_key}, &stack);
 }
 
-/// True where autocast has a rule for `op` on `device`, so that it does not look into it.
+/// Returns: true where autocast has a rule for `op` on `device`. Autocast then does not look inside it.
 inline bool has_autocast_rule(const c10::OperatorHandle& op, at::DeviceType device) {
   return op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(device));
 }
 
-/// Made of other operators, above autograd.
+/// Returns: true where ATen makes `op` of other operators above autograd, and it neither writes nor views nor copies.
 inline bool is_composite(const c10::OperatorHandle& op) {
   const op_traits& known = traits(op);
   return !known.writes && !known.views && !known.makes &&
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-/// Runs operators, and ends with an exception at the first product that autocast has a rule for.
+/// The listener of the trial. It opens composites and throws `product` at the first product with an autocast rule.
 class product_finder final : public listener {
  public:
   struct product {};
@@ -63,7 +66,8 @@ class product_finder final : public listener {
   at::DeviceType device_;
 };
 
-/// The arguments on top of `stack` with floating tensors that have no memory and are in FP32, as a recording has them.
+/// Returns: the arguments on top of `stack`, with floating tensors replaced by FP32 ones without memory. FP32, because
+/// a recording is in FP32.
 inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                         at::DeviceType device) {
   torch::jit::Stack bare{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
@@ -75,7 +79,7 @@ inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const tor
   return bare;
 }
 
-/// True when `op` calls a product that autocast has a rule for.
+/// Returns: true where `op` calls a product with an autocast rule.
 inline bool calls_product(const c10::OperatorHandle& op, torch::jit::Stack arguments, at::DeviceType device) {
   const generator_guard random{device};
   product_finder finder{device};
@@ -84,20 +88,20 @@ inline bool calls_product(const c10::OperatorHandle& op, torch::jit::Stack argum
     op.callBoxed(arguments);  // comes to `finder`, which opens it
   } catch (const product_finder::product&) {
     return true;
-  } catch (const std::exception&) {  // does not run without data: it stays whole
+  } catch (const std::exception&) {  // the operator needs data: it stays whole
   }
   return false;
 }
 
-/// True for a composite whose products a plan should have one by one; its arguments are on top of `stack`.
+/// Returns: true for a composite whose products a plan has one by one. The arguments are on top of `stack`.
 inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
   if (!is_composite(op) || has_autocast_rule(op, device)) return false;
   const at::NoGradGuard no_gradients;
   return calls_product(op, bare_arguments(op, stack, device), device);
 }
 
-/// True where a composite with products refuses tensors of which one is in BF16 and others are in FP32, as they are
-/// when an operator before it was lowered: they go back to FP32 then.
+/// Returns: true where a composite with products refuses a mix of BF16 and FP32 tensors. Behind a lowered operator it
+/// would get such a mix, so its tensors are cast to FP32 before it runs.
 inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
   const at::NoGradGuard no_gradients;
   torch::jit::Stack mixed = bare_arguments(op, stack, device);
@@ -111,10 +115,11 @@ inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::St
   return !calls_product(op, std::move(mixed), device);
 }
 
-/// Which operators are opened, each asked once, for forwards that are not recorded. Of any thread.
+/// Remembers which operators are opened, so that the trial runs once for each. For forwards that are not recorded. Use
+/// from several threads is safe.
 class known_composites {
  public:
-  /// Nothing where `op` is not opened; else whether it takes tensors of one format only.
+  /// Returns: nothing where `op` is not opened; else whether its tensors must have one format.
   std::optional<bool> find(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
     {
       const std::lock_guard only_one{mutex_};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contraction sizes, flops and bytes of an ATen operator, from its arguments and its result.
-// What no rule knows counts one flop per element of its result, and nothing for a view.
+// Contraction sizes, flops and bytes of an ATen operator, from its arguments and its result. An operator without a rule
+// counts one flop per element of its result. Views and copies count nothing.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,12 +17,13 @@
 
 namespace comp::libtorch::detail {
 
+/// Fills in the sizes and flops of a contraction.
 class contraction {
  public:
   contraction(op_info& info, std::span<const at::IValue> arguments, const at::Tensor& result)
       : info_{info}, arguments_{arguments}, result_{result} {}
 
-  /// True when `word` is a contraction whose sizes were filled in.
+  /// Returns: true where `word` is a contraction whose sizes were filled in.
   bool measure(std::string_view word) {
     if (word == "mm" || word == "bmm" || word == "matmul" || word == "mv" || word == "_sparse_mm") return product(0, 1);
     if (word == "addmm" || word == "baddbmm" || word == "addbmm" || word == "addmv") return product(1, 2);
@@ -54,7 +55,7 @@ class contraction {
     const at::Tensor *a = tensor(left), *b = tensor(right);
     if (a == nullptr || b == nullptr || a->dim() == 0 || b->dim() == 0) return false;
     const std::int64_t k = a->size(-1), n = b->dim() == 1 ? 1 : b->size(-1);
-    const bool folds = b->dim() <= 2 && k > 0;  // then all leading axes of a are rows of one product
+    const bool folds = b->dim() <= 2 && k > 0;  // all leading axes of a are then rows of one product
     const std::int64_t m = a->dim() == 1 ? 1 : folds ? a->numel() / k : a->size(-2);
     if (a->layout() != at::kStrided) {
       return sizes(m, n, k, 2 * n * (a->layout() == at::kSparse ? a->_nnz() : a->values().numel()));
@@ -77,7 +78,7 @@ class contraction {
     return sizes(rows, columns, width, 2 * batches * rows * columns * (width + v->size(-1)));
   }
 
-  /// Channels are those of one group: they decide what a matrix unit gets.
+  /// The channels are those of one group, because a matrix unit gets the channels of one group.
   bool convolution(bool transposed, std::size_t groups_at) {
     const at::Tensor *x = tensor(0), *weight = tensor(1);
     if (x == nullptr || weight == nullptr || weight->dim() < 2 || weight->size(0) == 0) return false;
@@ -90,8 +91,8 @@ class contraction {
     return true;
   }
 
-  /// Each step of the sequence takes every weight matrix once: input (T,B,K) or (B,K), weights (4H,K), (4H,H), ... are
-  /// the arguments from `first` up to `last`.
+  /// Each step of the sequence multiplies by every weight matrix once. The input is (T,B,K) or (B,K). The weights
+  /// (4H,K), (4H,H), ... are the arguments from `first` up to `last`.
   bool recurrent(std::size_t first, std::size_t last) {
     const at::Tensor* x = tensor(0);
     if (x == nullptr || x->dim() == 0 || x->size(-1) == 0) return false;
@@ -112,7 +113,7 @@ class contraction {
   const at::Tensor& result_;
 };
 
-/// Bytes are those of the tensors of `info`, floating ones as FP32.
+/// Sets the bytes of `info` to those of its tensors; floating ones count as FP32.
 inline void count_bytes(op_info& info) {
   const auto bytes = [](const std::vector<tensor_info>& tensors) {
     std::int64_t sum = 0;

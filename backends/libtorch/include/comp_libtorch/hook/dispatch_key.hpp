@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How comp sees the operators of a model: one boxed fallback per process, registered for all operators on an Autocast
-// key that nobody uses. The key sits above autograd, so casts are differentiated, and above composites, so an operator
-// is seen as the user wrote it: aten::linear, not addmm.
-// Costs nothing while no region is open; a thread is in a region only by opening one itself.
+// How comp sees a model's operators: one boxed fallback per process, registered for all operators on an Autocast key
+// that nobody else uses. That key comes before autograd, so that casts are differentiated. It comes before composites,
+// so that an operator is seen as the user wrote it: aten::linear, not addmm.
+// The fallback costs nothing while no region is open. A thread is in a region only by opening one itself.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -15,8 +15,8 @@
 
 namespace comp::libtorch::detail {
 
-/// The first key that no library has a fallback on. Out-of-tree devices own these keys where their plugin is loaded.
-/// Throws: `error` when each is taken.
+/// Returns: the first key on which no library has a fallback. Out-of-tree devices own these keys once their plugin is
+/// loaded. Throws: `error` when all are taken.
 inline c10::DispatchKey free_key() {
   using enum c10::DispatchKey;
   for (const auto key : std::array{AutocastPrivateUse1, AutocastIPU, AutocastHPU, AutocastXLA}) {
@@ -27,6 +27,7 @@ inline c10::DispatchKey free_key() {
       "of another library): load comp in a process without those device plugins"};
 }
 
+/// The fallback of this process, registered at its first use and never taken away.
 class registration {
  public:
   static const registration& once() {
@@ -44,7 +45,7 @@ class registration {
     claimed_key = key_;
     for (const char* mark : {"_record_function_enter", "_record_function_enter_new", "_record_function_exit",
                              "_record_function_exit._RecordFunction"})
-      profiler_.impl(mark, torch::CppFunction::makeFallthrough());  // a profiler's marks are no operators of the model
+      profiler_.impl(mark, torch::CppFunction::makeFallthrough());  // a profiler's marks are not the model's operators
     library_.fallback(torch::CppFunction::makeFromBoxedFunction<&registration::intercept>());
     call_common_operators_directly(aten_);
   }
@@ -52,7 +53,7 @@ class registration {
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
     if (listening != nullptr) return listening->called(op, keys, *stack);
-    require_no_backward();  // the engine and at::launch take the caller's key set to their threads
+    require_no_backward();  // autograd's engine and at::launch take the caller's keys to threads without a listener
     op.callBoxed(stack);
   }
 
@@ -62,7 +63,7 @@ class registration {
   torch::Library profiler_;
 };
 
-/// While it lives the operators of this thread go to `to`. What was before is restored exactly, so guards nest.
+/// While it lives, the operators of this thread go to `to`. Its end restores exactly what was before, so guards nest.
 class listening_guard {
  public:
   explicit listening_guard(listener* to)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of operators that are the same in C++, Python and TorchScript, where these call different operators for one
-// layer: so a plan file of one is taken by the others. C++'s torch::nn::Linear calls t and addmm, or for more than two
-// dimensions t, matmul and add_, where Python's calls linear; a traced module calls _convolution.
-// The name depends on the name and kind of the operator and of the one before it, which a plan file has, too. A product
-// is the layer's only directly behind the transposition of that layer's weight: the product of attention scores, which
-// Python names by the same module, is another call.
-// Not here: how operators are named (op_names.hpp), layers that are different arithmetic in the languages.
+// Names of operators that C++, Python and TorchScript have in common, so that a plan file of one is taken by the
+// others. The languages call different operators for one layer. C++'s torch::nn::Linear calls t and addmm, or t, matmul
+// and add_ for more than two dimensions; Python's calls linear; a traced module calls _convolution.
+// The common name follows from the name and kind of the operator and of the one before it. A plan file has both. A
+// product belongs to the linear layer only directly after the transposition of that layer's weight: the product of
+// attention scores, which Python names by the same module, is another call.
+// Not here: how operators are named (op_names.hpp), layers whose arithmetic differs between the languages.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@
 
 namespace comp::libtorch::detail {
 
-/// "head.linear" of "head.linear_3": what the same call of the same module is named the first time.
+/// Returns: the name of the first of several calls: "head.linear" for "head.linear_3".
 inline std::string first_of_its_name(const std::string& name) {
   const auto digits = name.find_last_not_of("0123456789") + 1;
   const bool numbered = digits > 1 && digits < name.size() && name[digits - 1] == '_';
   return numbered ? name.substr(0, digits - 1) : name;
 }
 
-/// "head." and "linear" of "head.linear_3".
+/// The scope and the operation in a name: "head." and "linear" of "head.linear_3".
 struct name_parts {
   std::string scope, word;
   explicit name_parts(const std::string& name) {
@@ -38,9 +38,10 @@ struct name_parts {
 /// A product that C++ calls for a linear layer.
 inline bool is_linear_product(std::string_view word) { return word == "addmm" || word == "matmul" || word == "mm"; }
 
+/// Gives the operators of one forward, or of one plan file, their common names in the order of their calls.
 class layer_names {
  public:
-  /// The name in every language of the operator that comes next in a forward, or in a plan file, under `name`.
+  /// Returns: the common name of the next operator, whose own name and kind are given.
   std::string next(const std::string& name, std::string_view kind) {
     name_parts parts{name};
     const bool behind = parts.scope == scope_;
@@ -61,7 +62,7 @@ class layer_names {
   }
 
  private:
-  /// What the operator before this one did of a linear layer of `scope_`.
+  /// Which part of a linear layer of `scope_` the operator before this one was.
   enum class step : std::uint8_t { other, transposed, multiplied };
 
   static std::string common_word(std::string_view word) {

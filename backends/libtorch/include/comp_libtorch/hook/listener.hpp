@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listener to the operators that a thread dispatches.
+// The interface by which the operators that a thread dispatches come to comp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,22 +14,23 @@
 namespace comp::libtorch::detail {
 
 class session;
-/// Begins a region anew where an earlier one was, for code of it that is run again.
+/// Makes a session for code of an earlier region that is run again, as a checkpoint is in the backward. The session
+/// begins at the operator at which that code began.
 using resumption = std::function<std::unique_ptr<session>()>;
 
-/// Called with each operator that this thread dispatches, and with its arguments on top of the stack; runs it. `keys`:
-/// those that the dispatcher chose it by.
+/// Is called with each operator that this thread dispatches, and has to run it. The arguments are on top of the stack.
+/// `keys`: the dispatch keys of the call.
 class listener {
  public:
   virtual void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) = 0;
-  /// Asked first where arguments are at hand unboxed: `tensors[i]` is argument i, null where it is no tensor. Returns:
-  /// false to be called with them on a stack; true to have the operator run as it is, with `casts[i]` in place of
-  /// argument i where that is defined.
+  /// Asked before called() where the arguments are at hand unboxed, because boxing takes time. `tensors[i]` is argument
+  /// i, null where that is no tensor. Returns: false to get the arguments on a stack, by called(); true to have the
+  /// operator run as it is, with `casts[i]` in place of argument i where `casts[i]` is defined.
   virtual bool called_directly(const c10::OperatorHandle& /*op*/, const at::Tensor* const* /*tensors*/,
                                at::Tensor* /*casts*/) {
     return false;
   }
-  /// The operators that come next are to be run again later (checkpoint.hpp): as from here. Null: without a listener.
+  /// Returns: how the operators from here on are run again later (checkpoint.hpp); null where that needs no listener.
   virtual resumption from_here() const { return {}; }
   listener() = default;
   listener(const listener&) = delete;
@@ -40,8 +41,8 @@ class listener {
 };
 
 inline thread_local listener* listening = nullptr;
-inline thread_local bool in_checkpoint = false;  // gradients are off, and yet there will be some
-inline c10::DispatchKey claimed_key = c10::DispatchKey::Undefined;
+inline thread_local bool in_checkpoint = false;  // gradients are off in it, but the backward will compute them
+inline c10::DispatchKey claimed_key = c10::DispatchKey::Undefined;  // set once, by dispatch_key.hpp
 
 /// Throws: `error` when an autograd node is being evaluated on this thread.
 inline void require_no_backward() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The autograd nodes that one operator made, and code to run before and after each of them in the backward. Gradients
-// pass through unchanged.
+// Finds the autograd nodes that one operator made, and runs code before and after each of them in the backward.
+// Gradients pass through unchanged.
 #pragma once
 
 #include <ATen/SequenceNumber.h>
@@ -44,19 +44,20 @@ class after_node final : public torch::autograd::FunctionPostHook {
   std::function<void()> run_;
 };
 
-/// Nodes carry the number of their making, per thread: those of a call lie between two readings of the counter, which
-/// leaves out its inputs' nodes, casts made before it, and parameters.
+/// The nodes that a call made. Each node has a number that its thread counts up, so those of the call lie between two
+/// readings of the counter. This leaves out the nodes of its inputs, of casts that were made before it, and of
+/// parameters.
 class node_span {
  public:
   node_span() : first_{at::sequence_number::peek()} {}
 
-  /// The call is over: nodes that are made from now on are not its own.
+  /// The call is over: later nodes are not its own.
   void close() { end_ = at::sequence_number::peek(); }
   bool has(const torch::autograd::Node& node) const {
     return node.sequence_nr() >= first_ && node.sequence_nr() < end_;
   }
 
-  /// Calls f(node) for each node of the call, as far as the last `results` values of the stack lead to it.
+  /// Calls f(node) for each node of the call that the last `results` values of the stack lead to.
   template <class F>
   void for_each(const torch::jit::Stack& stack, std::size_t results, F&& f) const {
     if (end_ == first_) return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of operators: the module whose parameters an operator reads, and what it does: "features.0.conv2d". An operator
-// without parameters takes the scope of the tensor that it reads first: "features.0.relu". The n-th of one name gets
-// "_n". So the same forward gives the same names, and one with fewer operators the same names for those it has.
+// without parameters takes the scope of the tensor that it reads first: "features.0.relu". The n-th operator of one
+// name gets "_n". So the same forward always has the same names. A forward with fewer operators has the same names for
+// those that are left.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +28,8 @@ namespace detail {
 inline thread_local std::vector<std::string> scope_tags;
 }
 
-/// A tag of the user's own on the operators of a block of code: { scope s{"attention"}; ... }
+/// While it lives, the operators of this thread have a tag of the user's in front of their scope:
+///   { scope s{"attention"}; ... }
 class scope {
  public:
   explicit scope(std::string tag) { detail::scope_tags.push_back(std::move(tag)); }
@@ -38,11 +40,11 @@ class scope {
 
 namespace detail {
 
-/// Keeps the address of a tensor from being given to another one, not its memory.
+/// A tensor's identity. No other tensor gets its address as long as this lives; its data may be freed.
 using tensor_address = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 inline tensor_address address_of(const at::Tensor& tensor) { return tensor_address{tensor.getIntrusivePtr()}; }
 
-/// "encoder.layers.0.linear1" -> {"encoder", "layers.0", "linear1"}: a number belongs to what it counts.
+/// "encoder.layers.0.linear1" -> {"encoder", "layers.0", "linear1"}: a number stays with the name before it.
 inline std::vector<std::string> scopes_of(std::string_view path) {
   std::vector<std::string> scopes;
   while (!path.empty()) {
@@ -58,18 +60,19 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
   return scopes;
 }
 
-/// The precision of the operator of a name (layer_names) and a kind; of most of its kind where there is none of that
-/// name.
+/// Chooses an operator's precision by its common name (layer_names.hpp) and its kind. Where there is none of that name,
+/// it is what most operators of that kind have.
 using named_choice = std::function<precision(const std::string& layer, const std::string& kind)>;
 
-/// The parameters of the user's modules.
+/// The names of the parameters of the user's modules.
 class parameter_names {
  public:
   void add(const at::Tensor& parameter, std::string name) {
     if (parameter.defined())
       names_.insert_or_assign(parameter.unsafeGetTensorImpl(), entry{address_of(parameter), std::move(name)});
   }
-  /// Those of a module, whose names go on from `prefix`. `Module`: what has named_parameters(), as LibTorch's have.
+  /// Adds the parameters of a module; `prefix` begins their names. `Module`: has named_parameters(), as LibTorch's
+  /// modules have.
   template <class Module>
   void add_all(const Module& module, const std::string& prefix) {
     for (const auto& item : module.named_parameters()) {
@@ -84,14 +87,14 @@ class parameter_names {
     }
   }
   bool empty() const { return names_.empty(); }
-  /// The name that an operator has whose first parameter is `tensor`; empty where no module has that.
+  /// Returns: the name of an operator whose first parameter is `tensor`; empty where no module has that.
   std::string name_of(const op_traits& op, const at::Tensor& tensor) const {
     const std::string* name = find(tensor);
     if (name == nullptr) return {};
     const auto dot = name->rfind('.');
     return dot == std::string::npos ? op.word : name->substr(0, dot + 1) + op.word;
   }
-  /// Null for a tensor that no module has.
+  /// Returns: null for a tensor that no module has.
   const std::string* find(const at::Tensor& tensor) const { return find(tensor.unsafeGetTensorImpl()); }
   const std::string* find(const c10::TensorImpl* tensor) const {
     const auto at = names_.find(tensor);
@@ -113,12 +116,12 @@ class op_names {
 
   struct named {
     std::string name;
-    std::string layer;  // layer_names
+    std::string layer;  // its common name (layer_names.hpp)
     std::uint32_t scope = 0;
-    bool of_parameters = false;  // made of parameters only: a transposed weight
+    bool of_parameters = false;  // computed from parameters alone, as a transposed weight is
   };
 
-  /// The name of the operator that is about to run with the arguments on `stack`.
+  /// Returns: the name of the operator that is about to run with the arguments on `stack`.
   named next(const op_traits& op, const torch::jit::Stack& stack) {
     const mark *first = nullptr, *of_module = nullptr;
     bool any = false, only_parameters = true;
@@ -131,30 +134,30 @@ class op_names {
       if (origin->of_parameters && of_module == nullptr) of_module = origin;
     });
     const mark* decides = of_module != nullptr ? of_module : first;
-    const std::uint32_t scope = tagged(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
+    const std::uint32_t scope = with_tags(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
     const std::string& path = scopes_[scope];
-    std::string name = numbered(path.empty() ? op.word : path + "." + op.word);
-    std::string layer = given_.layers.next(name, op.kind);
+    std::string name = with_number(path.empty() ? op.word : path + "." + op.word);
+    std::string layer = counts_.layers.next(name, op.kind);
     return {std::move(name), std::move(layer), scope, any && only_parameters};
   }
   void add_result(const named& op, const at::Tensor& result) {
     marks_.insert_or_assign(result.unsafeGetTensorImpl(), mark{address_of(result), op.scope, op.of_parameters});
   }
-  /// Whoever reads `copy` reads `source`.
-  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+  /// From now on whoever reads `copy` counts as a reader of `source`.
+  void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     const mark* origin = find(source);
     if (origin == nullptr) return;
     marks_.insert_or_assign(copy.unsafeGetTensorImpl(), mark{address_of(copy), origin->scope, origin->of_parameters});
   }
-  /// How often each name was given; putting it back forgets the names given since.
+  /// How often each name was given. Putting it back takes back the names that were given since.
   struct counts {
     std::unordered_map<std::string, std::uint32_t> names;
     layer_names layers;
   };
-  const counts& given() const { return given_; }
-  void forget_since(counts before) { given_ = std::move(before); }
+  const counts& name_counts() const { return counts_; }
+  void set_counts(counts before) { counts_ = std::move(before); }
   const std::string& path(std::uint32_t scope) const { return scopes_[scope]; }
-  /// True for parameters, and for what was made of parameters only.
+  /// Returns: true for parameters and for what was computed from parameters alone.
   bool is_of_parameters(const at::Tensor& tensor) {
     const mark* origin = find(tensor);
     return origin != nullptr && origin->of_parameters;
@@ -180,25 +183,25 @@ class op_names {
     if (added) scopes_.push_back(path);
     return at->second;
   }
-  /// The user's tags go before the module; without a module they are the scope.
-  std::uint32_t tagged(std::uint32_t scope, bool from_module) {
+  /// Returns: `scope` with the user's tags before it; the tags alone where the scope is of no module.
+  std::uint32_t with_tags(std::uint32_t scope, bool from_module) {
     if (scope_tags.empty()) return scope;
     std::string path;
     for (const std::string& tag : scope_tags) path += path.empty() ? tag : "." + tag;
     if (from_module && !scopes_[scope].empty()) path += "." + scopes_[scope];
     return scope_number(path);
   }
-  std::string numbered(std::string name) {
-    const std::uint32_t before = given_.names[name]++;
+  std::string with_number(std::string name) {
+    const std::uint32_t before = counts_.names[name]++;
     if (before == 0) return name;
-    return numbered(name + "_" + std::to_string(before + 1));  // unless an operator has that very name
+    return with_number(name + "_" + std::to_string(before + 1));  // another operator's own name may be just that
   }
 
   const parameter_names* parameters_;
   std::unordered_map<const c10::TensorImpl*, mark> marks_;
   std::vector<std::string> scopes_ = {""};
   std::unordered_map<std::string, std::uint32_t> numbers_ = {{"", 0}};
-  counts given_;
+  counts counts_;
 };
 
 }  // namespace detail

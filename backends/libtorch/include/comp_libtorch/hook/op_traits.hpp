@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator's schema says of it: its kind, which arguments it writes, whether it gives a view. By the schema's
-// alias annotations wherever they tell; by name only for what no schema says.
+// What an operator's schema says of it: its kind, which arguments it writes, whether it returns a view. The schema's
+// alias annotations decide wherever they tell. Names decide only what no schema says.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -15,7 +15,7 @@
 
 namespace comp::libtorch::detail {
 
-/// What may be done with an argument.
+/// What a plan may do with an argument.
 enum class argument_use : std::uint8_t {
   read,    // may be replaced by a cast copy
   kept,    // batch norm's running statistics: never cast
@@ -28,13 +28,13 @@ struct op_traits {
   std::string word;  // "add": what names are made of
   bool aten = true;
   bool writes = false;      // in-place or out=
-  bool views = false;       // gives a view of an argument, or may
-  bool makes = false;       // reads no more than shape and dtype of its arguments, or only copies
+  bool views = false;       // returns a view of an argument, or may
+  bool makes = false;       // reads no more than shape and dtype of its arguments, or copies them
   bool only_fp32 = false;   // has no low-precision kernels
-  bool pointwise = false;   // promotes mixed inputs itself
-  bool arithmetic = false;  // takes a number without dimensions in another format than values
+  bool pointwise = false;   // promotes inputs of mixed formats itself
+  bool arithmetic = false;  // takes a number without dimensions in another format than the values beside it
   bool convolves = false;   // has a channels-last form
-  bool takes_view = false;  // fails where strides do not fit
+  bool takes_view = false;  // aten::view: fails where the strides do not fit the new shape
   std::vector<argument_use> arguments = {};
   std::vector<std::string> argument_names = {};
 };
@@ -48,7 +48,7 @@ inline bool is_norm(std::string_view word) {
   return std::ranges::find(norms, word) != norms.end();
 }
 
-/// Reads shape and dtype of its tensors only, or copies them as they are.
+/// Returns: true for operators that read only shape and dtype of their tensors, or copy them.
 inline bool makes(std::string_view word) {
   constexpr std::array copies{"_to_copy",      "to",         "clone",      "contiguous",      "detach",
                               "detach_copy",   "lift",       "lift_fresh", "lift_fresh_copy", "type_as",
@@ -57,8 +57,8 @@ inline bool makes(std::string_view word) {
   return word.ends_with("_like") || word.starts_with("new_") || std::ranges::find(copies, word) != copies.end();
 }
 
-/// Decompositions, transforms, order statistics and conversions to quantized tensors that ATen has in FP32 and FP64
-/// only.
+/// Returns: true for decompositions, transforms, order statistics and conversions to quantized tensors that ATen has in
+/// FP32 and FP64 only.
 inline bool only_fp32(std::string_view word) {
   constexpr std::array products{"linalg_vector_norm", "linalg_matmul",    "linalg_vecdot",
                                 "linalg_cross",       "linalg_multi_dot", "linalg_diagonal"};
@@ -97,7 +97,7 @@ inline bool only_fp32(std::string_view word) {
          std::ranges::find(others, word) != others.end();
 }
 
-/// Multiplies matrices, or what amounts to it.
+/// Returns: true for products of matrices and vectors, convolutions, attention and recurrent layers.
 inline bool is_product(std::string_view word) {
   constexpr std::array products{"mm",     "bmm",           "addmm",         "addbmm", "baddbmm",
                                 "matmul", "linalg_matmul", "linalg_vecdot", "linear", "scaled_dot_product_attention",
@@ -155,7 +155,7 @@ inline op_traits read(const c10::OperatorHandle& op) {
 
 }  // namespace traits_of
 
-/// Each operator's schema is read once per thread.
+/// Returns: what the schema of `op` says. Each thread reads it once, so no lock is needed.
 inline const op_traits& traits(const c10::OperatorHandle& op) {
   thread_local std::unordered_map<c10::OperatorHandle, op_traits> cache;
   if (const auto known = cache.find(op); known != cache.end()) return known->second;

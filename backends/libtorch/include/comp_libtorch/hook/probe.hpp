@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Can an operator run in low precision? Asked once, while recording, of those whose name does not tell: operators on
-// sparse tensors and the user's own. It is run again on casts of its inputs, without gradients; results are dropped and
-// the random generator is put back.
+// Finds out by a trial whether an operator runs in low precision. The name does not tell for operators on sparse
+// tensors and for the user's own. Such an operator is run on casts of its inputs while it is recorded, without
+// gradients. The results are dropped and the random generators are put back.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,7 +18,7 @@
 
 namespace comp::libtorch::detail {
 
-/// True when `op` takes inputs of BF16 or of FP16 on this device.
+/// Returns: true where `op` takes inputs of BF16 or of FP16 on this device.
 inline bool runs_low(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& stack,
                      at::DeviceType device) {
   const at::NoGradGuard no_gradients;
@@ -36,7 +36,7 @@ inline bool runs_low(const c10::OperatorHandle& op, const op_traits& known, cons
       }
       op.callBoxed(copy);
       return true;
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // no kernel for this format
     }
   }
   return false;

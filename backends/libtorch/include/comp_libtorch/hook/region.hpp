@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of code whose operators belong to a program. Opened by program::enter and program::evaluate.
+// A block of code whose operators belong to a program. program::enter and program::evaluate open one.
 #pragma once
 
 #include <torch/csrc/jit/python/update_graph_executor_opt.h>
@@ -12,10 +12,10 @@
 
 namespace comp::libtorch {
 
-/// While it lives the operators that this thread dispatches belong to the program; a nested region takes them over and
-/// gives them back. Threads started in it are not in it. TorchScript runs operators as they stand in it: what its
-/// executor fuses or differentiates by itself from the second forward on, no plan knows. When an exception ends it
-/// nothing of it stays.
+/// While it lives, the operators that this thread dispatches belong to the program. A nested region takes them over and
+/// gives them back. Threads that are started in it are not in it. TorchScript's optimizer is off in it: from the second
+/// forward on it would fuse operators and differentiate them itself, and no plan knows these. A region that an
+/// exception ends leaves nothing behind.
 class [[nodiscard]] region {
  public:
   explicit region(std::unique_ptr<detail::session> listens)
@@ -29,9 +29,10 @@ class [[nodiscard]] region {
     torch::jit::setGraphExecutorOptimize(script_optimized_);
     session_->end(std::uncaught_exceptions() > exceptions_);
   }
-  /// The region ends by an exception that is none of C++'s.
+  /// Ends the region as one that an exception has left. For an exception that C++ does not see, as those of Python.
   void abandon() { exceptions_ = -1; }
-  /// How a part of the forward that begins here is run again, in the backward; nothing where that needs no region.
+  /// Returns: how the part of the forward that begins here is run again in the backward; nothing where that needs no
+  /// region.
   detail::resumption from_here() const { return session_->from_here(); }
   region(const region&) = delete;
   region& operator=(const region&) = delete;

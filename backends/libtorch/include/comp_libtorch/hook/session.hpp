@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What listens to the operators of one life of a region, and what it leaves behind when it ends.
+// A session: the listener to the operators of one region, from its beginning to its end. Also here: the list of
+// problems that sessions report.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -13,25 +14,26 @@
 
 namespace comp::libtorch {
 
-/// Where forwards left the recorded sequence.
+/// How forwards differed from the recorded one.
 struct program_problems {
-  std::size_t unknown = 0;      // operators that the recorded forward did not have, as often as they ran
-  std::size_t mismatches = 0;   // regions that went on in FP32
+  std::size_t unknown = 0;      // runs of operators that the recorded forward does not have
+  std::size_t mismatches = 0;   // regions that went on in FP32, or ran none of the recorded modules
   std::size_t ended_early = 0;  // regions with fewer operators than recorded
-  std::string first = {};       // the first of them, in words
+  std::string first = {};       // the first problem, in words
 };
 
 namespace detail {
 
+/// Base of all sessions. Each entry of a region makes one.
 class session : public listener {
  public:
-  /// `frees_blocks`: what the model's author says of precisions is not asked for.
+  /// `frees_blocks`: the precisions that the model's author wrote into it (author_blocks.hpp) are ignored.
   explicit session(at::DeviceType device, bool frees_blocks = false)
       : device_{device}, frees_blocks_{frees_blocks}, blocks_{device} {}
   virtual ~session() = default;
-  /// The region begins on this thread. Returns: whether operators come to called().
+  /// Called when the region begins, on its thread. Returns: whether the operators come to called().
   virtual bool begin() { return true; }
-  /// The region ends; `abandoned`: by an exception.
+  /// Called when the region ends. `abandoned`: an exception ended it.
   virtual void end(bool abandoned) noexcept = 0;
 
   /// Throws: `error` while LibTorch's own autocast is on for the device.
@@ -42,20 +44,21 @@ class session : public listener {
                     "switch it off, the plan alone decides precisions",
                     c10::DeviceTypeName(device_, true))};
   }
-  /// The region is a part of another one that is run again: of what stood in `block` there.
+  /// The region runs a part of an earlier region again (checkpoint.hpp), which stood in `block` there.
   void begin_in(author_choice block) { blocks_.begin_in(block); }
   at::DeviceType device() const { return device_; }
 
  protected:
-  /// What the author of the code that runs now says of its operators. Throws: `error` in an autocast of the model's own
-  /// where blocks are freed.
+  /// Returns: what the model's author chose for the operators of the code that runs now. Throws: `error` in an autocast
+  /// of the model's own where blocks are freed, because it and the plan would both cast.
   author_choice block() const {
     const author_choice now = blocks_.now();
     if (!frees_blocks_) return now;
     if (now == author_choice::autocast_on) require_no_autocast();
     return author_choice::none;
   }
-  /// comp itself has switched LibTorch's autocast on: this is no block of the author's.
+  /// Switches LibTorch's autocast on for the region. Blocks are told by differences from the state after that, so that
+  /// comp's own autocast is not taken for a block of the author's.
   void begin_autocast(std::optional<autocast_guard>& on, at::ScalarType low) {
     on.emplace(device_, low);
     blocks_.begin();
@@ -67,7 +70,7 @@ class session : public listener {
   author_blocks blocks_;
 };
 
-/// A region that LibTorch's own autocast runs, and nothing of comp's.
+/// A region that LibTorch's own autocast runs. comp listens to none of its operators.
 class autocast_session final : public session {
  public:
   autocast_session(at::DeviceType device, at::ScalarType low) : session{device}, low_{low} {}
@@ -88,7 +91,7 @@ class autocast_session final : public session {
 /// Collects problems from the regions of several threads.
 class problem_list {
  public:
-  /// One of `kind`. `describe()`: in words, asked for the first problem only.
+  /// Counts a problem of `kind`. `describe()` gives its words and is called for the first problem only.
   template <class Describe>
   void add(std::size_t program_problems::*kind, Describe describe) {
     const std::lock_guard only_one{mutex_};

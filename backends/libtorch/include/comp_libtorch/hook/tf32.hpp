@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFloat-32 for one operator: inputs stay FP32, products and convolutions round them to 10 fraction bits. The
-// switch is process-wide in LibTorch, so it is put back at once. The nodes that the operator made switch it on for
-// themselves in the backward; a node that throws there leaves it on. FP32 operators run as the process has it set:
-// LibTorch's own default lets convolutions use TF32, not matrix products.
+// Runs one operator in TensorFloat-32: inputs stay FP32, and products and convolutions round them to 10 fraction bits.
+// LibTorch's switch is process-wide, so it is put back at once. In the backward, hooks on the nodes that the operator
+// made switch it on again. A node that throws there leaves it on. FP32 operators run as the process has the switch:
+// LibTorch's default lets convolutions use TF32, but not matrix products.
 #pragma once
 
 #include <ATen/Context.h>
@@ -14,6 +14,7 @@
 
 namespace comp::libtorch::detail {
 
+/// TF32 for products and convolutions of the whole process, while it lives.
 class tf32_guard {
  public:
   tf32_guard() : products_{at::globalContext().allowTF32CuBLAS()}, convolutions_{at::globalContext().allowTF32CuDNN()} {
@@ -32,7 +33,7 @@ class tf32_guard {
   bool convolutions_;
 };
 
-/// Runs `op`; `tf32`: in TensorFloat-32.
+/// Runs `op`, in TensorFloat-32 where `tf32` is true.
 inline void run_in(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool tf32) {
   if (!tf32) return op.callBoxed(stack);
   node_span nodes;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recomputation: a part of a forward keeps its inputs only, and is run again in the backward, in the precisions that it
-// was run in: by the plan of the region that it is in, or by LibTorch's autocast.
+// Recomputation: a part of a forward keeps its inputs only and is run again in the backward, in the precisions in which
+// it ran: by the plan of its region, or by LibTorch's autocast.
 //   x = comp::libtorch::checkpoint([&](const at::Tensor& h) { return block->forward(h); }, x);
-// A torch::autograd::Function of the user's own that does so runs in FP32 both times: what a Function does inside is
-// not the plan's. As everywhere, what a part does beside its result it does twice (running statistics of a norm).
+// A torch::autograd::Function of the user's own that does the same runs in FP32 both times: no plan covers the inside
+// of a Function. As with every recomputation, what the part does beside its result happens twice (a norm's running
+// statistics).
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -34,7 +35,7 @@ namespace detail {
 
 using checkpointed_work = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-/// How a part of a forward is run: what must be the same when it is run again.
+/// The conditions that must be the same when a part of a forward is run again.
 class run_conditions {
  public:
   explicit run_conditions(c10::Device device)
@@ -44,9 +45,10 @@ class run_conditions {
     if (at::autocast::is_autocast_enabled(device.type())) autocast_ = at::autocast::get_autocast_dtype(device.type());
   }
 
-  /// Under them, and with the random numbers of then; those of now go on afterwards.
-  at::Tensor again(const checkpointed_work& work, const std::vector<at::Tensor>& inputs) const {
-    const generator_guard go_on{device_};
+  /// Runs `work` again, under the conditions and with the random numbers of the first time. Later code goes on with the
+  /// present random numbers.
+  at::Tensor run_again(const checkpointed_work& work, const std::vector<at::Tensor>& inputs) const {
+    const generator_guard present_numbers_go_on{device_};
     random_.restore(device_);
     std::optional<autocast_guard> autocast;
     if (autocast_) autocast.emplace(device_.type(), *autocast_);
@@ -82,7 +84,7 @@ struct checkpoint_node final : torch::autograd::Node {
                      i);
       given.push_back(inputs[i].detach().requires_grad_(inputs[i].requires_grad()));
     }
-    const at::Tensor result = conditions->again(work, given);
+    const at::Tensor result = conditions->run_again(work, given);
     if (result.requires_grad()) torch::autograd::backward({result}, {gradients.front()});
     torch::autograd::variable_list of_inputs;
     for (const at::Tensor& input : given) of_inputs.push_back(input.grad());
@@ -96,8 +98,8 @@ struct checkpoint_node final : torch::autograd::Node {
   std::string name() const override { return "comp::checkpoint"; }
 };
 
-/// `result` as a tensor of its own, so that it can have a node.
-inline at::Tensor own(at::Tensor result, const std::vector<at::Tensor>& inputs) {
+/// Returns: `result` as a tensor of its own, which can have a node.
+inline at::Tensor as_own_tensor(at::Tensor result, const std::vector<at::Tensor>& inputs) {
   const bool passed = std::ranges::any_of(inputs, [&](const at::Tensor& input) { return input.is_same(result); });
   return passed || result.requires_grad() || result.is_view() ? result.detach() : result;
 }
@@ -112,7 +114,7 @@ inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> i
     const at::NoGradGuard no_gradients;
     const auto outer = std::exchange(in_checkpoint, true);
     const auto leave = c10::make_scope_exit([&] { in_checkpoint = outer; });
-    result = own(work(inputs), inputs);
+    result = as_own_tensor(work(inputs), inputs);
   }
   for (const at::Tensor& input : inputs) {
     node->add_next_edge(input.requires_grad() ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge{});
@@ -126,9 +128,9 @@ inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> i
 
 }  // namespace detail
 
-/// Runs `work` on `inputs` and keeps nothing that its backward needs: that runs it again, on the same inputs and random
-/// numbers. Returns: what `work` returns, a floating tensor. Gradients reach `inputs` (tensors that are defined) and
-/// every parameter that `work` reads; torch::autograd::grad for those parameters does not (call backward()). Throws:
+/// Runs `work` on `inputs` and keeps nothing for its backward: the backward runs it again, on the same inputs and
+/// random numbers. Returns: what `work` returns, a floating tensor. Gradients reach `inputs` (tensors that are defined)
+/// and every parameter that `work` reads. torch::autograd::grad for those parameters does not: call backward(). Throws:
 /// `error` in the backward where an input was written meanwhile, or the plan of the region has changed.
 template <class F, std::convertible_to<at::Tensor>... Inputs>
 requires std::invocable<F&, const Inputs&...> at::Tensor checkpoint(F work, const Inputs&... inputs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forward whose sequence of operators is not the recorded one, as in evaluation mode: operators are found by name.
-// Naming costs about a microsecond per operator.
+// Runs a forward whose sequence of operators is not the recorded one, as in evaluation mode. Operators are found by
+// their names, which takes about a microsecond for each.
 #pragma once
 
 #include <comp/core/precision.hpp>

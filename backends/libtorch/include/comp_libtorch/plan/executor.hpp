@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the operators of a region by the instructions of a plan, in step with the recorded sequence: per operator one
-// comparison and a look at the formats of the arguments that may need a cast.
+// Runs the operators of a region by the instructions of a plan, in step with the recorded sequence. Per operator this
+// costs one comparison, and a look at the formats of the arguments that may need a cast.
 #pragma once
 
 #include <c10/util/ScopeExit.h>
@@ -24,34 +24,34 @@
 
 namespace comp::libtorch::detail {
 
-/// What executors of one segment share.
+/// What the executors of one segment share.
 struct executor_context {
   const op_graph* graph;
   const program_settings* settings;
   low_weights* weights;
   problem_list* problems;
   std::string_view segment;
-  operator_errors* errors;          // null, or what operators are compared by; the plan is FP32 then
-  plan* autocast_plan = nullptr;    // null, or what LibTorch's autocast, which is on then, gives each operator
-  precision low = precision::fp32;  // of that autocast
-  bool keeps_weights = false;       // program_settings::weights, unless several threads run the program
+  operator_errors* errors;          // null, or what compares operators; the plan is FP32 then
+  plan* autocast_plan = nullptr;    // null, or gets what LibTorch's autocast, which is on then, gives each operator
+  precision low = precision::fp32;  // what that autocast lowers to
+  bool keeps_weights = false;       // memory of low weights is kept; not where several threads run the program
   const parameter_names* names = nullptr;
-  const named_choice* unknown = nullptr;  // what operators get that the recorded forward does not have
+  const named_choice* choose = nullptr;  // gives a precision to operators that the recorded forward does not have
 };
 
 class executor final : public session {
  public:
-  /// `life`: null, or where times go.
-  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life)
+  /// `times`: where times go; null: operators are not timed.
+  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<region_times> times)
       : session{context.settings->device.type(), !context.settings->protect_blocks},
         context_{context},
         code_{std::move(program)},
         shared_(code_->shared),
-        life_{std::move(life)} {}
+        times_{std::move(times)} {}
 
   resumption from_here() const override {
-    if (lost_) return {};
-    return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_, in = block(),
+    if (goes_on_in_fp32_) return {};
+    return [context = context_, program = std::weak_ptr{code_}, times = times_, next = next_, in = block(),
             segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
       const auto same = program.lock();
       require<error>(
@@ -59,24 +59,24 @@ class executor final : public session {
           "a checkpoint of region \"{}\" is to be run again, and the plan has changed since (it would not be "
           "what was run): call backward() before the plan changes",
           segment);
-      auto again = std::make_unique<executor>(context, same, life);
+      auto again = std::make_unique<executor>(context, same, times);
       again->next_ = next;
-      again->is_again_ = true;
+      again->is_repeat_ = true;
       again->begin_in(in);
       return again;
     };
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
-    const std::optional<std::size_t> here = place_of(op, stack);
-    if (!here) return leave(op, stack);
+    const std::optional<std::size_t> here = find_instruction(op, stack);
+    if (!here) return run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
     if (now.opens) return open(now, keys, stack);
     if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
-    if (life_ != nullptr) return run_watched(now, stack);
+    if (times_ != nullptr) return run_timed(now, stack);
     if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
       return context_.errors->run(op, now.index, stack);
     }
@@ -89,7 +89,7 @@ class executor final : public session {
     const auto argument = [tensors](std::size_t i) {
       return tensors[i] == nullptr ? nullptr : tensors[i]->unsafeGetTensorImpl();
     };
-    if (!is_next(op, argument) || life_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
+    if (!is_next(op, argument) || times_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
       return false;
     const instruction& now = code_->instructions[next_];
     if (now.unusual || now.lists || now.opens || (now.lowers && block() != author_choice::none)) return false;
@@ -98,7 +98,7 @@ class executor final : public session {
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
       const at::Tensor* tensor = tensors[slot->argument];
       if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
-      casts[slot->argument] = cast_slot_of(now, *slot, *tensor);
+      casts[slot->argument] = cast_for_slot(now, *slot, *tensor);
     }
     return true;
   }
@@ -112,19 +112,19 @@ class executor final : public session {
   void end(bool abandoned) noexcept override {
     autocast_.reset();
     context_.weights->end_region();
-    if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
+    if (abandoned || goes_on_in_fp32_ || is_repeat_ || next_ == code_->instructions.size()) return;
     try {
       if (follows()) return note_other_model();
       context_.problems->add(&program_problems::ended_early, [&] {
         return fmt::format("region \"{}\" ended after {} of {} operators, before {}", context_.segment, next_,
                            code_->instructions.size(), expected());
       });
-    } catch (...) {  // out of memory for the text: the region ends all the same
+    } catch (...) {  // no memory for the text: the region ends all the same
     }
   }
 
  private:
-  /// Counts the region as a problem where none of the recorded forward's modules ran.
+  /// Counts the region as a problem where it ran none of the recorded modules.
   void note_other_model() const {
     if (!has_unknown_ || !code_->map.is_before_parameters(next_)) return;
     context_.problems->add(&program_problems::mismatches, [&] {
@@ -134,14 +134,14 @@ class executor final : public session {
 
   bool follows() const { return context_.settings->otherwise == on_mismatch::follow; }
 
-  /// Argument `i` of the next instruction, which the operator on the stack is; null where it is no tensor.
+  /// Returns: argument `i` of the operator on the stack, which is the next instruction; null where it is no tensor.
   const c10::TensorImpl* tensor_at(const torch::jit::Stack& stack, std::size_t i) const {
     const at::IValue& value = stack[stack.size() - code_->instructions[next_].arguments + i];
     return value.isTensor() && value.toTensor().defined() ? value.unsafeToTensorImpl() : nullptr;
   }
 
-  /// `argument(i)`: the tensor of argument i. An operator that reads the parameter of another module is not the next
-  /// one where forwards are followed.
+  /// Returns: whether `op` is the next instruction. `argument(i)`: the tensor of argument i. Where forwards are
+  /// followed, an operator that reads the parameter of another module is not the next one.
   template <class Argument>
   bool is_next(const c10::OperatorHandle& op, Argument argument) const {
     const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
@@ -151,16 +151,17 @@ class executor final : public session {
     const c10::TensorImpl* reads = argument(now.parameter_argument);
     return reads == now.parameter || !is_of_another_module(reads, now.parameter);
   }
-  /// False for a parameter that nobody named, and for one that has taken the other's place under its name.
+  /// Returns: whether `parameter` belongs to another module than `recorded`. It does not where nobody named it, or
+  /// where it has taken the place of `recorded` under the same name.
   bool is_of_another_module(const c10::TensorImpl* parameter, const c10::TensorImpl* recorded) const {
     if (code_->map.is_parameter(parameter)) return true;
     const std::string *now = context_.names->find(parameter), *then = context_.names->find(recorded);
     return now != nullptr && (then == nullptr || *now != *then);
   }
 
-  /// Which instruction the operator on the stack is; none where the recorded forward does not have it. The next one is
-  /// then the one after it.
-  std::optional<std::size_t> place_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  /// Returns: the instruction of the operator on the stack; nothing where the recorded forward does not have it. The
+  /// instruction behind it is then the next one.
+  std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
     if (!follows() || !composite_.empty()) return {};
     const c10::TensorImpl* parameter = nullptr;
@@ -174,7 +175,7 @@ class executor final : public session {
     return found->at;
   }
 
-  /// Runs a composite by the instructions of the operators that it is made of.
+  /// Runs a composite by the instructions of the operators inside it.
   void open(const instruction& composite, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     const auto outer = std::exchange(composite_, {next_, composite.end});
     const auto done = c10::make_scope_exit([&] {
@@ -186,8 +187,9 @@ class executor final : public session {
     call_opened(composite.op, keys, stack);
   }
 
-  /// A composite may be made of other operators than when it was recorded (a longer sequence, another kernel for
-  /// another format): each then runs as the next of its kind in it. Returns: false where there is none.
+  /// Goes to the next instruction of the running composite that is `op`, and begins the composite anew where none
+  /// follows. A composite may be made of other operators than when it was recorded (a longer sequence, another kernel
+  /// for another format). Returns: false where it has none.
   bool find_in_composite(const c10::OperatorHandle& op) {
     const auto [first, end] = composite_;
     for (std::size_t tried = 0, at = next_; tried < end - first; ++tried, ++at) {
@@ -200,7 +202,7 @@ class executor final : public session {
     return false;
   }
 
-  /// A cast that other operators of the forward read too.
+  /// A cast that several operators of the forward read.
   struct shared_cast {
     at::Tensor source;
     at::Tensor copy;
@@ -221,7 +223,7 @@ class executor final : public session {
     for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
       at::IValue& value = stack[first + slot->argument];
       if (!value.isTensor() || !wants_cast(*value.unsafeToTensorImpl(), now)) continue;
-      value = cast_slot_of(now, *slot, value.toTensor());
+      value = cast_for_slot(now, *slot, value.toTensor());
     }
   }
 
@@ -231,7 +233,7 @@ class executor final : public session {
       at::IValue& value = stack[first + slot.argument];
       if (slot.element < 0) {
         if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now))
-          value = cast_slot_of(now, slot, value.toTensor());
+          value = cast_for_slot(now, slot, value.toTensor());
         continue;
       }
       if (!value.isTensorList()) continue;
@@ -244,7 +246,7 @@ class executor final : public session {
         if (element >= list.size()) continue;
         const at::Tensor tensor = list.get(element);
         if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
-          list.set(element, cast_slot_of(now, each, tensor));
+          list.set(element, cast_for_slot(now, each, tensor));
       }
       --s;
       value = std::move(list);
@@ -257,7 +259,7 @@ class executor final : public session {
     return is_plannable(type) && tensor.device_type() == device();
   }
 
-  at::Tensor cast_slot_of(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+  at::Tensor cast_for_slot(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
     if (slot.weight >= 0) {
       return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
     }
@@ -279,7 +281,8 @@ class executor final : public session {
     return image ? now.layout : at::MemoryFormat::Preserve;
   }
 
-  /// LibTorch's autocast runs it; what it gives says what it computed in.
+  /// Runs the operator, which LibTorch's autocast casts, and notes what it computed in: the format of its results
+  /// tells.
   void run_autocast(const instruction& now, torch::jit::Stack& stack) const {
     now.op.callBoxed(stack);
     if (!(*context_.graph)[now.index].choosable) return;
@@ -290,12 +293,13 @@ class executor final : public session {
     (*context_.autocast_plan)[now.index] = low && !full ? context_.low : precision::fp32;
   }
 
-  void run_watched(const instruction& now, torch::jit::Stack& stack) {
+  void run_timed(const instruction& now, torch::jit::Stack& stack) {
     if (now.slots != 0) cast_inputs(now, stack);
-    profiled(life_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
+    profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
-  /// An operator that the plan lowers stands in a block of the author's, where it did not when it was recorded.
+  /// Runs an operator as its author wrote it. The plan lowers it, but it stands in a block of the author's now, where
+  /// it did not when it was recorded.
   void run_protected(const instruction& now, author_choice author, torch::jit::Stack& stack) const {
     cast_for_author(stack, traits(now.op), author, device());
     now.op.callBoxed(stack);
@@ -311,13 +315,13 @@ class executor final : public session {
     if (now.gives_contiguous) make_contiguous(stack, now.op.schema().returns().size(), device());
   }
 
-  /// The forward has left the recorded sequence.
-  void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-    if (!is_again_) require_no_backward();
+  /// Runs an operator that is not in the recorded sequence, as program_settings::otherwise says.
+  void run_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (!is_repeat_) require_no_backward();
     const op_traits& known = traits(op);
     if (follows()) return run_unknown(op, known, stack);
-    if (!lost_ && composite_.empty()) {
-      lost_ = true;
+    if (!goes_on_in_fp32_ && composite_.empty()) {
+      goes_on_in_fp32_ = true;
       if (context_.settings->otherwise == on_mismatch::error) throw error{difference(known)};
       context_.problems->add(&program_problems::mismatches, [&] { return difference(known); });
     }
@@ -325,7 +329,8 @@ class executor final : public session {
     op.callBoxed(stack);
   }
 
-  /// An operator that the recorded forward does not have: by its name in the plan file, else as most of its kind.
+  /// Runs an operator that the recorded forward does not have, in the precision of its name in the plan file, else as
+  /// most of its kind.
   void run_unknown(const c10::OperatorHandle& op, const op_traits& known, torch::jit::Stack& stack) {
     has_unknown_ = true;
     std::string called;
@@ -334,7 +339,7 @@ class executor final : public session {
     });
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
     const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
-    const precision chosen = author == author_choice::none ? (*context_.unknown)(layer, known.kind) : precision::fp32;
+    const precision chosen = author == author_choice::none ? (*context_.choose)(layer, known.kind) : precision::fp32;
     context_.problems->add(&program_problems::unknown, [&] {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen));
@@ -362,7 +367,7 @@ class executor final : public session {
         next_, context_.segment, actual.kind, recorded);
   }
 
-  /// The next recorded operator, in words.
+  /// Returns: the next recorded operator, in words.
   std::string expected() const {
     const instruction& now = code_->instructions[next_];
     if (now.opens) return traits(now.op).kind;
@@ -370,7 +375,7 @@ class executor final : public session {
     return fmt::format("{} (\"{}\")", op.kind, op.name);
   }
 
-  /// Instructions of the innermost composite that is running; none: empty.
+  /// The instructions of the innermost composite that is running; empty: none is.
   struct range {
     std::size_t first = 0, end = 0;
     bool empty() const { return first == end; }
@@ -379,13 +384,13 @@ class executor final : public session {
   executor_context context_;
   std::shared_ptr<const code> code_;
   std::vector<shared_cast> shared_;
-  std::shared_ptr<profiled_life> life_;
+  std::shared_ptr<region_times> times_;
   std::optional<autocast_guard> autocast_;
   std::size_t next_ = 0;
   range composite_ = {};
-  bool lost_ = false;
+  bool goes_on_in_fp32_ = false;  // the forward has left the recorded sequence and goes on in FP32
   bool has_unknown_ = false;
-  bool is_again_ = false;  // a part of a forward, in its backward
+  bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
 };
 
 }  // namespace comp::libtorch::detail

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses how a plan is run by measuring it: weights cast in each step or kept in low precision, images as they are or
-// channels-last. Each choice is timed in turns against the default, and taken only when its 95% interval says faster.
-// Plan files carry what was found.
-// When that is done: docs/decisions.md, "The executor's choices". Not here: what the choices mean (settings.hpp).
+// Measures how a plan is best run: with weights cast in each step or kept in low precision, with images as they are or
+// channels-last. Each choice is timed in turns against the default, and is taken only where its 95% interval says that
+// it is faster. Plan files carry the result.
+// When it is measured: docs/decisions.md, "LibTorch: the executor's choices". Not here: what the choices mean
+// (settings.hpp).
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,7 @@ struct executor_choice {
 };
 inline executor_choice choice_in(const program_settings& s) { return {s.weights, s.images}; }
 
-/// Runs the plan of `p` so from now on.
+/// Has `p` run its plan by `choice` from now on.
 inline void use(program& p, const executor_choice& choice) {
   program_settings now = p.settings();
   if (choice_in(now) == choice) return;
@@ -40,7 +41,8 @@ inline void use(program& p, const executor_choice& choice) {
   p.set_settings(now);
 }
 
-/// What was measured: how many times as fast the other choice was; NaN where it was not tried.
+/// The best choice, and how many times as fast a batch was with kept memory and with channels-last as without; NaN
+/// where that was not tried.
 struct tuned_choice {
   executor_choice choice = {};
   paired_speedup keeping = {};
@@ -48,13 +50,13 @@ struct tuned_choice {
 };
 
 struct tuning_settings {
-  std::size_t rounds = 7;        // at least; each a batch to get used to a choice and a batch that is timed, of both
-  std::size_t most_rounds = 28;  // while the interval says neither faster nor slower
-  double most_seconds = 60;      // of one choice, beyond `rounds`
-  double alike = 0.01;           // an interval within 1 +- this is clear, too: it does not matter
+  std::size_t rounds = 7;  // at least; in each both choices have a batch to get used to it and a batch that is timed
+  std::size_t most_rounds = 28;       // at most, as long as the interval says neither faster nor slower
+  double most_seconds = 60;           // [s] for one choice, once it has its `rounds`
+  double alike = 0.01;                // an interval within 1 +- this is clear, too: the choice does not matter
   std::int64_t shortest_epoch = 150;  // [batches]: with fewer, measuring costs more than it can give back in a search
-  std::int64_t trained_with = 500;    // [batches] in a row: then a plan is measured itself, whatever its like said
-  double hopeless = 1.5;              // times FP32's batch: a plan that is slower is not worth measuring
+  std::int64_t trained_with = 500;    // [batches] in a row: then a plan is measured itself in any case
+  double hopeless = 1.5;              // times FP32's batch: a plan that is slower is not measured
 };
 
 namespace detail {
@@ -66,7 +68,8 @@ inline bool lowers(const op_graph& graph, const plan& p, std::string_view part_o
   return false;
 }
 
-/// The low precision that most operators of `p` have; nothing for FP32. Plans that share it are alike in what pays.
+/// Returns: the low precision that most operators of `p` have; nothing for FP32. The same choices pay for plans that
+/// share it.
 inline std::optional<precision> prevailing(const plan& p) {
   std::map<precision, std::size_t> counts;
   for (const precision each : p) {
@@ -82,9 +85,9 @@ inline paired_speedup inverse(const paired_speedup& other) {
 
 }  // namespace detail
 
-/// Times choices against each other in turns, for one plan, by steps that somebody else runs: next() says how the next
-/// step is to be run, add() takes its seconds, until done(). A machine that others load makes times scatter: then there
-/// are more rounds, up to a limit, and what is still not clear stays as it was.
+/// Times choices against each other in turns, for one plan, by steps that the caller runs: next() says how the next
+/// step is to be run, and add() takes its seconds, until done(). On a loaded machine times scatter. There are then more
+/// rounds, up to a limit, and what is still not clear stays as it was.
 class choice_measurement {
  public:
   choice_measurement(const op_graph& graph, const plan& p, const tuning_settings& settings)
@@ -106,10 +109,12 @@ class choice_measurement {
  private:
   enum class stage : std::uint8_t { weights, images, done };
 
-  /// Of the four steps of a round (two get used to a choice), in the order of the round.
+  /// Returns: whether the next step runs the other choice. A round has two steps of each choice, of which the second is
+  /// timed. Every second round begins with the other choice.
   bool times_other() const { return (step_ / 2 == 1) != (round_ % 2 == 1); }
 
-  /// Looked at after 1, 2, 4 times the least number of rounds: each look is a chance to be wrong.
+  /// Returns: whether the times decide. They are looked at after 1, 2, 4 times the least number of rounds only, because
+  /// each look is a chance to be wrong.
   bool is_enough(const paired_speedup& so_far) const {
     if (round_ < settings_.rounds) return false;
     if (round_ >= settings_.most_rounds || spent_ > settings_.most_seconds) return true;
@@ -132,7 +137,7 @@ class choice_measurement {
 
   tuning_settings settings_;
   bool convolves_;
-  executor_choice other_;  // that is timed against the best so far
+  executor_choice other_;  // what is timed against the best so far
   tuned_choice best_ = {};
   stage stage_ = stage::weights;
   std::size_t round_ = 0, step_ = 0;
@@ -140,7 +145,7 @@ class choice_measurement {
   std::vector<double> seconds_[2] = {};
 };
 
-/// Measures the plan that is set. `choose(choice)` switches; `batch()` trains a step and gives its seconds.
+/// Measures the plan that is set. `choose(choice)` switches to it; `batch()` trains a step and returns its seconds.
 template <class Choose, class Batch>
 tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_settings& settings, Choose choose,
                              Batch batch) {
@@ -153,7 +158,7 @@ tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_
   return measurement.best();
 }
 
-/// Choices as plan files have them.
+/// Returns: the choices as plan files have them.
 inline execution execution_of(const tuned_choice& tuned) {
   const auto gain = [](bool taken, const paired_speedup& other) { return taken ? other : detail::inverse(other); };
   const bool keeps = tuned.choice.weights == weight_casts::keep;
@@ -162,7 +167,7 @@ inline execution execution_of(const tuned_choice& tuned) {
           {"images", last ? "channels_last" : "as_is", gain(last, tuned.channels_last)}};
 }
 
-/// The choices of a plan file that was found on a machine like `here`, in place of those in `to`. Returns: sentences on
+/// Puts the choices of a plan file into `to`, if the plan was found on a machine like `here`. Returns: sentences on
 /// what was not taken.
 inline std::vector<std::string> apply(const loaded_plan& from, const hardware& here, tuned_choice& to) {
   if (from.execution.empty()) return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A first forward that runs under a plan while it is recorded, operator by operator, so that it needs no more memory
-// than the later ones. What the operators after one will read is not known yet: a cast is shared only while somebody
-// else keeps it (autograd, for a backward), and copies of parameters until the region ends.
+// Runs a first forward under a plan while it is recorded, operator by operator, so that it needs no more memory than
+// the later ones. What later operators will read is not known yet. So a cast is shared only while somebody else keeps
+// it (autograd, for a backward); copies of parameters are shared until the region ends.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -26,23 +26,25 @@
 
 namespace comp::libtorch::detail {
 
+/// What a plan says of an operator before it has run for the first time.
 struct first_choice {
   precision chosen = precision::fp32;
   bool hands_on_fp32 = false;
 };
 
-/// A plan for operators that are not known yet.
+/// A plan for operators that are not recorded yet.
 struct first_plan {
-  /// Of operator `number` in the graph to be, as far as it is known before it has run. Throws to end the forward.
-  /// `layer`: its name in every language (layer_names.hpp).
+  /// Chooses for operator `number` of the graph to be. The op_info is known only as far as it can be before the
+  /// operator has run. `layer`: its common name (layer_names.hpp). Throws to end the forward.
   std::function<first_choice(std::size_t number, const op_info&, const std::string& layer)> choose = {};
   named_choice by_name = {};                    // for forwards in evaluation mode
-  std::optional<at::ScalarType> autocast = {};  // then LibTorch's own runs it all
+  std::optional<at::ScalarType> autocast = {};  // if set, LibTorch's autocast to this format runs everything
 };
 
-/// Casts of one forward. One that nobody keeps is made again, behind the node of the first one: its readers' gradients
-/// meet there, in its format, as they do in later forwards, where readers share the cast.
-class kept_casts {
+/// The casts of one forward. A cast that nobody keeps is made again when it is read again, and gets the autograd node
+/// of the first one. So the gradients of all readers meet there, in the format of the cast, as in later forwards, where
+/// readers share the cast.
+class cast_cache {
  public:
   at::Tensor get(const at::Tensor& source, at::ScalarType type) {
     std::vector<entry>& known = casts_[source.unsafeGetTensorImpl()];
@@ -50,7 +52,7 @@ class kept_casts {
     if (const auto at = std::ranges::find(known, type, &entry::type); at != known.end()) {
       at::Tensor copy{at->copy.lock()};
       if (copy.defined() && at->serves(copy, source)) return copy;
-      if (!copy.defined() && at->node != nullptr) return made_again(*at, source);
+      if (!copy.defined() && at->node != nullptr) return remake(*at, source);
       known.erase(at);
     }
     at::Tensor copy = cast(source, type, at::MemoryFormat::Preserve);
@@ -73,7 +75,7 @@ class kept_casts {
     }
   };
 
-  static at::Tensor made_again(entry& e, const at::Tensor& source) {
+  static at::Tensor remake(entry& e, const at::Tensor& source) {
     if (!at::GradMode::is_enabled()) return cast(source, e.type, at::MemoryFormat::Preserve);
     at::Tensor copy = cast(source.detach(), e.type, at::MemoryFormat::Preserve);
     torch::autograd::impl::set_gradient_edge(copy, {e.node, 0});
@@ -85,10 +87,10 @@ class kept_casts {
   std::unordered_map<const c10::TensorImpl*, std::vector<entry>> casts_;
 };
 
-/// Runs operators by what is known of them before the rest has come by.
-class first_run {
+/// Runs operators by what is known of them before the rest of the forward has come by.
+class first_runner {
  public:
-  explicit first_run(at::DeviceType device) : device_{device} {}
+  explicit first_runner(at::DeviceType device) : device_{device} {}
 
   void operator()(const recorded_op& operation, const first_choice& choice, torch::jit::Stack& stack) {
     const op_traits& known = traits(operation.op);
@@ -118,7 +120,8 @@ class first_run {
       }
     }
   }
-  /// Copies of parameters live as long as the region, as in later forwards: so their gradients meet in them.
+  /// Returns: the cast of `tensor`. A copy of a parameter lives as long as the region, as in later forwards, so that
+  /// the gradients of all its readers meet in it.
   at::Tensor converted(const at::Tensor& tensor, at::ScalarType to, bool parameter) {
     if (tensor.scalar_type() == to) return tensor;
     at::Tensor copy = casts_.get(tensor, to);
@@ -127,7 +130,7 @@ class first_run {
   }
 
   at::DeviceType device_;
-  kept_casts casts_;
+  cast_cache casts_;
   std::vector<at::Tensor> copies_;
 };
 
@@ -136,18 +139,19 @@ struct first_call {
   c10::OperatorHandle op;
   std::optional<recorded_op> operation = {};
   first_choice choice = {};
-  bool lost = false;  // behind an operator that was not the file's
+  bool outside_plan = false;  // ran in FP32, behind an operator that is not in the file
 };
-inline void run_lost(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
+/// Runs an operator of a forward that has left the file: in FP32.
+inline void run_outside_plan(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
   cast_to_fp32(stack, traits(op), device);
   op.callBoxed(stack);
 }
 using first_calls = std::vector<first_call>;
 
-/// Runs a checkpoint of a first forward again, in the backward.
-class first_again final : public session {
+/// Runs a checkpoint of a first forward again in the backward, by the calls that were noted in the forward.
+class repeated_checkpoint final : public session {
  public:
-  first_again(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device)
+  repeated_checkpoint(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device)
       : session{device}, calls_{std::move(calls)}, next_{next}, run_{device} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
@@ -156,9 +160,9 @@ class first_again final : public session {
         "a checkpoint that is run again calls {}, which it did not call then (it depends on what has changed "
         "since): make it give the same for the same inputs",
         traits(op).kind);
-    const first_call& then = (*calls_)[next_++];
-    if (then.operation) return run_(*then.operation, then.choice, stack);
-    if (then.lost) return run_lost(op, stack, device());
+    const first_call& earlier = (*calls_)[next_++];
+    if (earlier.operation) return run_(*earlier.operation, earlier.choice, stack);
+    if (earlier.outside_plan) return run_outside_plan(op, stack, device());
     cast_read(stack, traits(op), at::kFloat, device(), true);
     call_opened(op, keys, stack);
   }
@@ -167,17 +171,17 @@ class first_again final : public session {
 
   static resumption of(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device) {
     return [calls = std::move(calls), next, device]() -> std::unique_ptr<session> {
-      return std::make_unique<first_again>(calls, next, device);
+      return std::make_unique<repeated_checkpoint>(calls, next, device);
     };
   }
 
  private:
   std::shared_ptr<const first_calls> calls_;
   std::size_t next_;
-  first_run run_;
+  first_runner run_;
 };
 
-/// A region that is recorded while `plan` runs it.
+/// A region that runs under a plan while it is recorded.
 class first_forward final : public recording_session {
  public:
   first_forward(std::shared_ptr<recording> to, std::string segment, at::DeviceType device, bool frees_blocks,
@@ -195,21 +199,21 @@ class first_forward final : public recording_session {
     recording_session::end(abandoned);
   }
   resumption from_here() const override {
-    return autocast_ ? resumption{} : first_again::of(calls_, calls_->size(), device());
+    return autocast_ ? resumption{} : repeated_checkpoint::of(calls_, calls_->size(), device());
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     require_no_backward();
     const author_choice author = block();
-    if (lost_) return run_fp32(op, stack);
+    if (has_left_plan_) return run_fp32(op, stack);
     if (has_products(op, stack, device())) return open(op, keys, stack);
-    recorder::call now = recording_->before(op, stack, segment_, author);
+    recorder::call now = recording_->begin_call(op, stack, segment_, author);
     first_choice choice;
     try {
-      choice = plan_->choose(recording_->number(), now.info, now.named.layer);
+      choice = plan_->choose(recording_->next_number(), now.info, now.named.layer);
     } catch (const plan_error&) {
       if (depth_ == 0) throw;
-      lost_ = true;  // a composite may be made of other operators for other formats
+      has_left_plan_ = true;  // a composite may be made of other operators in other formats
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
@@ -221,7 +225,7 @@ class first_forward final : public recording_session {
     } else {
       run_(now.op, choice, stack);
     }
-    recording_->after(std::move(now), stack);
+    recording_->end_call(std::move(now), stack);
   }
 
  private:
@@ -233,29 +237,29 @@ class first_forward final : public recording_session {
     record_opened(op, keys, stack);
   }
 
-  /// A composite is opened as it is in FP32.
+  /// Casts the arguments of a composite to FP32, since it is recorded as it is made in FP32.
   void cast_to_record(torch::jit::Stack& stack, std::size_t arguments) {
     replace(
         stack, arguments, device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
         [&](const at::Tensor& t) {
           at::Tensor full = cast(t, at::kFloat, at::MemoryFormat::Preserve);
-          recording_->stands_for(full, t);
+          recording_->add_copy(full, t);
           return full;
         });
   }
 
   void run_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
-    calls_->push_back({.op = op, .lost = true});
+    calls_->push_back({.op = op, .outside_plan = true});
     if (autocast_) return op.callBoxed(stack);
-    run_lost(op, stack, device());
+    run_outside_plan(op, stack, device());
   }
 
   std::shared_ptr<const first_plan> plan_;
-  first_run run_;
-  std::shared_ptr<first_calls> calls_ = std::make_shared<first_calls>();  // for the checkpoints among them
+  first_runner run_;
+  std::shared_ptr<first_calls> calls_ = std::make_shared<first_calls>();  // what has run, for checkpoints
   std::optional<autocast_guard> autocast_;
-  std::size_t depth_ = 0;  // composites that are open
-  bool lost_ = false;
+  std::size_t depth_ = 0;       // open composites
+  bool has_left_plan_ = false;  // the forward has left the file, in a composite
 };
 
 }  // namespace comp::libtorch::detail

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the recorded forward has which operator, for a forward that skips operators (LayerDrop, early exit, experts
-// without tokens), repeats some (generation, a recurrence of another length) or has more of them. An operator is
-// recognised by the parameter that it reads, which says in which module it is called. One that reads none is looked for
-// among its neighbours, between the operators with parameters before and after it, and else taken where it is the only
-// one of its kind.
+// Finds the operators of a forward in the recorded one. The forward may skip operators (LayerDrop, early exit, experts
+// without tokens), repeat some (generation, a recurrence of another length) or have more of them. An operator is
+// recognised by the parameter that it reads, which tells the module that calls it. An operator without a parameter is
+// looked for among its neighbours, between the operators with parameters before and after it. Where it is not among
+// them, it is taken if it is the only one of its kind.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,7 +21,7 @@ namespace comp::libtorch::detail {
 
 class forward_map {
  public:
-  /// Instruction `at` is `op`. `parameter`: that it reads, null where it reads none.
+  /// Adds `op` as instruction `at`. `parameter`: the one that it reads; null where it reads none.
   void add(const c10::OperatorHandle& op, std::size_t at, const c10::TensorImpl* parameter) {
     places_[op].push_back({at, parameter});
     size_ = at + 1;
@@ -31,17 +31,17 @@ class forward_map {
   }
   bool is_parameter(const c10::TensorImpl* tensor) const { return parameters_.contains(tensor); }
 
-  /// Whether no operator with a parameter comes before instruction `at`, and some do after it.
+  /// Returns: whether no operator with a parameter comes before instruction `at`, and some come after it.
   bool is_before_parameters(std::size_t at) const {
     return !with_parameters_.empty() && at <= with_parameters_.front();
   }
 
   struct place {
     std::size_t at;
-    bool follows;  // the forward goes on from there
+    bool follows;  // the forward goes on behind it; false: it goes on where it was
   };
-  /// Returns: the instruction that is `op`; nothing where the recorded forward has none there. `parameter`: that it
-  /// reads, null where it reads none. `next`: the instruction that would be next.
+  /// Returns: the instruction that is `op`; nothing where the recorded forward has none there. `parameter`: the one
+  /// that it reads; null where it reads none. `next`: the instruction that would be next.
   std::optional<place> find(const c10::OperatorHandle& op, const c10::TensorImpl* parameter, std::size_t next) const {
     const auto known = places_.find(op);
     if (known == places_.end()) return {};
@@ -50,7 +50,7 @@ class forward_map {
     for (const auto& [at, reads] : known->second) {
       if (at < first || at > last || reads != parameter) continue;
       if (at >= next) return place{at, true};
-      if (!earlier || parameter == nullptr) earlier = place{at, true};
+      if (!earlier || parameter == nullptr) earlier = place{at, true};  // a parameter's first, else the nearest
     }
     const bool only_one = known->second.size() == 1 && known->second.front().parameter == parameter;
     return earlier || !only_one ? earlier : place{known->second.front().at, false};
@@ -64,8 +64,8 @@ class forward_map {
   struct range {
     std::size_t first, last;
   };
-  /// From the operator with a parameter before `next` to the one after it. Behind the last operator the forward begins
-  /// anew.
+  /// Returns: the instructions from the operator with a parameter before `next` to the one after it. Behind the last
+  /// instruction the forward begins anew.
   range neighbourhood(std::size_t next) const {
     if (next >= size_) next = 0;
     const auto after = std::ranges::lower_bound(with_parameters_, next);

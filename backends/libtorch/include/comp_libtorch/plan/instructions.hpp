@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan made ready to run: for each recorded operator which of its inputs are cast, to what, and where casts are
+// Compiles a plan: for each recorded operator which of its inputs are cast, to which format, and which casts are
 // shared. A tensor that several operators read in one format is cast once in a forward.
 #pragma once
 
@@ -25,12 +25,13 @@
 
 namespace comp::libtorch::detail {
 
+/// An input that is cast.
 struct cast_slot {
   std::uint16_t argument = 0;
   std::int16_t element = -1;
-  std::int32_t weight = -1;  // entry of low_weights
-  std::int32_t shared = -1;  // place of a cast that is used again
-  bool last_use = false;     // of the shared cast
+  std::int32_t weight = -1;  // entry of low_weights; -1: it is no parameter
+  std::int32_t shared = -1;  // number of the cast that it shares with other inputs; -1: none
+  bool last_use = false;     // no later input uses the shared cast
 };
 
 struct instruction {
@@ -42,9 +43,9 @@ struct instruction {
   std::uint16_t slots = 0;
   std::uint16_t arguments = 0;
   std::uint16_t parameter_argument = 0;
-  const c10::TensorImpl* parameter = nullptr;  // that it reads; null: none
+  const c10::TensorImpl* parameter = nullptr;  // the one that it reads; null: none
   bool lists = false;                          // a slot is in a list of tensors
-  bool opens = false;    // a composite, which no plan has: the instructions up to `end` are of what it is made of
+  bool opens = false;    // a composite, which has no precision: the instructions up to `end` are those inside it
   bool uniform = false;  // it takes tensors of one format only
   bool lowers = false;   // the plan gives it another precision than FP32
   std::uint32_t end = 0;
@@ -55,23 +56,24 @@ struct instruction {
   bool follows_written = false;   // inputs are cast to the format of the tensor that it writes
   bool wants_view = false;        // strides may not fit a view any more
   bool wants_contiguous = false;  // the user's own operator, which may not know channels-last
-  bool gives_contiguous = false;  // for a Function, which may not either
+  bool gives_contiguous = false;  // results go to a Function, which may not know it either
 };
 
+/// The instructions of one segment.
 struct code {
   std::vector<instruction> instructions = {};
   std::vector<cast_slot> slots = {};
-  std::size_t shared = 0;
+  std::size_t shared = 0;  // number of shared casts
   bool any_low = false;
   forward_map map = {};
 };
 
-/// True where ATen takes a norm's FP32 weight and bias beside a low input.
+/// Returns: true where ATen takes a norm's FP32 weight and bias beside a low input.
 inline bool keeps_affine(const op_traits& known, at::DeviceType device) {
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
 }
 
-/// The one format that all readers of each value want it in.
+/// For each value the format in which all its readers want it, if they want the same.
 class wanted_formats {
  public:
   wanted_formats() = default;
@@ -88,7 +90,7 @@ class wanted_formats {
       }
     }
   }
-  /// Nothing where the readers of the results differ.
+  /// Returns: the format that all readers of the results want; nothing where they differ.
   std::optional<at::ScalarType> of_results(const recorded_op& op) const {
     std::optional<at::ScalarType> all;
     for (const std::uint32_t value : op.outputs) {
@@ -108,6 +110,7 @@ class wanted_formats {
   std::unordered_map<std::uint32_t, format> wanted_;
 };
 
+/// Compiles the segments of one recording for one plan.
 class compiler {
  public:
   compiler(std::span<const recorded_op> ops, const plan& chosen, const program_settings& settings, low_weights& weights)
@@ -167,7 +170,8 @@ class compiler {
     now.tf32 = chosen == precision::tf32;
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
-    now.wants_view = channels_last && any_low_ && known.takes_view && !op.shares;  // else LibTorch refuses it
+    // a view that shares storage which is written has to stay a view, or be refused by LibTorch
+    now.wants_view = channels_last && any_low_ && known.takes_view && !op.shares;
     now.wants_contiguous = channels_last && any_low_ && !known.aten;
     now.gives_contiguous = channels_last && now.hands_on_fp32;
     now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous;
@@ -192,8 +196,8 @@ class compiler {
     }
   }
 
-  /// A view of a parameter (weight.t()) that is only read in one low format is a view of the parameter's low copy: so
-  /// that copy serves, where a cast of the view would have to be made each time.
+  /// Has a view of a parameter (weight.t()) that is read in one low format only be a view of the parameter's low copy.
+  /// A cast of the view itself would have to be made each time.
   void view_low_copy(code& compiled, instruction& now, const recorded_op& op) {
     if (op.inputs.size() != 1 || op.inputs.front().parameter < 0) return;
     const auto format = wanted_.of_results(op);
@@ -206,6 +210,7 @@ class compiler {
     compiled.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry});
   }
 
+  /// Inputs that are cast alike get one cast.
   void share(code& compiled) const {
     for (const auto& [key, uses] : uses_) {
       if (uses.size() < 2) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program shows of its operators while steps are trained: which there are, their times, what a low precision
-// does to each, and what LibTorch's autocast gives them. `train` trains the next step; whoever calls puts the state of
-// the training and the plan back (trainer.hpp).
+// Watches the operators of a program while steps are trained: which there are, their times, what a low precision does
+// to each, and what LibTorch's autocast gives them. `train` trains the next step. The caller puts the state of the
+// training and the plan back (trainer.hpp).
 #pragma once
 
 #include <c10/util/ScopeExit.h>
@@ -17,14 +17,14 @@
 
 namespace comp::libtorch::detail {
 
-/// Records the operators of a step. Throws: `graph_error` when none was in a region.
+/// Records the operators of a step. Throws: `graph_error` when none was in a region, or none is left to a plan.
 template <class Train>
 void record_step(program& p, Train train) {
   p.record(true);
   try {
     train();
   } catch (...) {
-    p.record(true);  // half a step is no graph: begin anew, next time
+    p.record(true);  // half a step is no graph: the next recording begins anew
     p.record(false);
     throw;
   }
@@ -42,7 +42,8 @@ void record_step(program& p, Train train) {
       fixed == p.graph().end() ? std::string_view{} : reason(fixed->author));
 }
 
-/// Seconds of each operator under the current plan, medians of `steps` after one that pays for what is made once.
+/// Returns: the seconds of each operator under the current plan, medians of `steps` after one that pays for what is
+/// made once.
 template <class Train>
 std::vector<op_time> operator_times(program& p, int steps, Train train) {
   train();
@@ -52,7 +53,7 @@ std::vector<op_time> operator_times(program& p, int steps, Train train) {
   return p.times();
 }
 
-/// Compares operators in `low` while a step is trained in FP32.
+/// Returns: the error of each operator in `low`, measured while a step is trained in FP32.
 template <class Train>
 std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
   operator_errors errors{p.graph().size(), low, p.settings().device};
@@ -63,7 +64,7 @@ std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
   return errors.errors();
 }
 
-/// What LibTorch's autocast to `low` gives each operator in a step under it, marked as that autocast's.
+/// Returns: what LibTorch's autocast to `low` gives each operator in a step under it, marked as that autocast's plan.
 template <class Train>
 plan autocast_plan(program& p, precision low, Train train) {
   plan chosen{p.graph().size()};
@@ -74,7 +75,7 @@ plan autocast_plan(program& p, precision low, Train train) {
   return chosen.as_autocast();
 }
 
-/// Throws: `plan_error` where `p`, which autocast is to run, differs from `real`, which is autocast's.
+/// Throws: `plan_error` where `p`, which autocast is to run, differs from `real`, which it was seen to give.
 inline void require_same(const plan& p, const plan& real, const op_graph& graph) {
   const auto [at, chosen] = std::ranges::mismatch(p, real);
   if (at == p.end()) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-precision copies of parameters, shared by the operators of a region: made on first use in it and dropped at its
-// end, as autocast does, or in memory that is kept and written anew on first use. So no region sees the weights of an
-// earlier one, however they were written; within a region every in-place write that autograd counts is seen. The
-// parameter stays FP32, and so does its gradient. Use from several threads is safe.
+// Low-precision copies of parameters, which the operators of a region share. A copy is made on first use in the region
+// and dropped at its end, as autocast does. Or its memory is kept, and is written anew on first use in each region. So
+// no region sees the weights of an earlier one, however they were written. Within a region, every in-place write that
+// autograd counts is seen. The parameter stays FP32, and so does its gradient. Use from several threads is safe.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -24,7 +24,7 @@ namespace comp::libtorch::detail {
 
 class low_weights {
  public:
-  /// The number under which `get` finds the copies of one parameter in one format.
+  /// Returns: the number under which get() finds the copies of one parameter in one format.
   std::int32_t entry_of(std::int32_t parameter, at::ScalarType type, at::MemoryFormat layout) {
     const auto at = std::ranges::find_if(
         entries_, [&](const entry& e) { return e.parameter == parameter && e.type == type && e.layout == layout; });
@@ -33,12 +33,12 @@ class low_weights {
     return static_cast<std::int32_t>(entries_.size() - 1);
   }
 
-  /// A region begins: what the copies hold is not known to be the weights any more.
+  /// Begins a region: the weights may have changed, so no copy of an earlier region is used as it is.
   void begin_region() {
     const std::lock_guard only_one{mutex_};
     ++regions_;
   }
-  /// A region has ended: copies are dropped unless their memory is kept.
+  /// Ends a region: copies are dropped unless their memory is kept.
   void end_region() {
     const std::lock_guard only_one{mutex_};
     for (entry& e : entries_) {
@@ -46,7 +46,7 @@ class low_weights {
     }
   }
 
-  /// The low copy of `parameter` as it is now.
+  /// Returns: the low copy of `parameter` as it is now. `keep`: its memory is kept.
   at::Tensor get(std::int32_t number, const at::Tensor& parameter, bool keep) {
     const std::lock_guard only_one{mutex_};
     entry& e = entries_[static_cast<std::size_t>(number)];
@@ -60,8 +60,8 @@ class low_weights {
     return e.low;
   }
 
-  /// Makes the copies that the next forward would make of parameters seen before, so that no step pays for a change of
-  /// plans.
+  /// Makes the copies that the next forward would make of parameters that were seen before, so that no step pays for a
+  /// change of plans.
   void keep_known() {
     const std::lock_guard only_one{mutex_};
     for (entry& e : entries_) {
@@ -70,18 +70,18 @@ class low_weights {
     }
   }
 
-  /// Another plan: its entries are made anew.
+  /// Begins another plan, which makes entries of its own.
   void drop_entries() {
     const std::lock_guard only_one{mutex_};
     entries_.clear();
   }
-  /// Another recording: its parameters are numbered anew.
+  /// Begins another recording, which numbers its parameters anew.
   void clear() {
     const std::lock_guard only_one{mutex_};
     entries_.clear();
     parameters_.clear();
   }
-  /// Of kept copies.
+  /// Returns: the bytes of the kept copies.
   std::int64_t bytes() const {
     const std::lock_guard only_one{mutex_};
     std::int64_t sum = 0;
@@ -95,11 +95,11 @@ class low_weights {
     at::ScalarType type;
     at::MemoryFormat layout;
     at::Tensor source = {};
-    at::Tensor low = {};       // what operators get: a node of the graph
-    at::Tensor copy = {};      // keep: the memory of `low`
-    std::uint64_t region = 0;  // that it was made or refreshed in
+    at::Tensor low = {};       // what operators get: a node of the autograd graph
+    at::Tensor copy = {};      // the memory of `low` where that is kept
+    std::uint64_t region = 0;  // in which it was made or refreshed
     std::uint32_t source_version = 0;
-    std::uint32_t low_version = 0;  // an operator may give its input back, and that be written
+    std::uint32_t low_version = 0;  // an operator may return its input, which somebody then writes
 
     bool is_of(const at::Tensor& now) const {
       if (!low.defined() || source.unsafeGetTensorImpl() != now.unsafeGetTensorImpl()) return false;
@@ -107,7 +107,7 @@ class low_weights {
         return false;
       return !low.is_inference() || c10::InferenceMode::is_enabled();
     }
-    /// Since the copy was made, as far as writes are counted.
+    /// Returns: whether nobody wrote the parameter or the copy since it was made, as far as writes are counted.
     bool unwritten() const {
       return source_version == version(*source.unsafeGetTensorImpl()) &&
              low_version == version(*low.unsafeGetTensorImpl());
@@ -133,13 +133,14 @@ class low_weights {
       low_version = version(*low.unsafeGetTensorImpl());
     }
     void make_kept() {
-      const c10::InferenceMode off{false};
+      const c10::InferenceMode off{false};  // a copy that was made in inference mode could not be trained with
       {
         const at::NoGradGuard no_gradients;
         copy = at::_to_copy(source, source.options().dtype(type), false, layout);
       }
-      low = copy.variable_data();  // shares memory, but not its count of writes: as LibTorch's optimizers write, so
-                                   // that a backward that is still to come (of the other network) is not refused
+      // shares memory, but not the count of writes, as with LibTorch's optimizers: the refresh must not make autograd
+      // refuse a backward that is still to come (another network's)
+      low = copy.variable_data();
       if (!source.requires_grad()) return;
       auto node = make_node<cast_backward>(cast_backward::kept{});
       node->type = source.scalar_type();

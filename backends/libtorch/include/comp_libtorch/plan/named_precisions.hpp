@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The precisions that a plan or a plan file gives to operators, by their names in every language (layer_names.hpp), for
-// forwards that are not as the recorded one.
+// The precisions that a plan or a plan file gives to operators, by their common names (layer_names.hpp). For forwards
+// that differ from the recorded one.
 #pragma once
 
 #include <comp/core/precision.hpp>
@@ -14,14 +14,15 @@ namespace comp::libtorch::detail {
 
 class named_precisions {
  public:
-  /// `choosable`: whether it tells what operators of its kind usually have.
+  /// Adds an operator. `choosable`: it counts for what operators of its kind usually have.
   void add(const std::string& layer, const std::string& kind, precision chosen, bool choosable = true) {
     by_name_.insert_or_assign(layer, chosen);
     if (!choosable) return;
     for (uses* of : {&kinds_[kind], &words_[name_parts{layer}.word]}) of->add(chosen);
   }
-  /// Of the operator of that name, or of its first call where it is called more often; nothing where there is none.
-  /// addmm is a linear layer's, too: who asks does not always know what was called before it.
+  /// Returns: the precision of the operator of that name, else of the first of its calls; nothing where there is none.
+  /// An addmm is looked for as a linear layer's, too, because the caller does not always know what was called before
+  /// it.
   std::optional<precision> find(const std::string& layer) const {
     const name_parts parts{layer};
     const std::string linear = parts.word == "addmm" ? parts.scope + "linear" : layer;
@@ -30,7 +31,8 @@ class named_precisions {
     }
     return {};
   }
-  /// What most operators of a kind have, or of that word in another language; FP32 where there are none.
+  /// Returns: what most operators of a kind have, else those of the same operation in another language; FP32 where
+  /// there are none.
   precision usual(const std::string& layer, const std::string& kind) const {
     if (const auto at = kinds_.find(kind); at != kinds_.end()) return at->second.usual;
     const auto at = words_.find(name_parts{layer}.word);
@@ -51,7 +53,7 @@ class named_precisions {
       if (of[chosen] > of[usual]) usual = chosen;
     }
   };
-  std::map<std::string, precision> by_name_;  // layer_names
+  std::map<std::string, precision> by_name_;  // by common names (layer_names.hpp)
   std::map<std::string, uses> kinds_, words_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the plans of a training are run: as was measured for a plan or its like, and when that is measured.
-// Why so: docs/decisions.md, "The executor's choices". Not here: measuring itself (executor_tuning.hpp).
+// Says how the plans of a training are run, and when that is measured. A plan is run as was measured for it, else as
+// was measured for a plan of the same low precision.
+// Why: docs/decisions.md, "LibTorch: the executor's choices". Not here: measuring itself (executor_tuning.hpp).
 #pragma once
 
 #include <comp/core/execution.hpp>
@@ -21,7 +22,7 @@ namespace comp::libtorch {
 
 class plan_tuner {
  public:
-  /// Of the plans of `p`, which lives on.
+  /// For the plans of `p`, which has to outlive this.
   plan_tuner(program& p, executor_choices how, tuning_settings settings = {})
       : program_{p}, measures_{how == executor_choices::measured}, settings_{settings} {}
 
@@ -29,33 +30,35 @@ class plan_tuner {
   void set_plan(const plan& p) {
     if (p != program_.current_plan()) program_.set_plan(p);
     if (!measures_ || p.runs_autocast()) return;
-    const tuned_choice* known = of(p);
+    const tuned_choice* known = find(p);
     use(program_, known == nullptr ? executor_choice{} : known->choice);
   }
 
-  /// How the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for autocast's.
+  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for
+  /// autocast's.
   comp::execution execution() const {
     const plan& now = program_.current_plan();
     if (now.count_low() == 0 || now.runs_autocast()) return {};
     if (!measures_) return execution_of({.choice = choice_in(program_.settings())});
-    const tuned_choice* known = of(now);
+    const tuned_choice* known = find(now);
     return known == nullptr ? comp::execution{} : execution_of(*known);
   }
 
-  /// What was found for `p`, else for its like; null: nothing.
-  const tuned_choice* of(const plan& p) const {
-    if (const auto own = exact_.find(p); own != exact_.end()) return &own->second;
+  /// Returns: what was found for `p`, else for a plan of the same low precision; null: nothing.
+  const tuned_choice* find(const plan& p) const {
+    if (const auto own = by_plan_.find(p); own != by_plan_.end()) return &own->second;
     const auto low = detail::prevailing(p);
-    const auto alike = low ? alike_.find(*low) : alike_.end();
-    return alike == alike_.end() ? nullptr : &alike->second;
+    const auto alike = low ? by_precision_.find(*low) : by_precision_.end();
+    return alike == by_precision_.end() ? nullptr : &alike->second;
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {
-    exact_[p] = tuned;
-    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, tuned);
+    by_plan_[p] = tuned;
+    if (const auto low = detail::prevailing(p)) by_precision_.try_emplace(*low, tuned);
   }
 
-  /// Learns what a plan file says, where that was on a machine like `here`. Returns: sentences on what was not taken.
+  /// Learns what a plan file says, if its plan was found on a machine like `here`. Returns: sentences on what was not
+  /// taken.
   std::vector<std::string> learn(const loaded_plan& from, const hardware& here) {
     tuned_choice tuned;
     const auto left_out = apply(from, here, tuned);
@@ -63,7 +66,7 @@ class plan_tuner {
     return left_out;
   }
 
-  /// The current plan trained `run`.
+  /// Notes that the current plan trained `run`.
   void trained(const sample& run) {
     const plan& now = program_.current_plan();
     if (now != trained_) batches_in_a_row_ = 0;
@@ -76,17 +79,17 @@ class plan_tuner {
     trained(run);
   }
 
-  /// True when the current plan should be measured before it is run on.
+  /// Returns: whether the current plan should be measured before it trains on.
   bool needs_measuring() const {
     const plan& now = program_.current_plan();
     const auto low = detail::prevailing(now);
-    if (!measures_ || !low || now.runs_autocast() || exact_.contains(now)) return false;
+    if (!measures_ || !low || now.runs_autocast() || by_plan_.contains(now)) return false;
     if (now == trained_ && batches_in_a_row_ >= settings_.trained_with) return true;
-    return !alike_.contains(*low) && batches_per_epoch_ >= settings_.shortest_epoch;
+    return !by_precision_.contains(*low) && batches_per_epoch_ >= settings_.shortest_epoch;
   }
 
-  /// Measures how the current plan is best run, and runs it so from now on; nothing for autocast's, which LibTorch
-  /// runs. `batch()` trains one and gives its seconds.
+  /// Measures how the current plan is best run, and runs it so from now on. Returns: the choice; nothing for autocast's
+  /// plan, which LibTorch runs. `batch()` trains one and returns its seconds.
   template <class Batch>
   tuned_choice measure(Batch batch) {
     const plan& now = program_.current_plan();
@@ -96,7 +99,7 @@ class plan_tuner {
     learn(now, tuned);
     return tuned;
   }
-  /// The same for a plan that may be too slow to be worth it.
+  /// Does the same for a plan that may be too slow to be worth it.
   template <class Batch>
   tuned_choice measure_unless_hopeless(Batch batch) {
     if (!is_hopeless(batch)) return measure(batch);
@@ -105,7 +108,8 @@ class plan_tuner {
   }
 
  private:
-  /// A batch, or two where the first one pays for what is made once, tell.
+  /// Returns: whether the plan is too slow to be measured. One batch tells, or a second one where the first may have
+  /// paid for what is made once.
   template <class Batch>
   bool is_hopeless(Batch batch) const {
     const double limit = settings_.hopeless * fp32_seconds_;
@@ -117,11 +121,11 @@ class plan_tuner {
   program& program_;
   bool measures_;
   tuning_settings settings_;
-  std::map<plan, tuned_choice> exact_;
-  std::map<precision, tuned_choice> alike_;
-  plan trained_;  // last
+  std::map<plan, tuned_choice> by_plan_;            // what was measured for a plan itself
+  std::map<precision, tuned_choice> by_precision_;  // for plans in which this low precision prevails
+  plan trained_;                                    // the plan that trained last
   std::int64_t batches_in_a_row_ = 0, batches_per_epoch_ = 0;
-  double fp32_seconds_ = 0;  // of a batch
+  double fp32_seconds_ = 0;  // [s] of a batch
 };
 
 }  // namespace comp::libtorch

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seconds of each operator, forward and backward apart, without the casts of its inputs. The backward of an operator is
-// the sum over the autograd nodes that it made, so a composite counts as one. On a GPU the device's own events are
-// read, when the times are asked for.
+// Times operators, forward and backward apart, without the casts of their inputs. The backward of an operator is the
+// sum over the autograd nodes that it made, so a composite counts as one. On a GPU the device records events, which are
+// read when the times are asked for.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -22,7 +22,7 @@
 
 namespace comp::libtorch::detail {
 
-/// A point in the time of a device.
+/// A point in time, on a device.
 class moment {
  public:
   explicit moment(at::Device device) {
@@ -46,10 +46,10 @@ class moment {
   std::shared_ptr<c10::Event> event_;
 };
 
-/// What one life of a region cost. Its backward is added when that runs, after the region.
-class profiled_life {
+/// The times of the operators of one region. Those of its backward are added when that runs, after the region.
+class region_times {
  public:
-  profiled_life(at::Device device, std::uint64_t step) : device_{device}, step_{step} {}
+  region_times(at::Device device, std::uint64_t step) : device_{device}, step_{step} {}
 
   at::Device device() const { return device_; }
   std::uint64_t step() const { return step_; }
@@ -75,51 +75,51 @@ class profiled_life {
   std::vector<span> spans_;
 };
 
-/// Runs `call`, the operator `op`, and sets watches on the nodes that it makes.
+/// Runs `call`, which is operator `op`, and has the nodes that it makes timed in the backward.
 template <class Call>
-void profiled(const std::shared_ptr<profiled_life>& life, std::uint32_t op, const torch::jit::Stack& stack,
+void profiled(const std::shared_ptr<region_times>& times, std::uint32_t op, const torch::jit::Stack& stack,
               std::size_t results, Call&& call) {
   node_span nodes;
-  const moment start{life->device()};
+  const moment start{times->device()};
   call();
   nodes.close();
-  life->add(op, false, start, moment{life->device()});
+  times->add(op, false, start, moment{times->device()});
   nodes.for_each(stack, results, [&](torch::autograd::Node& node) {
     auto begin = std::make_shared<std::optional<moment>>();
-    node.add_pre_hook(std::make_unique<before_node>([life, begin] { *begin = moment{life->device()}; }));
-    node.add_post_hook(std::make_unique<after_node>([life, begin, op] {
-      if (*begin) life->add(op, true, **begin, moment{life->device()});
+    node.add_pre_hook(std::make_unique<before_node>([times, begin] { *begin = moment{times->device()}; }));
+    node.add_post_hook(std::make_unique<after_node>([times, begin, op] {
+      if (*begin) times->add(op, true, **begin, moment{times->device()});
     }));
   });
 }
 
-/// Collects lives; a step ends where the optimizer has run.
+/// Collects the times of regions. A step ends where the optimizer has run.
 class profiler {
  public:
   void turn(bool on) {
     const std::lock_guard only_one{mutex_};
-    if (on && !on_) lives_.clear();
+    if (on && !on_) regions_.clear();
     on_ = on;
   }
-  /// Null while off.
-  std::shared_ptr<profiled_life> begin(at::Device device) {
+  /// Returns: null while off.
+  std::shared_ptr<region_times> begin(at::Device device) {
     const std::lock_guard only_one{mutex_};
     if (!on_) return nullptr;
-    return lives_.emplace_back(std::make_shared<profiled_life>(device, step_));
+    return regions_.emplace_back(std::make_shared<region_times>(device, step_));
   }
   void end_of_step() {
     const std::lock_guard only_one{mutex_};
     ++step_;
   }
 
-  /// Per operator the median over the steps in which it ran; 0 where it never ran.
+  /// Returns: for each operator the median over the steps in which it ran; 0 where it never ran.
   std::vector<op_time> times(std::size_t operators) const {
     std::map<std::pair<std::uint64_t, std::uint32_t>, op_time> sums;  // step, operator
     const std::lock_guard only_one{mutex_};
-    const bool stepped = !lives_.empty() && lives_.front()->step() != step_;
-    for (std::size_t i = 0; i < lives_.size(); ++i) {
-      const std::uint64_t step = stepped ? lives_[i]->step() : i;  // no optimizer: each life is a step
-      lives_[i]->for_each([&](std::uint32_t op, bool backward, double seconds) {
+    const bool stepped = !regions_.empty() && regions_.front()->step() != step_;
+    for (std::size_t i = 0; i < regions_.size(); ++i) {
+      const std::uint64_t step = stepped ? regions_[i]->step() : i;  // without an optimizer each region is a step
+      regions_[i]->for_each([&](std::uint32_t op, bool backward, double seconds) {
         op_time& sum = sums[{step, op}];
         (backward ? sum.backward : sum.forward) += seconds;
       });
@@ -140,7 +140,7 @@ class profiler {
   mutable std::mutex mutex_;
   bool on_ = false;
   std::uint64_t step_ = 0;
-  std::vector<std::shared_ptr<profiled_life>> lives_;
+  std::vector<std::shared_ptr<region_times>> regions_;
 };
 
 }  // namespace comp::libtorch::detail

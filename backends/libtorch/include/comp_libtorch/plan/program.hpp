@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records the operators of a model's forward and runs them in the precisions of a plan; the model's source stays as it
-// is, its parameters stay FP32. What a trainer wraps its forwards in:
+// Records the operators of a model's forward and runs them in the precisions of a plan. The model's source stays as it
+// is, and its parameters stay FP32. A trainer wraps its forwards in a program:
 //   program p;  p.name_parameters(*net);
 //   p.record(true);   { auto r = p.enter(); loss = forward(); }   p.record(false);
 //   p.set_plan(plan); { auto r = p.enter(); loss = forward(); }   loss.backward(); optimizer.step();
-// A choosable operator's floating inputs are cast as LibTorch's autocast casts: autograd sees it, gradients come back
-// in the parameter's format. Running statistics stay FP32, so do a norm's weight and bias where ATen takes them so;
-// written arguments, integers, FP64 and numbers that scale or shift values (no dimensions) are never cast; what is not
-// choosable runs with what it gets.
+// The floating inputs of a choosable operator are cast as LibTorch's autocast casts: autograd sees the cast, and
+// gradients come back in the parameter's format. Running statistics stay FP32, and so do a norm's weight and bias where
+// ATen takes them so. Never cast are written arguments, integers, FP64, and numbers that scale or shift values (tensors
+// without dimensions). An operator that is not choosable runs with what it gets.
 // Not here: the training loop (trainer.hpp), plan files (planned_region.hpp).
 #pragma once
 
@@ -34,8 +34,8 @@
 
 namespace comp::libtorch {
 
-/// What LibTorch's autocast lowers to for such a plan. Throws: `plan_error` unless the low operators of `p` are all in
-/// BF16 or all in FP16.
+/// Returns: the precision to which LibTorch's autocast lowers in the plan. Throws: `plan_error` unless the low
+/// operators of `p` are all in BF16 or all in FP16.
 inline precision autocast_precision(const plan& p) {
   const auto low = std::ranges::find_if(p, is_low);
   const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
@@ -55,8 +55,8 @@ class program {
   program(const program&) = delete;
   program& operator=(const program&) = delete;
 
-  /// Gives operators the names and scopes of the module whose parameters they read. `Module`: what has
-  /// named_parameters(), as torch::nn::Module has. Call it before recording.
+  /// Names operators after the modules whose parameters they read. `Module`: has named_parameters(), as
+  /// torch::nn::Module has. Call it before recording.
   template <class Module>
   void name_parameters(const Module& module, const std::string& prefix = "") {
     if constexpr (requires { scripts_.add(module); }) scripts_.add(module);
@@ -64,13 +64,13 @@ class program {
   }
   void name_parameter(const at::Tensor& parameter, std::string name) { names_.add(parameter, std::move(name)); }
 
-  /// From now on the operators of this thread belong to `segment` ("discriminator"), until the region ends. The first
-  /// region of a segment while record is on records it. A step may enter several segments, and one several times;
-  /// backward() and the optimizer stay outside.
+  /// Opens a region: the operators of this thread belong to `segment` ("discriminator") until it ends. While recording,
+  /// the first region of a segment is recorded. A step may enter several segments, and one several times. backward()
+  /// and the optimizer stay outside.
   /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
-  /// From several threads at once it is safe once nothing is recorded any more; low copies of weights are then made
-  /// anew in each region.
-  region enter(std::string_view segment = "forward") { return scripts_.open(session_of(segment)); }
+  /// Several threads may enter at once when nothing is recorded any more. Low copies of weights are then made anew in
+  /// each region.
+  region enter(std::string_view segment = "forward") { return scripts_.open(make_session(segment)); }
 
   /// A region that the operators of the model run in without comp: of a plan that lowers nothing.
   /// Throws: `error` while LibTorch's autocast is on.
@@ -80,44 +80,47 @@ class program {
     return region{std::move(session)};
   }
 
-  /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
-  /// recorded operator of its name, or of record_under()'s, and where there is none as most of its kind.
+  /// Opens a region for a forward with another sequence of operators, as in evaluation mode. Each operator runs in the
+  /// precision that the recorded operator of its name has, or that record_under() gives it. Where there is none, it
+  /// runs as most of its kind.
   region evaluate() {
-    if (first_ != nullptr && first_->autocast) return scripts_.open(by_autocast(*first_->autocast));
-    if (plan_.runs_autocast()) return scripts_.open(by_autocast(detail::scalar_type(autocast_precision(plan_))));
-    auto choose = first_ != nullptr ? first_->by_name : unknown_;
+    if (first_plan_ != nullptr && first_plan_->autocast) return scripts_.open(make_autocast(*first_plan_->autocast));
+    if (plan_.runs_autocast()) return scripts_.open(make_autocast(detail::scalar_type(autocast_precision(plan_))));
+    auto choose = first_plan_ != nullptr ? first_plan_->by_name : by_name_;
     return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, composites_, settings_));
   }
 
-  /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
+  /// On: forgets the recording and the plan; each segment is then recorded in FP32 when it is first entered. Off: ends
+  /// the recording.
   /// Throws: `error` in a region of this program.
   void record(bool on) {
     if (on) start_recording(false);
     if (!on && recording_ != nullptr) finish_recording();
   }
-  /// As record(true), but each operator runs in what `first` gives it, as soon as it comes by.
+  /// As record(true), but each operator runs in the precision that `first` gives it.
   void record_under(detail::first_plan first) {
     auto shared = std::make_shared<const detail::first_plan>(std::move(first));
     start_recording(true);
-    first_ = std::move(shared);
+    first_plan_ = std::move(shared);
   }
-  /// Of any thread. Regions hold on to what they run by.
+  /// Returns: whether any thread has a region open. An open region holds a reference to what it runs by.
   bool has_open_region() const {
     const auto in_use = [](const detail::segment& s) { return s.code.use_count() > 1; };
     return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use);
   }
   bool is_recording() const { return recording_ != nullptr; }
-  /// While recording: whether a region of `segment` was entered and not left by an exception.
-  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_whole(segment); }
-  /// Whether the last recording was under a plan that may have changed what was recorded.
+  /// While recording: returns whether a region of `segment` was entered and left without an exception.
+  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_ended(segment); }
+  /// Returns: whether the last recording was under a plan that may have changed what was recorded.
   bool is_unsure() const { return unsure_; }
   bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
   /// The operators of all recorded segments in the order of their calls.
   const op_graph& graph() const { return graph_; }
 
-  /// A plan with plan::runs_autocast() is run by LibTorch's own autocast: its regions are that autocast and nothing of
-  /// comp's. Throws: `plan_error` for a plan that does not fit the graph, or asks for TF32 on a CPU or for FP8, or is
-  /// autocast's and has no low precision or two; `error` while recording.
+  /// Has regions run by `chosen` from now on. LibTorch's own autocast runs a plan with plan::runs_autocast(), and
+  /// nothing of comp's is then in between.
+  /// Throws: `plan_error` for a plan that does not fit the graph, that asks for TF32 on a CPU or for FP8, or that is
+  /// autocast's without exactly one low precision; `error` while recording.
   void set_plan(const plan& chosen) {
     require<error>(recording_ == nullptr,
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
@@ -129,86 +132,87 @@ class program {
     compile();
   }
   const plan& current_plan() const { return plan_; }
-  /// Whether regions lower operators, by the plan or by LibTorch's autocast.
+  /// Returns: whether regions lower operators, by the plan or by LibTorch's autocast.
   bool lowers() const { return autocast_plan_ != nullptr || plan_.count_low() > 0; }
-  /// What operators get that were not recorded: of a plan file that has more of them.
-  void set_unrecorded(detail::named_choice chosen) { elsewhere_ = std::move(chosen); }
+  /// Sets what chooses the precision of operators that were not recorded, for a plan file that has more operators.
+  void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
-  /// A training step is over: times of operators are added up by steps.
+  /// Ends a training step: times of operators are added up by steps.
   void end_step() { profiler_.end_of_step(); }
 
   /// While on, operators are timed; results stay the same. Turning it on forgets earlier times.
   void profile(bool on) { profiler_.turn(on); }
-  /// Seconds of each operator in one step (up to end_step()), casts left out: medians of the steps run while
-  /// profiling was on.
+  /// Returns: the seconds of each operator in one step (up to end_step()), without casts: medians of the steps that ran
+  /// while profiling was on.
   std::vector<op_time> times() const { return profiler_.times(graph_.size()); }
 
-  /// While not null, each choosable operator is also run in a low precision and compared, the first time it comes by.
-  /// Requires: the plan is all FP32.
+  /// While `with` is not null, each choosable operator also runs in a low precision and is compared, when it runs for
+  /// the first time. Requires: the plan is all FP32.
   void compare(detail::operator_errors* with) {
     require_no_open_region();
     errors_ = with;
   }
 
-  /// While not null, regions run under LibTorch's autocast to `low`, and `to` gets what it gives each choosable
-  /// operator. Requires: the plan is all FP32, `to` has its size.
+  /// While `to` is not null, regions run under LibTorch's autocast to `low`, and `to` gets what that gives each
+  /// choosable operator. Requires: the plan is all FP32, `to` has its size.
   void watch_autocast(plan* to, precision low = precision::fp32) {
     require_no_open_region();
     autocast_plan_ = to;
     autocast_low_ = low;
   }
 
-  /// What differed between forwards and the recorded sequence, since record(true) or clear_problems().
+  /// Returns: how forwards differed from the recorded sequence, since record(true) or clear_problems().
   program_problems problems() const { return problems_.get(); }
   void clear_problems() { problems_.clear(); }
 
   const program_settings& settings() const { return settings_; }
-  /// The device is that of the recording.
+  /// Sets all but the device, which stays that of the recording.
   void set_settings(program_settings chosen) {
     require_no_open_region();
     chosen.device = settings_.device;
     settings_ = chosen;
     if (recorded()) compile();
   }
-  /// Memory of the kept low-precision copies [bytes].
+  /// Returns: the bytes of the low copies of weights that are kept.
   std::int64_t kept_bytes() const { return weights_.bytes(); }
 
  private:
-  std::unique_ptr<detail::session> by_autocast(at::ScalarType low) const {
+  std::unique_ptr<detail::session> make_autocast(at::ScalarType low) const {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
   precision precision_of(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
-    return elsewhere_ ? elsewhere_(layer, kind) : precisions_.usual(layer, kind);
+    return choose_unrecorded_ ? choose_unrecorded_(layer, kind) : precisions_.usual(layer, kind);
   }
 
-  std::unique_ptr<detail::session> session_of(std::string_view segment) {
-    if (recording_ != nullptr) return recording_session_of(segment);
+  std::unique_ptr<detail::session> make_session(std::string_view segment) {
+    if (recording_ != nullptr) return make_recording_session(segment);
     const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
-    if (plan_.runs_autocast()) return by_autocast(detail::scalar_type(autocast_precision(plan_)));
+    if (plan_.runs_autocast()) return make_autocast(detail::scalar_type(autocast_precision(plan_)));
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
     const detail::executor_context context{&graph_,        &settings_,    &weights_, &problems_, at->name, errors_,
-                                           autocast_plan_, autocast_low_, keeps,     &names_,    &unknown_};
+                                           autocast_plan_, autocast_low_, keeps,     &names_,    &by_name_};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
-  std::unique_ptr<detail::session> recording_session_of(std::string_view segment) {
+  std::unique_ptr<detail::session> make_recording_session(std::string_view segment) {
     recording_->require_same_thread(segment);
     const auto device = settings_.device.type();
     const bool again = recording_->has(segment);
     const std::string name{segment};
-    if (first_ != nullptr)
-      return std::make_unique<detail::first_forward>(again ? recording_->again(segment) : recording_, name, device,
-                                                     !settings_.protect_blocks, first_);
+    if (first_plan_ != nullptr)
+      return std::make_unique<detail::first_forward>(again ? recording_->copy_to_repeat(segment) : recording_, name,
+                                                     device, !settings_.protect_blocks, first_plan_);
     if (again) return std::make_unique<detail::passing_session>(device);
     return std::make_unique<detail::recording_session>(recording_, name, device, !settings_.protect_blocks);
   }
 
-  /// Kept memory of weights is written in each region: what another thread still reads must not be.
+  /// Notes whether several threads enter. Kept memory of weights is written in each region, also while another thread
+  /// still reads it, so with several threads none is used.
   void note_thread() {
     std::thread::id none{};
     const auto me = std::this_thread::get_id();
@@ -225,9 +229,9 @@ class program {
   void start_recording(bool under_plan) {
     require_no_open_region();
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
-    first_.reset();
+    first_plan_.reset();
     precisions_.clear();
-    elsewhere_ = {};
+    choose_unrecorded_ = {};
     graph_ = {};
     plan_ = {};
     segments_.clear();
@@ -241,7 +245,7 @@ class program {
     detail::recorded all = recording_->finish();
     unsure_ = recording_->is_unsure();
     recording_.reset();
-    first_.reset();
+    first_plan_.reset();
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
@@ -278,21 +282,21 @@ class program {
 
   program_settings settings_;
   detail::parameter_names names_;
-  const detail::named_choice unknown_ = [this](const auto& name, const auto& kind) { return precision_of(name, kind); };
-  detail::named_choice elsewhere_ = {};  // of operators that were not recorded
+  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind) { return precision_of(name, kind); };
+  detail::named_choice choose_unrecorded_ = {};  // chooses for operators that were not recorded
   detail::script_executors scripts_;
   std::shared_ptr<detail::recording> recording_;
-  std::shared_ptr<const detail::first_plan> first_;  // null: recordings run in FP32
+  std::shared_ptr<const detail::first_plan> first_plan_;  // null: recordings run in FP32
   bool unsure_ = false;
-  std::atomic<std::thread::id> thread_ = {};  // that entered first
+  std::atomic<std::thread::id> thread_ = {};  // the thread that entered first
   std::atomic<bool> several_threads_ = false;
   op_graph graph_;
   plan plan_;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
-  std::vector<std::string> layers_;      // names of graph_'s operators (layer_names)
-  detail::named_precisions precisions_;  // of the recorded operators, in the plan
-  detail::known_composites composites_;  // in evaluation
+  std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)
+  detail::named_precisions precisions_;  // of the recorded operators in the plan
+  detail::known_composites composites_;  // for evaluation
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records the operators of a forward: what core calls an op_graph, and what the executor must know beside it.
-// Tensors are told apart by their identity and their count of in-place writes; memory is not kept alive for it.
-// Operators inside a torch::autograd::Function are seen one by one, its backward is not: they stay in FP32, and so do
-// the tensors that it gets.
+// Records the operators of a forward: core's op_graph, and what the executor must know beside it. Tensors are told
+// apart by their identity and their count of in-place writes; their memory is not kept alive. Operators inside a
+// torch::autograd::Function are seen one by one, but its backward is not. So these stay in FP32, and so do the tensors
+// that the Function gets.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -29,9 +29,9 @@
 
 namespace comp::libtorch::detail {
 
-/// What the plan has to say of an operator.
+/// What a plan does with an operator.
 enum class op_role : std::uint8_t {
-  choosable,  // its inputs are cast to what the plan gives it
+  choosable,  // its inputs are cast to the precision that the plan gives it
   fp32,       // cannot run low: low inputs are cast back
   writes,     // takes what it gets; where it cannot promote, inputs follow the tensor that it writes
   as_is       // takes what it gets
@@ -40,10 +40,10 @@ enum class op_role : std::uint8_t {
 /// An input that a plan may cast.
 struct recorded_input {
   std::uint16_t argument = 0;
-  std::int16_t element = -1;    // in a list of tensors
+  std::int16_t element = -1;    // its place in a list of tensors; -1: it is in none
   bool affine = false;          // weight or bias of a norm
-  std::uint32_t value = 0;      // equal: the same tensor, not written in between
-  std::int32_t parameter = -1;  // counts the parameters of the recording
+  std::uint32_t value = 0;      // inputs with the same number are one tensor, not written in between
+  std::int32_t parameter = -1;  // its number among the parameters of the recording; -1: it is none
 };
 
 struct recorded_op {
@@ -51,19 +51,19 @@ struct recorded_op {
   op_role role = op_role::as_is;
   bool without_grad = false;
   bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
-  bool shares = false;         // a view whose storage is written under one name and read under another
+  bool shares = false;         // a view whose storage is written through one tensor and read through another
   std::size_t segment = 0;
   std::vector<recorded_input> inputs = {};
-  const c10::TensorImpl* parameter = nullptr;  // the first parameter that it reads, which tells where it is called
+  const c10::TensorImpl* parameter = nullptr;  // the first that it reads, which tells the module that calls it
   std::uint16_t parameter_argument = 0;
   std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
-  std::vector<std::uint32_t> outputs = {};  // values
+  std::vector<std::uint32_t> outputs = {};  // the values that it makes
 };
 
-/// What a forward called: an operator, or the beginning of a composite that is opened, or (neither) the end of the
-/// composite that began last.
+/// What a forward called: an operator, or a composite that is opened; where it has neither, the composite that began
+/// last ends.
 struct recorded_call {
-  std::optional<std::uint32_t> index = {};  // of an operator in the graph
+  std::optional<std::uint32_t> index = {};  // the operator's, in the graph
   std::optional<c10::OperatorHandle> composite = {};
   bool uniform = false;  // the composite takes tensors of one format only
 };
@@ -81,12 +81,12 @@ class recorder {
     op_names::named named;
     std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> read = {};  // tensors and their values
     std::vector<at::IValue> arguments = {};
-    bool lowers = false;  // a plan runs it, or what it reads comes from such: its low results are FP32 by rights
+    bool lowers = false;  // by a plan, itself or something that it reads: low results count as FP32
   };
 
-  /// `author`: of the block that the operator stands in.
-  call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
-              author_choice author) {
+  /// Notes an operator that is about to run. `author`: the choice of the block in which it stands.
+  call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
+                  author_choice author) {
     const op_traits& known = traits(op);
     const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
@@ -110,8 +110,8 @@ class recorder {
     return current;
   }
 
-  /// The operator has run and its results are on top of the stack.
-  void after(call current, const torch::jit::Stack& stack) {
+  /// Records an operator that has run; its results are on top of the stack.
+  void end_call(call current, const torch::jit::Stack& stack) {
     const op_traits& known = traits(current.op.op);
     const auto index = static_cast<std::int32_t>(ops_.size());
     at::Tensor first;
@@ -137,13 +137,13 @@ class recorder {
     infos_.push_back(std::move(current.info));
   }
 
-  /// Whoever reads `copy` reads `source`, in another format.
-  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+  /// From now on whoever reads `copy`, which is `source` in another format, counts as a reader of `source`.
+  void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     origin same = find(source);
     same.keep = address_of(copy);
     same.lowered = false;
     origins_.insert_or_assign(copy.unsafeGetTensorImpl(), std::move(same));
-    names_.stands_for(copy, source);
+    names_.add_copy(copy, source);
   }
 
   /// Looks for results of a torch::autograd::Function that no operator has read.
@@ -157,8 +157,9 @@ class recorder {
   const std::vector<recorded_op>& ops() const { return ops_; }
   const std::vector<op_info>& infos() const { return infos_; }
   op_names& names() { return names_; }
-  /// True where a model converted a tensor to a low format, or made one in it, while a plan ran: by itself, or
-  /// following what the plan made low; then it is not sure that a recording in FP32 would have been the same.
+  /// Returns: true where the model converted a tensor to a low format, or made one in it, while a plan ran. It may have
+  /// done so by itself or because the plan had made another tensor low. So it is not sure that a recording in FP32
+  /// would have been the same.
   bool is_unsure() const { return unsure_; }
 
  private:
@@ -168,8 +169,9 @@ class recorder {
     std::uint32_t value = 0;
     std::int32_t parameter = -1;
     bool without_grad = false;  // made while gradients were off
-    bool lowered = false;       // by a plan that ran while recording: FP32 by rights
+    bool lowered = false;       // by a plan that ran while recording: it counts as FP32
   };
+  /// The operator that wrote a storage last.
   struct writer {
     c10::weak_intrusive_ptr<c10::StorageImpl> keep;
     std::int32_t op = -1;
@@ -268,9 +270,9 @@ class recorder {
     }
   }
 
-  /// A tensor made without gradients, or by nothing that was seen, that has a node now came out of a
-  /// torch::autograd::Function. What went into that is read by code that is not seen, too. One without elements is how
-  /// torch.utils.checkpoint keeps its inputs.
+  /// Looks whether `tensor` came out of a torch::autograd::Function: it has a node now, but was made while gradients
+  /// were off or by no operator that was seen. Code that is not seen also reads what went into the Function, so that is
+  /// handed on in FP32. A tensor without elements does not count: torch.utils.checkpoint keeps its inputs by one.
   void look_for_function(const at::Tensor& tensor, const origin& from) {
     const torch::autograd::Node* node = torch::autograd::impl::grad_fn_unsafe(tensor);
     if (node == nullptr || tensor.numel() == 0 || (!from.without_grad && from.producer >= 0)) return;
@@ -282,7 +284,7 @@ class recorder {
     for (std::size_t i = made_by; keep_fp32(i, ops_[made_by].segment) && i > 0; --i) continue;
     for (std::size_t i = made_by + 1; i < ops_.size() && keep_fp32(i, ops_[made_by].segment); ++i) continue;
   }
-  /// Returns: whether operator `i` belongs to a Function.
+  /// Keeps operator `i` in FP32 if it belongs to the Function. Returns: whether it does.
   bool keep_fp32(std::size_t i, std::size_t segment) {
     recorded_op& op = ops_[i];
     if (!op.without_grad || op.segment != segment) return false;
@@ -304,7 +306,7 @@ class recorder {
   op_names names_;
   std::unordered_map<const c10::TensorImpl*, origin> origins_;
   std::unordered_map<const c10::StorageImpl*, writer> writers_;
-  // By address, and never dereferenced: what is there after the first has gone hands on FP32 for nothing, no more.
+  // By address, never dereferenced. A new node at an old address makes an operator hand on FP32 without need, no more.
   std::unordered_map<const torch::autograd::Node*, std::size_t> makers_;
   std::unordered_map<const c10::StorageImpl*, std::vector<std::size_t>> views_;
   std::vector<recorded_op> ops_;

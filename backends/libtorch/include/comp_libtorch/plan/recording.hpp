@@ -28,7 +28,7 @@ struct segment {
   std::shared_ptr<const detail::code> code = {};
 };
 
-/// What a recording gives.
+/// What was recorded.
 struct recorded {
   std::vector<op_info> infos = {};
   std::vector<recorded_op> ops = {};
@@ -40,13 +40,14 @@ class recording {
   recording(const parameter_names& parameters, at::DeviceType device, bool under_plan)
       : recorder_{parameters, device, under_plan} {}
 
-  /// One that knows all that was seen, to run segment `name` again with: nothing of it is to be kept.
-  std::shared_ptr<recording> again(std::string_view name) const {
+  /// Returns: a copy that knows all that was seen, and gives names and numbers as at the beginning of segment `name`.
+  /// That segment is run again with it, and nothing of the copy is kept.
+  std::shared_ptr<recording> copy_to_repeat(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     auto copy = std::make_shared<recording>(recorder_);
     const auto at = std::ranges::find_if(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
-    copy->recorder_.names().forget_since(at->names_before);
-    copy->number_ = at->first_number;
+    copy->recorder_.names().set_counts(at->names_before);
+    copy->next_number_ = at->first_number;
     return copy;
   }
   explicit recording(const recorder& before) : recorder_{before} {}
@@ -55,12 +56,12 @@ class recording {
     const std::lock_guard only_one{mutex_};
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
   }
-  /// It was entered and left, not by an exception.
-  bool has_whole(std::string_view name) const {
+  /// Returns: whether the segment was entered, and left without an exception.
+  bool has_ended(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
   }
-  /// Throws: `error` on another thread than that of a segment which is open.
+  /// Throws: `error` where another thread has a segment open.
   void require_same_thread(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     require<error>(
@@ -73,15 +74,15 @@ class recording {
     const std::lock_guard only_one{mutex_};
     thread_ = std::this_thread::get_id();
     ++open_;
-    segments_.push_back({std::move(name), recorder_.names().given(), number_});
+    segments_.push_back({std::move(name), recorder_.names().name_counts(), next_number_});
     return segments_.size() - 1;
   }
-  /// Of the next operator, in the graph to be.
-  std::size_t number() const {
+  /// Returns: the number that the next operator will have in the graph.
+  std::size_t next_number() const {
     const std::lock_guard only_one{mutex_};
-    return number_;
+    return next_number_;
   }
-  /// It is not known to be as a recording in FP32 would be.
+  /// Returns: whether a recording in FP32 might differ from this one.
   bool is_unsure() const {
     const std::lock_guard only_one{mutex_};
     return unsure_ || recorder_.is_unsure();
@@ -90,27 +91,27 @@ class recording {
     const std::lock_guard only_one{mutex_};
     unsure_ = true;
   }
-  recorder::call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number,
-                        author_choice author) {
+  recorder::call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number,
+                            author_choice author) {
     const std::lock_guard only_one{mutex_};
-    return recorder_.before(op, stack, number, author);
+    return recorder_.begin_call(op, stack, number, author);
   }
-  void after(recorder::call now, const torch::jit::Stack& stack) {
+  void end_call(recorder::call now, const torch::jit::Stack& stack) {
     const std::lock_guard only_one{mutex_};
     const std::size_t number = now.op.segment;
     segments_[number].calls.push_back({.index = static_cast<std::uint32_t>(recorder_.ops().size())});
-    recorder_.after(std::move(now), stack);
-    ++number_;
+    recorder_.end_call(std::move(now), stack);
+    ++next_number_;
   }
-  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+  void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     const std::lock_guard only_one{mutex_};
-    recorder_.stands_for(copy, source);
+    recorder_.add_copy(copy, source);
   }
   bool is_of_parameters(const at::Tensor& tensor) {
     const std::lock_guard only_one{mutex_};
     return recorder_.names().is_of_parameters(tensor);
   }
-  /// The operators up to close() are those that the composite of `call` is made of.
+  /// Notes a composite. The operators up to close() are those inside it.
   void open(recorded_call call, std::size_t number) {
     const std::lock_guard only_one{mutex_};
     segments_[number].calls.push_back(std::move(call));
@@ -119,19 +120,20 @@ class recording {
     const std::lock_guard only_one{mutex_};
     segments_[number].calls.emplace_back();
   }
-  /// A segment that an exception ended is as if it had not been entered.
+  /// Ends a segment. One that an exception ended is as if it had not been entered.
   void end(std::size_t number, bool abandoned) {
     const std::lock_guard only_one{mutex_};
     --open_;
     if (abandoned) {
-      recorder_.names().forget_since(segments_[number].names_before);
-      number_ = segments_[number].first_number;
+      recorder_.names().set_counts(segments_[number].names_before);
+      next_number_ = segments_[number].first_number;
     }
     segments_[number].abandoned = abandoned;
     segments_[number].is_open = false;
     recorder_.end_of_segment();
   }
 
+  /// Returns: the segments that were not abandoned, with their operators numbered without gaps.
   recorded finish() {
     const std::lock_guard only_one{mutex_};
     recorded all;
@@ -173,10 +175,10 @@ class recording {
   mutable std::mutex mutex_;
   recorder recorder_;
   std::vector<entry> segments_;
-  std::size_t number_ = 0;
+  std::size_t next_number_ = 0;
   bool unsure_ = false;
   std::size_t open_ = 0;
-  std::thread::id thread_ = {};  // of the open segments
+  std::thread::id thread_ = {};  // the thread of the open segments
 };
 
 /// A region whose operators are recorded, in FP32.
@@ -190,16 +192,16 @@ class recording_session : public session {
     require_no_backward();
     const author_choice author = block();
     if (has_products(op, stack, device())) return record_opened(op, keys, stack);
-    recorder::call now = recording_->before(op, stack, segment_, author);
+    recorder::call now = recording_->begin_call(op, stack, segment_, author);
     run(now, stack);
-    recording_->after(std::move(now), stack);
+    recording_->end_call(std::move(now), stack);
   }
   void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
 
  protected:
   virtual void run(const recorder::call& now, torch::jit::Stack& stack) { now.op.op.callBoxed(stack); }
 
-  /// `op` is a composite: its operators come one by one.
+  /// Records the operators inside the composite `op`, one by one.
   void record_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     recording_->open({.composite = op, .uniform = needs_one_format(op, stack, device())}, segment_);
     const auto close = c10::make_scope_exit([&] { recording_->close(segment_); });
@@ -210,7 +212,7 @@ class recording_session : public session {
   std::size_t segment_;
 };
 
-/// A later region of a segment that is being recorded: FP32, nothing is recorded.
+/// A region of a segment that is recorded already: it runs in FP32, and nothing is recorded.
 class passing_session final : public session {
  public:
   using session::session;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TorchScript module, traced or scripted, where a torch::nn::Module is asked for: the same parameters, buffers and
-// parts by the same names, and the same mode. And its operators one by one: TorchScript's executor watches a module's
-// first forwards, and from then on runs fused operators and derivatives of its own, which no plan knows.
+// Takes a TorchScript module, traced or scripted, where a torch::nn::Module is asked for: with the same parameters,
+// buffers and parts under the same names, and with the same mode. Also here: how its operators come one by one.
+// TorchScript's executor watches a module's first forwards, and from then on runs fused operators and derivatives of
+// its own, which no plan knows.
 #pragma once
 
 #include <torch/csrc/jit/api/function_impl.h>
@@ -35,7 +36,8 @@ class scripted final : public torch::nn::Module {
   torch::jit::Module script_;
 };
 
-/// What TorchScript made of modules where no region was open. While one is, it makes nothing (region.hpp).
+/// The optimized code that TorchScript made of modules while no region was open. While one is open, TorchScript makes
+/// none (region.hpp).
 class script_executors {
  public:
   void add(const torch::nn::Module& module) {
@@ -47,7 +49,7 @@ class script_executors {
     }
   }
 
-  /// Opens a region of `listens` without it. Throws: `error` while LibTorch's autocast is on.
+  /// Opens a region of `listens` and forgets that code before. Throws: `error` while LibTorch's autocast is on.
   region open(std::unique_ptr<session> listens) {
     try {
       listens->require_no_autocast();

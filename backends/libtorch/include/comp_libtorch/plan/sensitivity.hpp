@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lowering each operator alone does to its output and to the gradients that it makes: while a step runs in FP32,
-// each choosable operator is run twice more from the same inputs and the same random numbers, in FP32 and in the low
-// precision, forward and backward. Costs three to five steps.
-// Errors are 2-norms relative to FP32's, over all outputs, and over the gradients of all inputs. The gradient of the
-// outputs is drawn, and scaled so that FP16 holds it and what is made of it, as a loss scale is there to do.
-// Not here: the step (trainer.hpp), what such an error does to the loss (the search tries).
+// Measures what lowering each operator alone does to its output and to the gradients that it makes. While a step runs
+// in FP32, each choosable operator is run twice more from the same inputs and the same random numbers, in FP32 and in
+// the low precision, forward and backward. This costs three to five steps.
+// An error is a 2-norm relative to FP32's, over all outputs or over the gradients of all inputs. The gradient of the
+// outputs is drawn at random, and scaled so that FP16 holds it and what is made of it, as a loss scale does.
+// Not here: the step (trainer.hpp), what such an error does to the loss (the search tries that).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -40,7 +40,7 @@ class operator_errors {
   operator_errors(std::size_t operators, precision low, at::Device device)
       : errors_(operators), compared_(operators), low_{low}, device_{device} {}
 
-  /// Runs `op` as it is, and what is compared beside it; the first time that operator `index` comes by.
+  /// Runs `op` as it is. When operator `index` runs for the first time, it is compared, too.
   void run(const c10::OperatorHandle& op, std::uint32_t index, torch::jit::Stack& stack) {
     if (compared_[index]) return op.callBoxed(stack);
     compared_[index] = true;
@@ -53,30 +53,30 @@ class operator_errors {
     const auto before = generator_states::save(device_, own);
     op.callBoxed(stack);
     const auto after = generator_states::save(device_, own);
-    errors_[index] = compared(op, known, arguments, [&] { before.restore(device_, own); });
+    errors_[index] = compare(op, known, arguments, [&] { before.restore(device_, own); });
     after.restore(device_, own);
   }
-  /// Of each operator; 0 where it has not come by, or cannot be lowered.
+  /// Returns: the error of each operator; 0 where it has not run or cannot be lowered.
   const std::vector<op_error>& errors() const { return errors_; }
 
  private:
   struct results {
-    std::vector<at::Tensor> outputs = {}, gradients = {};  // gradients: of what autograd asks them of; may be undefined
+    std::vector<at::Tensor> outputs = {}, gradients = {};  // gradients: of inputs that require one; may be undefined
   };
 
   template <class Rewind>
-  op_error compared(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
-                    Rewind rewind) {
+  op_error compare(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
+                   Rewind rewind) {
     rewind();
     std::vector<at::Tensor> drawn;
-    const results exact = once(op, known, arguments, precision::fp32, drawn);
+    const results exact = run_once(op, known, arguments, precision::fp32, drawn);
     const double scale = low_ == precision::fp16 ? scale_for(exact, drawn) : 1;
     for (at::Tensor& gradient : drawn) {
       if (gradient.defined() && scale != 1) gradient = gradient.mul(scale);
     }
     rewind();
     try {
-      const results low = once(op, known, arguments, low_, drawn);
+      const results low = run_once(op, known, arguments, low_, drawn);
       return {relative_error(low.outputs, exact.outputs), relative_error(low.gradients, exact.gradients, scale)};
     } catch (const c10::OutOfMemoryError&) {
       throw;
@@ -87,9 +87,9 @@ class operator_errors {
     }
   }
 
-  /// `drawn`: the gradients of the outputs, made where there are none yet.
-  results once(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments, precision in,
-               std::vector<at::Tensor>& drawn) {
+  /// Runs `op` in precision `in`. `drawn`: the gradients of the outputs, which are drawn where there are none yet.
+  results run_once(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
+                   precision in, std::vector<at::Tensor>& drawn) {
     const bool differentiates = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
     std::optional<tf32_guard> tf32;
     if (in == precision::tf32) tf32.emplace();
@@ -120,19 +120,20 @@ class operator_errors {
   std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves,
                                     std::vector<at::Tensor>& drawn) {
     drawn.resize(outputs.size());
-    std::vector<at::Tensor> roots, of_roots;
+    std::vector<at::Tensor> roots, root_gradients;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const at::Tensor& y = outputs[i];
       if (!y.requires_grad() || y.layout() != at::kStrided) continue;
       if (!drawn[i].defined()) drawn[i] = random_values(y);
       roots.push_back(y);
-      of_roots.push_back(drawn[i].to(y.scalar_type()));
+      root_gradients.push_back(drawn[i].to(y.scalar_type()));
     }
     if (roots.empty()) return {};
-    return torch::autograd::grad(roots, leaves, of_roots, false, false, true);
+    return torch::autograd::grad(roots, leaves, root_gradients, false, false, true);
   }
 
-  /// Normal ones, of the shape of `y`: the same memory for all, since drawing takes longer than most operators.
+  /// Returns: normal random values of the shape of `y`. All have the same memory, because drawing takes longer than
+  /// most operators.
   at::Tensor random_values(const at::Tensor& y) {
     if (!random_.defined() || random_.numel() < y.numel()) {
       random_ = at::randn({y.numel()}, generator_for(device_, 1), y.options().dtype(at::kFloat).requires_grad(false));
@@ -140,7 +141,7 @@ class operator_errors {
     return random_.narrow(0, 0, y.numel()).view(y.sizes());
   }
 
-  /// A power of two that brings the largest of the drawn gradients and of those made of them to about 2^10.
+  /// Returns: a power of two that brings the largest of the drawn gradients, and of those made of them, to about 2^10.
   static double scale_for(const results& exact, const std::vector<at::Tensor>& drawn) {
     double largest = 0;
     for (const auto* list : {&exact.gradients, &drawn}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choices of the executor: none changes the model, the optimizer or what a plan means.
+// The choices of the executor. None of them changes the model, the optimizer or what a plan means.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,34 +8,34 @@
 
 namespace comp::libtorch {
 
-/// What a forward does whose operator sequence leaves the recorded one.
+/// What happens when a forward's operators differ from the recorded sequence.
 enum class on_mismatch : std::uint8_t {
-  follow,  // goes on where the plan has the operator: by the parameter that it reads, else by what stands beside it. An
-           // operator that was not recorded has its precision of the plan file, else that of most of its kind;
+  follow,  // each operator runs as the recorded one that it is recognised as: by the parameter that it reads, else by
+           // its neighbours. One that was not recorded runs as the plan file says, else as most of its kind, and
            // program::problems() counts it
-  error,   // throws, naming the first operator that differs
-  fp32     // goes on in FP32 to the end of the region; program::problems() counts it
+  error,   // the first operator that differs throws, with its name
+  fp32     // the region goes on in FP32 to its end; program::problems() counts it
 };
 
 /// Where the low-precision copies of parameters come from.
 enum class weight_casts : std::uint8_t {
   cast,  // made on first use in a region and dropped at its end, as autocast does
-  keep   // the memory of a copy lives on; what is in it is written anew on first use in a region
+  keep   // the memory of a copy is kept, and is written anew on first use in a region
 };
 
 /// How step::update() and grad_scaler::step() step LibTorch's own optimizers.
 enum class optimizer_pass : std::uint8_t {
-  stock,  // as they step themselves
+  stock,  // by their own step()
   fused   // in one pass over memory: weights differ in their last bits (fused_optimizer.hpp)
 };
 
-/// What becomes of CPU memory that LibTorch frees; of the whole process, by the program that was made last.
+/// What becomes of CPU memory that LibTorch frees. The program that was made last decides, for the whole process.
 enum class freed_memory : std::uint8_t {
-  kept,     // pages of large blocks stay for the next step's, as long as steps use them (memory.hpp)
+  kept,     // pages of large blocks stay for the next step's blocks, as long as steps use them (memory.hpp)
   returned  // the C library decides
 };
 
-/// Whether the executor's choices (program_settings: weights, images) are measured for this training or as they are
+/// Whether the executor's choices (weights and images of program_settings) are measured for this training or stay as
 /// set.
 enum class executor_choices : std::uint8_t { measured, fixed };
 
@@ -45,11 +45,11 @@ struct program_settings {
   at::Device device = at::kCPU;
   on_mismatch otherwise = on_mismatch::follow;
   weight_casts weights = weight_casts::cast;
-  memory_format images = memory_format::as_is;  // of what convolutions in low precision read
+  memory_format images = memory_format::as_is;  // of what convolutions read in low precision
   freed_memory freed = freed_memory::kept;
-  bool protect_blocks =
-      true;  // what stands in an autocast(enabled = false) or another autocast of the model's own runs
-             // as its author wrote, under every plan; asked for while recording, and in each forward
+  // What stands in an autocast(enabled = false), or in another autocast of the model's own, runs as its author wrote,
+  // under every plan. It is looked for while recording and in each forward.
+  bool protect_blocks = true;
 };
 
 }  // namespace comp::libtorch

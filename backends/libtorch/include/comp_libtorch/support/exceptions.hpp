@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's exceptions as comp's: memory that is not there is a property of a plan, anything else an error with a
-// message of one line (LibTorch's own carry a stack trace).
+// Turns LibTorch's exceptions into comp's. Missing memory gets a type of its own, because it is a property of a plan.
+// Anything else becomes an error with a message of one line; LibTorch's messages carry a stack trace.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -19,14 +19,14 @@ namespace detail {
 
 inline std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
 
-/// The CPU allocator throws a plain c10::Error; its words are all there is to tell by.
+/// The CPU allocator throws a plain c10::Error, so only its words tell that memory is missing.
 inline bool says_out_of_memory(std::string_view text) {
   return text.find("not enough memory") != std::string_view::npos ||
          text.find("can't allocate memory") != std::string_view::npos;
 }
 
-/// Runs `work`, then `last`, also where `work` throws. Returns: what `work` does. Throws: what `last` does, else
-/// `work`.
+/// Runs `work`, then `last`, also where `work` throws. Returns: what `work` returns. Throws: what `last` throws, else
+/// what `work` throws.
 template <class F, class Last>
 std::invoke_result_t<F&> and_always(F&& work, Last last) {
   std::optional<std::invoke_result_t<F&>> result;
@@ -43,7 +43,8 @@ std::invoke_result_t<F&> and_always(F&& work, Last last) {
 
 }  // namespace detail
 
-/// Runs `work`. Throws: `out_of_memory` and `error` for LibTorch's exceptions, everything else as it is.
+/// Runs `work`. Throws: `out_of_memory` or `error` in place of LibTorch's exceptions; other exceptions pass as they
+/// are.
 template <class F>
 decltype(auto) translated(F&& work) {
   try {

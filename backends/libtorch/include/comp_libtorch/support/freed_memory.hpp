@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of CPU memory out of one reserved range of addresses, which keep their pages when they are freed: a training
-// asks for the same sizes in each step, and pages that went back to the system would be faulted in and zeroed anew.
-// Free ranges join with their neighbours, the smallest one that fits is taken. Use from several threads is safe.
+// Keeps the pages of CPU blocks when the blocks are freed. A training asks for the same sizes in each step; pages that
+// went back to the system would be faulted in and zeroed anew. All blocks are in one reserved range of addresses. Free
+// ranges join with their neighbours, and the smallest one that fits is taken. Use from several threads is safe.
 // Not here: who calls release_unused(), so that pages which no step uses any more go back (memory.hpp).
 #pragma once
 
@@ -25,9 +25,10 @@ namespace comp::libtorch::detail {
 class page_keeper {
  public:
   static constexpr std::size_t alignment = 64;        // [bytes], as LibTorch's own blocks have
-  static constexpr std::size_t smallest = 16 * 1024;  // [bytes]: smaller blocks are the C library's
+  static constexpr std::size_t smallest = 16 * 1024;  // [bytes]: smaller blocks are left to the C library
 
-  /// Reserves addresses, no memory, for `bytes` at most; where the system refuses that, allocate() always gives null.
+  /// Reserves addresses, but no memory, for `bytes` at most. Where the system refuses that, allocate() always returns
+  /// null.
   explicit page_keeper(std::size_t bytes) {
     bytes -= bytes % alignment;
     void* range = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -44,7 +45,7 @@ class page_keeper {
     std::free(freed_at_);
   }
 
-  /// Null for small blocks, and where nothing is left in the range. What is in the block is not defined.
+  /// Returns: null for small blocks, and where no free range is large enough. The values in a block are undefined.
   void* allocate(std::size_t bytes) {
     if (bytes < smallest || bytes > static_cast<std::size_t>(end_ - begin_)) return nullptr;
     const std::size_t needed = (bytes + alignment - 1) / alignment * alignment + alignment;
@@ -55,11 +56,11 @@ class page_keeper {
     by_size_.erase(range);
     by_place_.erase(at);
     if (size > needed) add_free(at + needed, size - needed);
-    *reinterpret_cast<std::size_t*>(at) = needed;
+    *reinterpret_cast<std::size_t*>(at) = needed;  // the size of a block stands before it
     return at + alignment;
   }
   bool owns(const void* block) const { return block >= begin_ && block < end_; }
-  /// Of a block that it owns.
+  /// Requires: the keeper owns `block`.
   static std::size_t size_of(const void* block) { return *size_before(block) - alignment; }
 
   void give_back(void* block) {
@@ -82,13 +83,13 @@ class page_keeper {
     add_free(at, size);
   }
 
-  /// A fork copies the lock as it is: held by another thread, it would never be free in the child.
+  /// A fork copies the lock as it is. If another thread held it, it would never be free in the child.
   void before_fork() { mutex_.lock(); }
   void after_fork() { mutex_.unlock(); }
 
-  /// Pages of what is free go back to the system.
+  /// Gives the pages of all free ranges back to the system.
   void release() { release_unused(0); }
-  /// The same, but for those of blocks that were freed in the last `seconds`.
+  /// Does the same, but for pages of blocks that were freed in the last `seconds`.
   void release_unused(std::uint32_t seconds) {
     const std::lock_guard only_one{mutex_};
     const std::uint32_t now = this->now();
@@ -109,16 +110,16 @@ class page_keeper {
     }
     keeps_ = any;
   }
-  /// Whether pages of freed blocks are kept.
+  /// Returns: whether pages of freed blocks are kept.
   bool keeps() const { return keeps_; }
 
  private:
   using places = std::map<std::byte*, std::size_t>;
 
-  static constexpr std::size_t chunk = 256 * 1024;  // [bytes], of which is known when a block in it was freed
+  static constexpr std::size_t chunk = 256 * 1024;  // [bytes]: the unit for which the time of the last free is known
 
   std::size_t chunk_of(const std::byte* at) const { return static_cast<std::size_t>(at - begin_) / chunk; }
-  /// From 1 on.
+  /// Returns: the seconds since the keeper was made, counted from 1 because 0 stands for never.
   std::uint32_t now() const { return static_cast<std::uint32_t>(seconds_now() - began_ + 1); }
   static long seconds_now() {
     timespec now{};
@@ -152,13 +153,13 @@ class page_keeper {
 
   std::mutex mutex_;
   std::byte *begin_ = nullptr, *end_ = nullptr;
-  std::uint32_t* freed_at_ =
-      nullptr;              // of each chunk: the second in which a block in it was freed last; 0: never since
-  std::size_t chunks_ = 0;  // that ever had a block
+  std::uint32_t* freed_at_ = nullptr;  // for each chunk the second in which a block in it was last freed; 0: never, or
+                                       // its pages went back since
+  std::size_t chunks_ = 0;             // chunks up to the last one that ever had a block
   long began_ = seconds_now();
   std::atomic<bool> keeps_ = false;
-  places by_place_;                                       // what is free
-  std::set<std::pair<std::size_t, std::byte*>> by_size_;  // the same
+  places by_place_;                                       // the free ranges: their sizes by their addresses
+  std::set<std::pair<std::size_t, std::byte*>> by_size_;  // the same ranges by size
 };
 
 }  // namespace comp::libtorch::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The random generators of a training, saved and put back: LibTorch's own of the CPU and of the device, and any that
-// the user names. Dropout and shuffles then draw the same numbers again.
+// Saves the random generators of a training and puts them back: LibTorch's own for the CPU and the device, and those
+// that the user names. Dropout and shuffles then draw the same numbers again.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -29,7 +29,7 @@ class generator_states {
 
   const std::vector<at::Tensor>& tensors() const { return states_; }
 
-  /// Throws: `error` when the state was saved of other generators.
+  /// Throws: `error` when the state has another number of generators.
   void restore(c10::Device device, const std::vector<at::Generator>& own = {}) const {
     std::vector<at::Generator> to = all(device, own);
     require<error>(to.size() == states_.size(),
@@ -52,7 +52,7 @@ class generator_states {
   std::vector<at::Tensor> states_;
 };
 
-/// Puts LibTorch's generators back at its end.
+/// Puts LibTorch's generators back when its life ends.
 class generator_guard {
  public:
   explicit generator_guard(c10::Device device) : device_{device}, before_{generator_states::save(device)} {}

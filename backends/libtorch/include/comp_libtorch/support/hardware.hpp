@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the machine is that LibTorch computes on: this CPU, or an NVIDIA GPU by its driver, so that no header of
-// CUDA is needed. Where that is missing, less is known, and nothing fails. And waiting for it.
+// Says what machine LibTorch computes on, and waits for it. The machine is this CPU or an NVIDIA GPU. The driver
+// describes the GPU, so that no header of CUDA is needed. Without a driver less is known, and nothing fails.
 #pragma once
 
 #include <ATen/Context.h>
@@ -19,8 +19,8 @@ namespace comp::libtorch {
 
 namespace detail {
 
-/// Sets what the driver says of GPU `index`. Source: CUDA Driver API, cuDeviceGetName and cuDeviceGetAttribute (75 and
-/// 76: COMPUTE_CAPABILITY_MAJOR and _MINOR); LibTorch has loaded and initialised the driver by then.
+/// Fills in what the driver says of GPU `index`. Source: CUDA Driver API, cuDeviceGetName and cuDeviceGetAttribute (75
+/// and 76: COMPUTE_CAPABILITY_MAJOR and _MINOR). LibTorch has loaded and initialised the driver by then.
 inline void read_gpu(int index, hardware& to) {
   void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver == nullptr) return;
@@ -54,7 +54,8 @@ inline hardware probe(c10::Device device) {
   return gpu;
 }
 
-/// FP16 is there, however slow: the search finds out and cuts it. BF16 and TF32 need a GPU that has them.
+/// Returns: the precisions that a plan may have. FP16 is one even where it is slow, because the search finds that out
+/// and cuts it. On a GPU, BF16 and TF32 are there only with units for them.
 inline std::vector<precision> supported_precisions(const hardware& machine) {
   if (machine.kind != device_kind::cuda) return {precision::fp32, precision::bf16, precision::fp16};
   std::vector<precision> all{precision::fp32, precision::fp16};

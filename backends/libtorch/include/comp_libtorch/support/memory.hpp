@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The most memory in use during a run. On a device: its caching allocator's own peak. On a CPU: what LibTorch's
-// allocator gave out at once, to any thread, over what the training holds when the run begins. (LibTorch reports CPU
-// memory to its profiler too, but to one thread, and warns on stderr of each block that is older than the profile.) Not
-// seen on a CPU: memory of libraries (oneDNN's scratchpads) and of the user's own containers.
+// Measures the largest memory in use during a run. On a device that is the peak which its caching allocator counts. On
+// a CPU it is what LibTorch's allocator had given out at most, to all threads, counted from what the training holds
+// when the run begins. (LibTorch reports CPU memory to its profiler, too, but to one thread only, and warns on stderr
+// of each block that is older than the profile.) Not seen on a CPU: memory of libraries (oneDNN's scratchpads) and of
+// the user's own containers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,7 +31,7 @@
 
 namespace comp::libtorch {
 
-/// Bytes of the distinct storages behind `tensors`; undefined ones count nothing.
+/// Returns: the bytes of the distinct storages behind `tensors`; undefined ones count nothing.
 inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
   std::unordered_set<const void*> storages;
   std::int64_t bytes = 0;
@@ -43,17 +44,18 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
 
 namespace detail {
 
-/// LibTorch's own CPU allocator, counting, with blocks whose pages are kept before it. Installed once per process and
-/// never taken away, because tensors outlive everything. While pages are kept, a thread looks once a second for those
-/// that no step uses any more.
+/// LibTorch's own CPU allocator, with a count of its bytes and a keeper of large blocks before it. It is installed once
+/// per process and never taken away, because tensors outlive everything. While pages are kept, a thread looks once a
+/// second for those that no step uses any more.
 class counting_allocator final : public c10::Allocator {
  public:
-  /// Null where the process has an allocator of its own: its blocks cannot be measured.
+  /// Returns: the allocator, which the first call installs; null where the process has one of its own, whose blocks
+  /// cannot be measured.
   static counting_allocator* installed() {
     static counting_allocator* const one = install();
     return one;
   }
-  /// Null where none was installed before.
+  /// Returns: null where none was installed before.
   static counting_allocator* if_installed() { return ours_; }
 
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -79,8 +81,8 @@ class counting_allocator final : public c10::Allocator {
  private:
   explicit counting_allocator(c10::Allocator& below) : below_{below}, pages_{half_of_memory()} {}
 
-  /// Of the machine, or of what this process may have or address where that is limited. None where the system counts
-  /// reserved addresses as memory (overcommitting is off).
+  /// Returns: half of the machine's memory [bytes], or of what this process may have or address where that is less; 0
+  /// where the system counts reserved addresses as memory (overcommitting is off).
   static std::size_t half_of_memory() {
     int overcommits = 0;
     std::ifstream{"/proc/sys/vm/overcommit_memory"} >> overcommits;
@@ -93,8 +95,8 @@ class counting_allocator final : public c10::Allocator {
     return std::min(all, control_group_limit()) / 2;
   }
 
-  /// Of a container's memory; "max", or no such file, is none. Nested groups have their own limits: those above this
-  /// process's are not seen from within a container.
+  /// Returns: the memory limit of the container; the largest number where there is none ("max", or no such file). A
+  /// process in a container does not see the limits of the groups above its own.
   static std::size_t control_group_limit() {
     std::size_t least = std::numeric_limits<std::size_t>::max();
     for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
@@ -127,7 +129,7 @@ class counting_allocator final : public c10::Allocator {
       all.below_.raw_deleter()(block);
     }
   }
-  /// Starts the thread that gives back what was not used for a while; it ends where nothing is kept.
+  /// Starts the thread that gives pages back when no block has used them for a while. It ends when nothing is kept.
   void watch() {
     if (watched_.exchange(true)) return;
     sigset_t all{}, before{};
@@ -138,6 +140,7 @@ class counting_allocator final : public c10::Allocator {
         do {
           std::this_thread::sleep_for(std::chrono::seconds{1});
           pages_.release_unused(unused_seconds);
+          // a block that is freed before watched_ is false starts no thread, so this one then looks once more
           if (!pages_.keeps()) watched_ = false;
         } while (watched_ || (pages_.keeps() && !watched_.exchange(true)));
       }}.detach();
@@ -165,20 +168,20 @@ class counting_allocator final : public c10::Allocator {
 
 }  // namespace detail
 
-/// What LibTorch's CPU memory of the process does from now on: large blocks keep their pages when they are freed, for 5
-/// seconds and up to half of the machine's memory, or these go back to the system. Nothing where a program has set its
-/// own allocator. Where it was never on, LibTorch's allocator stays as it is.
+/// Sets what becomes of the CPU memory that LibTorch frees from now on, in the whole process. On: large blocks keep
+/// their pages, for 5 seconds and up to half of the machine's memory. Off: their pages go back to the system. Nothing
+/// changes where a program has set its own allocator. Where it was never on, LibTorch's allocator stays as it is.
 inline void keep_freed_memory(bool on) {
   using detail::counting_allocator;
   if (auto* cpu = on ? counting_allocator::installed() : counting_allocator::if_installed()) cpu->keep(on);
 }
-/// Hands pages of kept memory that nobody uses back to the system.
+/// Gives the kept pages that no block uses back to the system.
 inline void release_freed_memory() {
   if (auto* cpu = detail::counting_allocator::if_installed()) cpu->release();
 }
 
-/// Measures from its construction on: one run. There is one peak per device: of two meters at a time the older one sees
-/// what happened since the younger one was made.
+/// Measures one run, from the meter's construction on. A device has one peak only: of two meters at a time, the older
+/// one sees what happened since the younger one was made.
 class memory_meter {
  public:
   /// `held`: what the training keeps from step to step [bytes]; on a CPU the peak is counted from there.
@@ -193,7 +196,7 @@ class memory_meter {
     }
   }
 
-  /// Bytes; 0 where the device does not say.
+  /// Returns: bytes; 0 where the device does not tell.
   std::int64_t peak() const {
     if (device_.is_cpu()) {
       const auto* cpu = detail::counting_allocator::installed();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights moved in their last bits, in place: a training from there differs from the one that was as two trainings
+// Moves weights in their last bits, in place. A training from there differs from the original one as two trainings
 // differ whose operators round in another order.
 // Not here: putting the weights back (training_state.hpp).
 #pragma once
@@ -19,7 +19,7 @@ namespace comp::libtorch {
 
 namespace detail {
 
-/// A generator of its own for `device`: LibTorch's default one draws on as before.
+/// Returns: a generator of its own for `device`, so that LibTorch's default one draws on as before.
 inline at::Generator generator_for(at::Device device, std::uint64_t seed) {
   at::Generator common = at::globalContext().defaultGenerator(device);
   const std::lock_guard only_one{common.mutex()};
@@ -28,7 +28,7 @@ inline at::Generator generator_for(at::Device device, std::uint64_t seed) {
   return own;
 }
 
-/// Half the distance from 1 to the next number; 0 for what has no last place.
+/// Returns: half the distance from 1 to the next number; 0 for a format without a last place.
 inline double half_ulp(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -46,8 +46,9 @@ inline double half_ulp(at::ScalarType type) {
 
 }  // namespace detail
 
-/// Adds to each value a part of itself, drawn evenly between -1.5 and 1.5 times half a unit in the last place of 1, and
-/// rounds: it stays or becomes one of its neighbours. Zeros, and what is not a floating-point number, stay.
+/// Adds to each value a random part of itself, and rounds. The part is drawn evenly between -1.5 and 1.5 times half a
+/// unit in the last place of 1. So the value stays, or becomes one of its neighbours. Zeros, and what is no
+/// floating-point number, stay.
 inline void perturb(const std::vector<at::Tensor>& weights, std::uint64_t seed) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& weight : weights) {

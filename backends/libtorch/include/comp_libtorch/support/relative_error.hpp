@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far tensors are from others, as 2-norms.
+// How far tensors are from others, in 2-norms.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,11 +20,11 @@ namespace comp::libtorch::detail {
 inline at::Tensor dense(const at::Tensor& t) { return t.layout() == at::kStrided ? t : t.to_dense(); }
 inline double norm_of(const at::Tensor& t, double order = 2) {
   const auto value = at::linalg_vector_norm(t, order).item<double>();
-  const bool squares_fit = order != 2 || (value > 1e-12 && std::isfinite(value));  // in FP32
+  const bool squares_fit = order != 2 || (value > 1e-12 && std::isfinite(value));  // FP32 held them
   return squares_fit ? value : at::linalg_vector_norm(t, order, {}, false, at::kDouble).item<double>();
 }
-/// 2-norms of `low` - `scale` * `exact` and of `scale` * `exact`. Nothing where they are not finite, and for what is
-/// large, where ATen is faster.
+/// Returns: the 2-norms of `low` - `scale` * `exact` and of `scale` * `exact`. Nothing where they are not finite, and
+/// for other than small CPU tensors, for which ATen is faster.
 inline std::optional<std::pair<double, double>> small_norms(const at::Tensor& low, const at::Tensor& exact,
                                                             double scale) {
   constexpr std::int64_t small = 1024;
@@ -44,8 +44,8 @@ inline std::optional<std::pair<double, double>> small_norms(const at::Tensor& lo
   return std::pair{std::sqrt(off), std::sqrt(all)};
 }
 
-/// Of `low` from `scale` times `exact`. Returns: infinity where something is not finite; 1 where FP32's are all zero
-/// and the others are not.
+/// Returns: the error of `low` relative to `scale` times `exact`; infinity where something is not finite; 1 where the
+/// exact values are all zero and the others are not.
 inline double relative_error(const std::vector<at::Tensor>& low, const std::vector<at::Tensor>& exact,
                              double scale = 1) {
   const at::NoGradGuard no_grad;

@@ -31,7 +31,7 @@ constexpr at::ScalarType scalar_type(precision p) {
   return at::kFloat;
 }
 
-/// Formats that plans move tensors between. FP64 and complex tensors are the user's own affair.
+/// Returns: true for the formats that plans cast between. FP64 and complex tensors stay as the user has them.
 constexpr bool is_plannable(at::ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
@@ -43,7 +43,7 @@ inline bool is_eligible(const at::Tensor& tensor, at::DeviceType device) {
   return tensor.defined() && is_eligible(*tensor.unsafeGetTensorImpl(), device);
 }
 
-/// Counts in-place writes. Inference tensors do not count theirs.
+/// Returns: how often the tensor was written in place; 0 for inference tensors, which do not count it.
 inline std::uint32_t version(at::TensorImpl& tensor) {
   return tensor.is_inference() ? 0 : tensor.version_counter().current_version();
 }

@@ -24,8 +24,8 @@
 namespace comp::libtorch {
 
 // clang-format off
-/// Gives the batches of an endless training, epoch by epoch. After seek(p) it gives again what it gave after position()
-/// was p, bit for bit: that is what makes candidates comparable.
+/// Gives the batches of an endless training, epoch by epoch. After seek(p) it gives the batches that it gave after
+/// position() was p, bit for bit: this makes candidates comparable.
 template <class S>
 concept BatchSource =
     (requires(S& s) { { s.next() } -> std::same_as<std::optional<typename S::batch_type>>; }
@@ -42,11 +42,11 @@ struct batch_options {
   std::int64_t batch = 64;  // [examples]
   bool shuffle = true;      // anew in each epoch
   std::uint64_t seed = 0;
-  bool keep_last = false;  // true: also a last batch that is not full; its operators have other sizes
+  bool keep_last = false;  // true: a last batch that is not full is given, too; its operators have other sizes
 };
 
-/// Example `i` of `n` in an order that depends on seed and epoch alone; `gather` makes a batch of some of them. What
-/// `gather` draws (augmentation) it draws from the generator it is given, which depends on seed, epoch and batch.
+/// Gives n examples in an order that depends on seed and epoch alone; `gather` makes a batch of some of them. What
+/// `gather` draws (augmentation) it draws from the generator that it is given, which depends on seed, epoch and batch.
 template <class Batch>
 class indexed_batches {
  public:
@@ -89,7 +89,8 @@ class indexed_batches {
   }
 
  private:
-  /// splitmix64 of seed, epoch and batch (0: the order). Source: Steele, Lea, Flood 2014.
+  /// Returns: splitmix64 of seed, epoch and batch (batch 0 stands for the epoch's order). Source: Steele, Lea, Flood
+  /// 2014.
   std::uint64_t mixed(std::uint64_t epoch, std::uint64_t batch) const {
     std::uint64_t z = options_.seed;
     for (const std::uint64_t part : {epoch, batch}) {
@@ -118,7 +119,7 @@ class indexed_batches {
   std::uint64_t order_of_ = 0;
 };
 
-/// Changes a batch before it is trained on; draws only from `generator`.
+/// Changes a batch before it is trained on. It may draw from `generator` only.
 using augmentation = std::function<at::Tensor(at::Tensor data, at::Generator& generator)>;
 
 namespace detail {
@@ -127,7 +128,7 @@ inline void require_batch(bool any) {
   require<error>(any, "epoch without a batch (there is nothing to train on): check the data");
 }
 
-/// Of the next epoch after an epoch's end. Throws: `error` where that has none.
+/// Returns: the next batch; after an epoch's end that of the next epoch. Throws: `error` where that has none.
 template <BatchSource Source>
 typename Source::batch_type next_batch(Source& source) {
   std::optional<typename Source::batch_type> batch = source.next();
@@ -136,7 +137,7 @@ typename Source::batch_type next_batch(Source& source) {
   return *std::move(batch);
 }
 
-/// Goes through an epoch.
+/// Goes through an epoch. Returns: its number of batches.
 template <BatchSource Source>
 std::uint64_t count_batches(Source& source) {
   std::uint64_t count = 0;
@@ -145,7 +146,8 @@ std::uint64_t count_batches(Source& source) {
   return count;
 }
 
-/// A hash (FNV-1a) of up to 4096 values spread over a tensor: tells data sets and weights apart, not every bit of them.
+/// Returns: a hash (FNV-1a) of fewer than 8192 values, spread over a tensor. It tells data sets and weights apart, but
+/// does not see every bit of them.
 inline std::uint64_t sampled_hash(const at::Tensor& t) {
   const at::Tensor flat = t.detach().reshape({-1});
   const std::int64_t stride = std::max<std::int64_t>(1, flat.numel() / 4096);
@@ -157,8 +159,8 @@ inline std::uint64_t sampled_hash(const at::Tensor& t) {
 
 }  // namespace detail
 
-/// Batches of data (N, ...) and target (N, ...), gathered on the CPU or on the device where they are, from which they
-/// go to `device`. Throws: `settings_error` when the two differ in N.
+/// Returns: batches of data (N, ...) and target (N, ...). They are gathered on the device of the tensors, and go from
+/// there to `device`. Throws: `settings_error` when the two differ in N.
 inline indexed_batches<torch::data::Example<>> tensor_batches(const at::Tensor& data, const at::Tensor& target,
                                                               batch_options options = {}, augmentation augment = {},
                                                               std::optional<c10::Device> device = {}) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of LibTorch's own Adam, AdamW or SGD in one pass over memory, by ATen's fused kernels: what PyTorch runs for
-// `fused=True`, and LibTorch's C++ classes do not know. State and options are the optimizer's own, so it can be saved,
-// restored and stepped the usual way before and after. The arithmetic is the same, operation by operation, in FP32;
+// Steps LibTorch's own Adam, AdamW or SGD in one pass over memory, by ATen's fused kernels. PyTorch runs them for
+// `fused=True`; LibTorch's C++ classes do not know them. State and options are the optimizer's own, so it can be saved,
+// restored and stepped the usual way before and after. The arithmetic is the same, operation by operation, in FP32. But
 // compilers contract other multiplications and additions, so weights differ in their last bits.
-// On CPUs. Not fused, and stepped the usual way: other optimizers and classes derived from these; sparse or not FP32
-// gradients; gradients, weights and moments that do not lie alike in memory.
+// On CPUs only. These are stepped the usual way: other optimizers and classes derived from those; gradients that are
+// sparse or not FP32; gradients, weights and moments that do not lie alike in memory.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -30,7 +30,8 @@ namespace comp::libtorch {
 
 namespace detail {
 
-/// What the kernels take for granted: they go through memory, not through indices.
+/// Returns: whether two tensors lie alike in memory. The kernels take that for granted: they go through memory, not
+/// through indices.
 inline bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   const auto plain = [](const at::Tensor& t) {
     return t.defined() && t.is_cpu() && t.layout() == at::kStrided && t.scalar_type() == at::kFloat &&
@@ -52,7 +53,7 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
   return static_cast<State&>(*entry);
 }
 
-/// Of the kernel of Adam or AdamW.
+/// Steps all groups by `kernel`, that of Adam or of AdamW.
 template <class State, class Options, class Kernel>
 void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
   for (auto& group : optimizer.param_groups()) {
@@ -76,7 +77,7 @@ void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
         count = at::scalar_tensor(static_cast<double>(counted), at::kFloat);
       }
       all.parameters.push_back(parameter);
-      all.gradients.push_back(parameter.grad().variable_data());  // the kernel counts it as written
+      all.gradients.push_back(parameter.grad().variable_data());  // the kernel would count it as written
       all.first.push_back(state.exp_avg());
       all.second.push_back(state.exp_avg_sq());
       if (options.amsgrad()) all.largest.push_back(state.max_exp_avg_sq());
@@ -92,28 +93,29 @@ void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
 inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
   for (auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
-    fused_lists later, begun;  // a first step writes the momentum, which is not read
+    fused_lists later_steps, first_steps;  // a first step writes the momentum and does not read it
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       bool is_new = false;
       if (options.momentum() != 0) {
         auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter, is_new);
         if (is_new) state.momentum_buffer(at::empty_like(parameter.grad()));
-        (is_new ? begun : later).first.push_back(state.momentum_buffer());
+        (is_new ? first_steps : later_steps).first.push_back(state.momentum_buffer());
       }
-      fused_lists& of = is_new ? begun : later;
-      of.parameters.push_back(parameter.variable_data());  // LibTorch's SGD writes .data(), which no graph counts
+      fused_lists& of = is_new ? first_steps : later_steps;
+      of.parameters.push_back(parameter.variable_data());  // as LibTorch's SGD writes: autograd does not count it
       of.gradients.push_back(parameter.grad().variable_data());
     }
-    for (const fused_lists* of : {&begun, &later}) {  // a weight that is there twice is begun first
+    for (const fused_lists* of : {&first_steps, &later_steps}) {  // first the first steps: a weight may be in both
       if (of->parameters.empty()) continue;
       at::_fused_sgd_(of->parameters, of->gradients, of->first, options.weight_decay(), options.momentum(),
-                      options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &begun);
+                      options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &first_steps);
     }
   }
 }
 
-/// True when every parameter that would be stepped, its gradient and its moments lie alike.
+/// Returns: true where every parameter that would be stepped, its gradient and its moments lie alike. `complete(state,
+/// options)`: whether a state has the moments that the options want.
 template <class State>
 bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&)) {
   for (auto& group : optimizer.param_groups()) {
@@ -135,7 +137,7 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
   return true;
 }
 
-/// The options may have changed since the state was made.
+/// Returns: whether the state has the moments that the options want, which may have changed since it was made.
 template <class Options, class State>
 bool has_moments(const State& state, torch::optim::OptimizerOptions& options) {
   return state.exp_avg().defined() && state.exp_avg_sq().defined() &&
@@ -147,7 +149,7 @@ inline bool has_momentum(const torch::optim::SGDParamState& state, torch::optim:
 
 }  // namespace detail
 
-/// Steps the optimizer, in one pass where it can be.
+/// Steps the optimizer, in one pass where that can be.
 /// Returns: whether it was one pass; false where the optimizer stepped by itself.
 inline bool fused_step(torch::optim::Optimizer& optimizer) {
   using namespace torch::optim;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling for FP16 gradients in a training loop of LibTorch's: comp::scaling::grad_scaler with the calls of
-// PyTorch's torch.amp.GradScaler.
+// Loss scaling for FP16 gradients in a LibTorch training loop: comp::scaling::grad_scaler with the calls of PyTorch's
+// torch.amp.GradScaler.
 //   scaler.scale(loss).backward();
-//   scaler.clip_grad_norm(optimizer, 1.0);  // where wanted: unscales first, so the order cannot be wrong
+//   scaler.clip_grad_norm(optimizer, 1.0);  // if you clip: it unscales first, so the order cannot be wrong
 //   scaler.step(optimizer);                 // unscales if that is not done; skips where a gradient overflowed
 //   scaler.update();                        // once per step, whatever the number of optimizers
-// Any number of optimizers, parameters on any devices. Not here: which plans need it (those with FP16; trainer.hpp does
-// it), the algorithm and its constants (comp/scaling). Source: PyTorch 2.11, torch/amp/grad_scaler.py, as documented.
+// There may be any number of optimizers, and parameters on any devices. Not here: which plans need it (those with FP16;
+// trainer.hpp scales for them), the algorithm and its constants (comp/scaling). Source: PyTorch 2.11,
+// torch/amp/grad_scaler.py, as documented.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -91,7 +92,8 @@ class optimizer_gradients {
     const torch::NoGradGuard no_grad;
     for (auto& [kind, gradients] : by_kind_) at::_foreach_mul_(gradients, factor);
   }
-  /// Of those with a name: looking costs a wait for each.
+  /// Returns: the names of parameters whose gradients are not finite. Without names none is looked at, because each
+  /// look waits for the device.
   std::vector<std::string> not_finite() const {
     std::vector<std::string> names;
     for (const at::Tensor& parameter : parameters_) {
@@ -120,14 +122,15 @@ class grad_scaler {
   grad_scaler(const grad_scaler&) = delete;
   grad_scaler& operator=(const grad_scaler&) = delete;
 
-  /// From now on the parameters whose gradients overflow are named in reports; they are looked for only then.
+  /// From now on reports name the parameters whose gradients overflow. These are looked for only after an overflow.
   void name_parameters(const torch::nn::Module& model, const std::string& prefix = "") {
     auto names = *names_;
     names.add_all(model, prefix);
     names_ = std::make_shared<const detail::parameter_names>(std::move(names));
   }
 
-  /// The loss times the scale, over the number of micro-batches; in at least FP32: the product would overflow FP16.
+  /// Returns: the loss times the scale, over the number of micro-batches. A low loss is scaled in FP32, because the
+  /// product would overflow FP16.
   at::Tensor scale(const at::Tensor& loss) {
     const bool low = loss.scalar_type() == at::kHalf || loss.scalar_type() == at::kBFloat16;
     if (constants().micro_batches == 1 && state().micro_batches == 0) (void)scaler_.count_micro_batch();
@@ -138,23 +141,24 @@ class grad_scaler {
     for (const at::Tensor& loss : losses) scaled.push_back(scale(loss));
     return scaled;
   }
-  /// After the backward of each of several micro-batches. Returns: whether a step is due; true where there is but one.
+  /// Call it after the backward of each micro-batch. Returns: whether a step is due; always true where a step has but
+  /// one.
   bool count_micro_batch() { return constants().micro_batches == 1 || scaler_.count_micro_batch(); }
-  /// The data ended: the micro-batches that there are make a step. Returns: whether there are any.
+  /// Makes a step of the micro-batches so far, when the data ended. Returns: whether there are any.
   bool end_accumulation() { return scaler_.end_accumulation(); }
 
-  /// Divides the gradients of the optimizer's parameters by the scale, and remembers whether one is not finite.
-  /// Throws: `error` for a second call since update(), before scale(), for FP16 gradients, or none at all.
+  /// Divides the gradients of the optimizer's parameters by the scale, and remembers whether one is not finite. Throws:
+  /// `error` for a second call since update(), for one before scale(), for FP16 gradients, and for none at all.
   void unscale_(torch::optim::Optimizer& optimizer) {
     unscaled_.emplace(&optimizer, scaler_.unscale(detail::optimizer_gradients{optimizer, names_},
                                                   fmt::format("optimizer {}", static_cast<const void*>(&optimizer))));
   }
 
-  /// Unscales unless that is done, then makes the norm of all gradients of the optimizer together at most `largest`.
+  /// Unscales unless that is done, then limits the norm of all gradients of the optimizer together to `largest`.
   /// Returns: the norm before; not finite where a gradient is not, and then step() will skip.
   double clip_grad_norm(torch::optim::Optimizer& optimizer, double largest) { return of(optimizer).clip_norm(largest); }
 
-  /// The optimizer's step, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be
+  /// Steps the optimizer, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be
   /// scaled. Throws: as unscale_(); `error` for a second step since update().
   scaling::step_report step(torch::optim::Optimizer& optimizer, optimizer_pass pass = optimizer_pass::stock) {
     auto mine = std::move(of(optimizer));
@@ -162,7 +166,7 @@ class grad_scaler {
     return std::move(mine).step([&] { step_by(pass, optimizer); });
   }
 
-  /// Backs off, grows or counts, by what the steps since the last update() found.
+  /// Lowers the scale, raises it or counts good steps, by what the steps since the last update() found.
   /// Throws: `error` when there was no step since, or an optimizer is unscaled and has not stepped.
   void update() { scaler_.update(); }
   /// Sets the scale by hand. Throws: `settings_error` for one outside of floor and ceiling.
@@ -171,7 +175,7 @@ class grad_scaler {
     now.scale = scale;
     load(now);
   }
-  /// Forgets what was unscaled or stepped since the last update(): after an exception in the middle of a step.
+  /// Forgets what was unscaled or stepped since the last update(), after an exception in the middle of a step.
   void give_up() {
     scaler_.give_up();
     unscaled_.clear();
@@ -211,7 +215,7 @@ class grad_scaler {
 
   scaling::grad_scaler scaler_;
   std::shared_ptr<const detail::parameter_names> names_ = std::make_shared<const detail::parameter_names>();
-  std::unordered_map<torch::optim::Optimizer*, unscaled> unscaled_;  // that have not stepped
+  std::unordered_map<torch::optim::Optimizer*, unscaled> unscaled_;  // of optimizers that have not stepped
 };
 
 }  // namespace comp::libtorch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of training steps gave, as it goes: the mean of each loss, times, and the most memory.
+// Collects what a run of training steps gives: the mean of each loss, times, and the peak of memory.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@ namespace comp::libtorch::detail {
 
 class measured_run {
  public:
-  /// Begins with its first batch. `held`: as memory_meter's.
+  /// The clock starts here. `held`: see memory_meter.
   measured_run(c10::Device device, std::int64_t held) : device_{device}, meter_{device, held} {}
 
-  /// Before each batch of several. Returns: false where the last one failed, or `stop` says so of those so far.
+  /// Call it before each batch of several. Returns: false where the last one failed, or `stop` says so of those so far.
   bool goes_on(const stop_predicate& stop) {
     const bool lost = sample_.batches > 0 && keeps_losing(sample_);
     if (sample_.batches > 0 && !lost && stop(sample_)) sample_.status = status::stopped_early;
@@ -32,7 +32,7 @@ class measured_run {
     return sample_.ok() && !lost;
   }
 
-  /// The batch was trained; waits for the device. Throws: `error` for other losses than in the steps before.
+  /// Adds a batch that was trained; waits for the device. Throws: `error` for other losses than in the steps before.
   void add(const step_result& result) {
     synchronize(device_);
     sample_.batch_seconds.push_back(since(batch_start_));
@@ -43,7 +43,7 @@ class measured_run {
     if (sample_.message.empty()) sample_.message = result.not_finite;
   }
 
-  /// Of the batches so far. `loss_scale`: as it is now.
+  /// Returns: the sample of the batches so far. `loss_scale`: as it is now.
   sample result(const program_problems& problems, double loss_scale) const {
     sample all = sample_;
     if (all.not_finite == all.batches || keeps_losing(all)) all.status = status::not_finite;
@@ -65,7 +65,7 @@ class measured_run {
   using clock = std::chrono::steady_clock;
   static double since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
 
-  // A batch that is lost is none of the means.
+  // A lost batch does not count in the means.
   void add_losses(const std::vector<loss_value>& losses, bool lost) {
     if (sums_.empty()) {
       sums_ = losses;
@@ -104,7 +104,7 @@ class measured_run {
   clock::time_point start_ = clock::now(), batch_start_ = start_;
   sample sample_;
   std::vector<loss_value> sums_;
-  std::int64_t skipped_ = 0;  // steps without an update, since an FP16 gradient overflowed
+  std::int64_t skipped_ = 0;  // steps without an update, because an FP16 gradient overflowed
 };
 
 }  // namespace comp::libtorch::detail

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a LibTorch optimizer, copied and put back in place: tensors and option objects keep their identity, so
-// references to them stay good. LibTorch's own six optimizers are copied member by member; a user's own state class
-// through its clone() and serialize(), as LibTorch's state_dict does it.
-// Not here: members of a user's optimizer outside state() and param_groups(): those are setup::extra's.
+// Copies the state of a LibTorch optimizer and puts it back in place: tensors and option objects keep their identity,
+// so references to them stay valid. LibTorch's own six optimizers are copied member by member. A user's own state class
+// is copied by its clone() and serialize(), as LibTorch's state_dict does it.
+// Not here: members of a user's optimizer outside state() and param_groups() (setup::extra).
 #pragma once
 
 #include <c10/util/Type.h>
@@ -29,13 +29,13 @@ namespace detail {
 
 using torch::optim::OptimizerParamState;
 
-/// A tensor of its own on `to` (or where `from` is); undefined stays undefined.
+/// Returns: a copy on `to`, or where `from` is; undefined stays undefined.
 inline at::Tensor copied(const at::Tensor& from, std::optional<c10::Device> to = {}) {
   if (!from.defined()) return from;
   return from.detach().to(from.options().device(to.value_or(from.device())), false, /*copy=*/true);
 }
 
-/// Gives `to` the value of `from`, in place where it can be.
+/// Gives `to` the value of `from`; in place where shape and format are the same.
 inline void put(at::Tensor& to, const at::Tensor& from, std::optional<c10::Device> device = {}) {
   if (to.defined() && from.defined() && to.sizes() == from.sizes() && to.dtype() == from.dtype() &&
       to.layout() == from.layout() && to.is_sparse() == from.is_sparse()) {
@@ -59,7 +59,7 @@ template <class T>
 requires std::is_arithmetic_v<T>
 void put(T& to, T from, std::optional<c10::Device> /*device*/) { to = from; }
 
-/// Calls `f` with each member of a state of LibTorch's own, of both states.
+/// Calls `f` with each pair of members of two states of one LibTorch class. Returns: false for another class.
 template <class F>
 bool for_members(OptimizerParamState& to, const OptimizerParamState& from, F f) {
   using namespace torch::optim;
@@ -91,7 +91,7 @@ bool for_members(OptimizerParamState& to, const OptimizerParamState& from, F f) 
 #undef COMP_LIBTORCH_MEMBER
 }
 
-/// Writes what serializes itself to bytes.
+/// Returns: the bytes of what serializes itself.
 template <class S>
 std::string serialized(const S& state) {
   torch::serialize::OutputArchive archive;
@@ -110,7 +110,7 @@ inline torch::serialize::InputArchive archive_of(const std::string& bytes) {
 
 class optimizer_state {
  public:
-  /// Copies the state of `optimizer` to `store`, or to where each tensor is.
+  /// Copies the state of `optimizer` to `store`, or to the device of each tensor.
   /// Throws: `error` for a state class of the user's own that cannot be copied.
   static optimizer_state save(torch::optim::Optimizer& optimizer, std::optional<c10::Device> store = {}) {
     optimizer_state saved;
@@ -139,7 +139,7 @@ class optimizer_state {
     }
   }
 
-  /// Of the copies.
+  /// Returns: the bytes of the copies.
   std::int64_t bytes() const {
     std::int64_t sum = 0;
     for (const kept& k : entries_) sum += k.bytes;
@@ -147,10 +147,9 @@ class optimizer_state {
   }
 
  private:
-  /// One parameter's state. `like`: a deep copy, or for a class of the user's own a shallow one whose content is
-  /// `archive`.
+  /// One parameter's state. `state`: a deep copy; of a user's own class a shallow one, whose content is `archive`.
   struct kept {
-    std::shared_ptr<torch::optim::OptimizerParamState> like = {};
+    std::shared_ptr<torch::optim::OptimizerParamState> state = {};
     std::string archive = {};
     std::int64_t bytes = 0;
   };
@@ -158,9 +157,9 @@ class optimizer_state {
   static kept copy_of(const torch::optim::OptimizerParamState& state, std::optional<c10::Device> store) {
     kept copy;
     try {
-      copy.like = state.clone();
-      const bool known = detail::for_members(*copy.like, state, [&](auto& to, const auto& from) {
-        to = std::remove_cvref_t<decltype(to)>{};
+      copy.state = state.clone();
+      const bool known = detail::for_members(*copy.state, state, [&](auto& to, const auto& from) {
+        to = std::remove_cvref_t<decltype(to)>{};  // clone() shares its tensors
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, at::Tensor>) {
           to = detail::copied(from, store);
           if (to.defined()) copy.bytes += static_cast<std::int64_t>(to.nbytes());
@@ -182,25 +181,25 @@ class optimizer_state {
   static void put_entry(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const kept& from) {
     auto& all = optimizer.state();
     void* key = parameter.unsafeGetTensorImpl();
-    if (!from.like) {
+    if (!from.state) {
       all.erase(key);
       return;
     }
     auto& entry = all[key];
     const auto same_class = [](const auto& a, const auto& b) { return typeid(a) == typeid(b); };
-    if (!entry || !same_class(*entry, *from.like)) entry = fresh(*from.like);
+    if (!entry || !same_class(*entry, *from.state)) entry = make_empty(*from.state);
     const bool known = detail::for_members(
-        *entry, *from.like, [&](auto& to, const auto& kept) { detail::put(to, kept, parameter.device()); });
+        *entry, *from.state, [&](auto& to, const auto& kept) { detail::put(to, kept, parameter.device()); });
     if (known) return;
-    entry = from.like->clone();
+    entry = from.state->clone();
     auto archive = detail::archive_of(from.archive);
     entry->serialize(archive);
   }
 
-  /// A state of the same class that shares no tensor with `like`.
-  static std::unique_ptr<torch::optim::OptimizerParamState> fresh(const torch::optim::OptimizerParamState& like) {
-    auto state = like.clone();
-    detail::for_members(*state, like, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
+  /// Returns: a state of the same class that shares no tensor with `from`.
+  static std::unique_ptr<torch::optim::OptimizerParamState> make_empty(const torch::optim::OptimizerParamState& from) {
+    auto state = from.clone();
+    detail::for_members(*state, from, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
     return state;
   }
 
@@ -223,7 +222,7 @@ class optimizer_state {
   std::vector<kept> entries_;  // of each parameter, group by group
 };
 
-/// Appends the tensors in an optimizer's state; of a state class of the user's own none are known.
+/// Appends the tensors in an optimizer's state. Those in a state class of the user's own are not known.
 inline void append_tensors(torch::optim::Optimizer& optimizer, std::vector<at::Tensor>& to) {
   for (auto& entry : optimizer.state()) {
     detail::for_members(*entry.second, *entry.second, [&](auto& /*same*/, const auto& member) {

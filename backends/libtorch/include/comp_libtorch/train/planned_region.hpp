@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan that was found before, in a training loop or an inference of the user's own, with no search and no trainer:
+// Runs a plan that was found before, in a training loop or an inference of the user's own, without a search or a
+// trainer:
 //   comp::libtorch::planned_region planned{{{"net", net}}, "plan.json"};
 //   for (auto& batch : *loader) {
 //     at::Tensor loss;
 //     { auto on = planned.enter(); loss = cross_entropy(net->forward(batch.data), batch.target); }
 //     loss.backward();  optimizer.step();  optimizer.zero_grad();
 //   }
-// Weights may be written between regions in any way. The first forward of each segment runs under the plan of a file,
-// too, and each of its operators is held against that as it comes by; a plan alone is first recorded in FP32. Plans
-// with FP16 want a grad_scaler around backward and step: needs_scaling().
+// Weights may be written between regions in any way. Under a plan from a file the first forward of each segment is
+// lowered, too, and each of its operators is checked against the file as it comes by. A plan without a file is first
+// recorded in FP32. Plans with FP16 need a grad_scaler around backward and step: needs_scaling().
 #pragma once
 
 #include <algorithm>
@@ -38,22 +39,22 @@ namespace comp::libtorch {
 
 /// What must agree between a plan file and the forward that it is used for.
 enum class plan_match {
-  by_name,  // names and kinds: other batch sizes, forwards that skip or add operators; an operator that the file does
-            // not have runs as most of its kind, with a warning
+  by_name,  // names and kinds: batch sizes may differ, and forwards may skip or add operators. An operator that the
+            // file does not have runs as most of its kind, with a warning
   exact     // operators, shapes and edges: the fingerprint
 };
 
 /// Where the executor's choices (program_settings: weights, images) come from.
 enum class planned_choices {
-  of_file,   // as they were measured when the plan was found, on a machine like this one; else as in `program`
-  measured,  // here, in the first steps of the loop: from one entry of the first segment to the next
-  as_set     // in `program`
+  of_file,   // as measured when the plan was found, if on a machine like this one; else as in `program`
+  measured,  // measured here, in the first steps of the loop (each begins with the first segment)
+  as_set     // as in `program`
 };
 
 struct planned_settings {
-  std::vector<std::string> segments = {"forward"};  // that a step enters; all are known when each was seen once
+  std::vector<std::string> segments = {"forward"};  // those of a step; the plan is in use when each was entered once
   plan_match match = plan_match::by_name;
-  bool forced = false;  // take a file's plan although this machine computes it slowly, or it knows no operator
+  bool forced = false;  // use a file's plan although this machine computes it slowly, or it lacks most operators
   planned_choices choices = planned_choices::of_file;
   tuning_settings tuning = {};
   program_settings program = {};  // its device is that of the first parameter
@@ -61,7 +62,7 @@ struct planned_settings {
 
 namespace detail {
 
-/// A file's precisions by the names that operators have in every language (layer_names.hpp).
+/// A file's precisions by the common names of operators (layer_names.hpp).
 class named_operators {
  public:
   using entry = plan_listing::entry;
@@ -74,18 +75,18 @@ class named_operators {
       precisions_.add(layer, op.kind, op.chosen);
     }
   }
-  /// Null for an operator that the file does not have.
+  /// Returns: null for an operator that the file does not have.
   const entry* find(const std::string& layer) const {
     const auto at = entries_.find(layer);
     return at == entries_.end() ? nullptr : at->second;
   }
-  /// Of the operator of that name, of its first call where it is called more often, or what most of its kind have in
-  /// the file; FP32 where it has none.
+  /// Returns: the precision of the operator of that name, of its first call where it is called more often, or what most
+  /// of its kind have in the file; FP32 where the file has none.
   precision chosen(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return precisions_.usual(layer, kind);
   }
-  /// "; the nearest is ...", or nothing.
+  /// Returns: "; did you mean ...?" with the nearest name, or nothing.
   std::string nearest(const std::string& layer) const {
     policy::nearest_word best{layer};
     for (const auto& [known, op] : entries_) {
@@ -102,8 +103,8 @@ class named_operators {
 
 }  // namespace detail
 
-/// The precisions of a file's operators, by name, for a graph that need not be the file's. An operator that
-/// the file does not have gets what most of its kind have there, and a warning tells of the first.
+/// Returns: the precisions of a file's operators, by name, for a graph that need not be the file's. An operator that
+/// the file does not have gets what most of its kind have there, and a warning names the first.
 /// Throws: unless `forced`, `plan_error` where the file has fewer than half of the graph's choosable operators.
 /// Requires: the file has a list of operators.
 inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
@@ -145,7 +146,7 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
 
 class planned_region {
  public:
-  /// `models` under the names that they had in the search. `from`: the path of a plan file, or a plan.
+  /// `models`: under the names that they had in the search. `from`: the path of a plan file, or a plan.
   /// Throws: `file_error` for a file that cannot be used, `plan_error` where this machine lacks units for its
   /// precisions.
   planned_region(const std::vector<named_module>& models, const std::variant<std::string, plan>& from,
@@ -160,26 +161,26 @@ class planned_region {
     if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
     if (listing_.operators) {
-      program_.record_under(first());
+      program_.record_under(make_first_plan());
     } else {
-      program_.record(true);  // nothing says what its operators hand on
+      program_.record(true);  // without a list of operators nothing says which hand on FP32
     }
   }
 
-  /// As program::enter. Throws: `plan_error`, naming the first operator that differs, when the plan is not one for the
-  /// forward: while that runs for the first time, or here when it was entered for the second.
+  /// As program::enter. Throws: `plan_error`, naming the first operator that differs, where the plan is not one for the
+  /// forward: while the forward runs for the first time, or when it is entered for the second.
   region enter(std::string_view segment = "forward") {
     const std::lock_guard only_one{mutex_};
     const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
-    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) conclude();
+    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) end_recording();
     if (measurement_ && segment == settings_.segments.front()) measure_step();
     return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.enter(segment);
   }
-  /// For forwards in evaluation mode: operators go by their names, and what the plan has no operator for is in FP32. So
-  /// are, before all of a step is known, all where the plan came without names.
+  /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
+  /// all of them in FP32 until all of a step is known.
   region evaluate() { return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
 
-  /// Whether all of a step is known: its operators, and that the plan is one for them.
+  /// Returns: whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
   bool needs_scaling() const {
     for (std::size_t i = 0; i < listing_.size(); ++i) {
@@ -187,9 +188,9 @@ class planned_region {
     }
     return false;
   }
-  /// What a person should know: the plan was found on other hardware, operators without a precision.
+  /// Returns: what a person should know: that the plan was found on other hardware, operators without a precision.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// How the plan is run; nothing while that is being measured.
+  /// Returns: how the plan is run; nothing while that is being measured.
   comp::execution execution() const {
     return planned_ && !measurement_ && !listing_.runs_autocast() ? execution_of(tuned_) : comp::execution{};
   }
@@ -204,11 +205,11 @@ class planned_region {
     return !program_.lowers() && now.otherwise == on_mismatch::follow && now.protect_blocks;
   }
 
-  // A plan without names goes by its order.
+  // A plan without names goes by the order of the operators.
   bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
 
-  /// What an operator gets that comes by for the first time. Requires: the file lists them.
-  detail::first_plan first() const {
+  /// Returns: what operators get when they come by for the first time. Requires: the file lists them.
+  detail::first_plan make_first_plan() const {
     detail::first_plan plan;
     for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
@@ -229,17 +230,17 @@ class planned_region {
     return plan;
   }
 
-  /// Each segment was seen: from now on the plan goes by the recorded operators.
-  void conclude() {
+  /// Ends the recording when each segment was seen: from now on the plan goes by the recorded operators.
+  void end_recording() {
     program_.record(false);
     loaded_plan loaded;
     try {
       loaded = load();
       program_.set_plan(loaded.plan);
-      if (by_name()) program_.set_unrecorded(first().by_name);
+      if (by_name()) program_.set_unrecorded(make_first_plan().by_name);
     } catch (const plan_error&) {
       if (!program_.is_unsure()) throw;
-      program_.record(true);  // in FP32 it is what it is
+      program_.record(true);  // a recording in FP32 is certain
       return;
     }
     warnings_ = loaded.warnings;
@@ -262,7 +263,8 @@ class planned_region {
     return loaded;
   }
 
-  /// A plan that was found on a machine with units for its precisions can take many times FP32's time on one without.
+  /// Throws: `plan_error` where this machine lacks units that the plan was found with. The plan can then take many
+  /// times FP32's time.
   void require_useful() const {
     const hardware there = listing_.made_for.value_or(hardware{});
     for (std::size_t i = 0; of_file_ && i < listing_.size(); ++i) {
@@ -277,10 +279,9 @@ class planned_region {
     }
   }
 
-  /// A step of the user's begins; the one before it has ended.
+  /// Takes the time of the user's step that has ended, and chooses how the one that begins is run.
   void measure_step() {
-    if (program_.has_open_region())
-      return step_began_.reset();  // another thread's: times of one step are not to be had
+    if (program_.has_open_region()) return step_began_.reset();  // another thread's: no step can be timed alone
     synchronize(program_.settings().device);
     if (step_began_) measurement_->add(std::chrono::duration<double>(clock::now() - *step_began_).count());
     if (measurement_->done()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning rates that a repeated step changes in another way than the first time: a scheduler in the user's step counts
-// steps by itself, and a restored state does not have its count.
+// Finds learning rates that a repeated step changes in another way than the first time. A scheduler in the user's step
+// counts steps by itself, and a restored state does not bring its count back.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,10 +20,11 @@ class rate_watch {
   /// `advice`: what to do about it.
   explicit rate_watch(std::string advice) : advice_{std::move(advice)} {}
 
-  /// Step `number` begins.
+  /// A step begins, at these rates.
   void begin(std::vector<double> rates) { before_ = std::move(rates); }
 
-  /// It has ended. Throws: `settings_error` when it changed rates as it did not when it was run before.
+  /// Step `number` has ended, at the rates `after`. Throws: `settings_error` where it changed rates as it did not when
+  /// it ran before.
   void end(const std::vector<double>& after, std::uint64_t number) {
     if (number < first_ || number > next_) {
       changes_.clear();
@@ -34,11 +35,11 @@ class rate_watch {
       if (after != before_) changes_.emplace(number, std::pair{before_, after});
       return;
     }
-    const auto then = changes_.find(number);
-    const bool same =
-        then == changes_.end() ? after == before_ : then->second.first != before_ || then->second.second == after;
+    const auto earlier = changes_.find(number);
+    const bool same = earlier == changes_.end() ? after == before_
+                                                : earlier->second.first != before_ || earlier->second.second == after;
     if (same) return;
-    const std::vector<double>& expected = then == changes_.end() ? before_ : then->second.second;
+    const std::vector<double>& expected = earlier == changes_.end() ? before_ : earlier->second.second;
     std::size_t i = 0;
     while (i + 1 < after.size() && i + 1 < expected.size() && after[i] == expected[i]) ++i;
     throw settings_error{fmt::format(
@@ -51,10 +52,11 @@ class rate_watch {
   std::string advice_;
   std::vector<double> before_;
   std::map<std::uint64_t, std::pair<std::vector<double>, std::vector<double>>> changes_;  // by step: before and after
-  std::uint64_t first_ = 0, next_ = 0;                                                    // steps that were run
+  std::uint64_t first_ = 0, next_ = 0;  // steps from first_ up to next_ were run
 };
 
-/// Of each group of each optimizer; of a user's own options, which need not have one, nothing.
+/// Reads the learning rate of each group of each optimizer. A user's own options need not have one: then nothing is
+/// read.
 class learning_rates {
  public:
   std::vector<double> operator()(const std::vector<torch::optim::Optimizer*>& optimizers) {

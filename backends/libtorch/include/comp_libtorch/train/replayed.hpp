@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loader that only goes forward, as a BatchSource: torch::data::DataLoader, or a function of the user's own.
+// Makes a BatchSource of a loader that only goes forward: of torch::data::DataLoader, or of a function of the user's
+// own.
 //   auto batches = comp::libtorch::replayed(std::move(loader));
-// Batches that a saved state may need again are kept in memory (as LibTorch shares tensors, without a copy) and given
-// again in the same order; so even what the loader shuffles or augments is the same for each candidate. They are
-// dropped with the last state that needs them. During a search that is up to one epoch of batches and those of the
-// races. Use data_order.hpp instead where the data fit a function of an index: that costs nothing.
+// Batches that a saved state may need again are kept in memory, as shared tensors without a copy. They are given again
+// in the same order, so even what the loader shuffles or augments is the same for each candidate. They are dropped with
+// the last state that needs them. A search keeps up to one epoch of batches, and those of its races. Where the data fit
+// a function of an index, data_order.hpp keeps nothing.
 #pragma once
 
 #include <torch/data/dataloader/base.h>
@@ -26,7 +27,7 @@
 
 namespace comp::libtorch {
 
-/// Bytes of a batch's tensors.
+/// Returns: the bytes of a batch's tensors.
 inline std::int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<std::int64_t>(t.nbytes()) : 0; }
 template <class D, class T>
 std::int64_t bytes_of(const torch::data::Example<D, T>& e) {
@@ -43,8 +44,8 @@ std::int64_t bytes_of(const std::vector<T>& all) {
   return sum;
 }
 
-/// How often a batch's tensors were written in place. Of a user's own batch nothing is known unless there is such a
-/// function for it.
+/// Returns: how often a batch's tensors were written in place. Of a user's own batch this is known only where there is
+/// such a function for it.
 inline std::uint64_t writes_of(const at::Tensor& t) {
   return t.defined() ? detail::version(*t.unsafeGetTensorImpl()) : 0;
 }
@@ -65,8 +66,8 @@ std::uint64_t writes_of(const std::vector<T>& all) {
 }
 
 struct replay_options {
-  std::int64_t limit_bytes = std::int64_t{4} << 30;  // of kept batches
-  std::int64_t read_ahead = 10'000;                  // batches, to find out how many an epoch has
+  std::int64_t limit_bytes = std::int64_t{4} << 30;  // of kept batches, at most
+  std::int64_t read_ahead = 10'000;                  // batches at most that are read to find out how many an epoch has
   std::string about = "loader";                      // for signatures: data, batch size, seed
 };
 
@@ -81,10 +82,10 @@ class replayed_batches {
   };
   using puller = std::function<std::optional<Batch>()>;
 
-  /// `pull` gives the next batch, or nothing at the end of each epoch; called again it begins the next.
+  /// `pull` gives the next batch, or nothing at the end of each epoch. The call after that begins the next epoch.
   replayed_batches(puller pull, replay_options options) : pull_{std::move(pull)}, options_{std::move(options)} {}
 
-  /// Throws: `settings_error` for a batch that was written since it was given first.
+  /// Throws: `settings_error` for a batch that is given again and was written since the first time.
   std::optional<Batch> next() {
     drop_unneeded();
     if (next_ < first_ + kept_.size()) {
@@ -98,7 +99,7 @@ class replayed_batches {
       return again.batch;
     }
     std::optional<Batch> batch = pull_();
-    if (needed_from() <= next_) {
+    if (first_needed() <= next_) {
       keep(batch);
     } else {
       first_ = next_ + 1;
@@ -113,18 +114,18 @@ class replayed_batches {
     while (next()) continue;
   }
 
-  /// Of the last epoch that ended; where none has, the rest of this one is read ahead and kept, since it is trained
-  /// next. Returns: 0 where that would take more than half of replay_options::limit_bytes, or more batches than
-  /// replay_options::read_ahead: the data may have no end.
+  /// Returns: the batches of the last epoch that ended. Where none has ended, the rest of this one is read ahead and
+  /// kept, since it is trained next. Returns 0 where that would take more than half of replay_options::limit_bytes, or
+  /// more batches than replay_options::read_ahead, because the data may have no end.
   std::int64_t batches_per_epoch() {
-    if (of_epoch_ > 0 || too_large_) return of_epoch_;
+    if (last_epoch_ > 0 || too_large_) return last_epoch_;
     const position_type here = position();
     for (std::int64_t read = 0; next() && bytes_ <= options_.limit_bytes / 2; ++read) {
       if (read == options_.read_ahead) break;
     }
-    too_large_ = of_epoch_ == 0;
+    too_large_ = last_epoch_ == 0;
     seek(here);
-    return of_epoch_;
+    return last_epoch_;
   }
 
   position_type position() {
@@ -134,7 +135,7 @@ class replayed_batches {
     return {std::move(number), in_epoch_};
   }
 
-  /// Throws: `error` when the batches since then were more than the limit.
+  /// Throws: `error` where the batches since then took more than the limit.
   void seek(const position_type& to) {
     require<error>(
         to.number != nullptr && *to.number >= first_,
@@ -149,9 +150,9 @@ class replayed_batches {
   std::string signature() const { return options_.about; }
 
  private:
-  void count(bool batch) {
-    if (!batch) of_epoch_ = in_epoch_;
-    in_epoch_ = batch ? in_epoch_ + 1 : 0;
+  void count(bool is_batch) {
+    if (!is_batch) last_epoch_ = in_epoch_;
+    in_epoch_ = is_batch ? in_epoch_ + 1 : 0;
   }
 
   struct kept {
@@ -170,13 +171,13 @@ class replayed_batches {
     kept_.push_back({batch, writes_to(batch)});
     if (batch) bytes_ += bytes_of(*batch);
     if (bytes_ <= options_.limit_bytes) return;
-    first_ = next_ + 1;  // what was saved before cannot be gone back to; training itself goes on
+    first_ = next_ + 1;  // no state from before can be restored any more; training itself goes on
     kept_.clear();
     bytes_ = 0;
   }
 
-  /// The first batch that a state may ask for again.
-  std::uint64_t needed_from() const {
+  /// Returns: the number of the first batch that a state may ask for again.
+  std::uint64_t first_needed() const {
     std::uint64_t first = ~std::uint64_t{0};
     for (const auto& mark : marks_) {
       if (const auto p = mark.lock(); p && *p >= first_) first = std::min(first, *p);
@@ -186,7 +187,7 @@ class replayed_batches {
 
   void drop_unneeded() {
     std::erase_if(marks_, [](const auto& mark) { return mark.expired(); });
-    const std::uint64_t needed = std::min(needed_from(), next_);
+    const std::uint64_t needed = std::min(first_needed(), next_);
     while (first_ < needed && !kept_.empty()) {
       if (kept_.front().batch) bytes_ -= bytes_of(*kept_.front().batch);
       kept_.pop_front();
@@ -199,12 +200,12 @@ class replayed_batches {
   std::deque<kept> kept_;               // from number first_ on; nothing: an epoch's end
   std::uint64_t first_ = 0, next_ = 0;  // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;
-  std::int64_t in_epoch_ = 0, of_epoch_ = 0;  // batches of this epoch so far, of the last one that ended (0: none has)
-  bool too_large_ = false;                    // to be read ahead
-  std::vector<std::weak_ptr<const std::uint64_t>> marks_;
+  std::int64_t in_epoch_ = 0, last_epoch_ = 0;  // batches of this epoch so far, of the last that ended (0: none)
+  bool too_large_ = false;                      // the epoch is too large to be read ahead
+  std::vector<std::weak_ptr<const std::uint64_t>> marks_;  // places of saved states
 };
 
-/// Batches of a function: nothing ends an epoch, and the next call begins one.
+/// Takes batches from a function. It returns nothing at the end of an epoch, and its next call begins another.
 template <class F>
 requires std::invocable<F&>
 auto replayed(F pull, replay_options options = {}) {
@@ -212,7 +213,7 @@ auto replayed(F pull, replay_options options = {}) {
   return replayed_batches<batch>{std::move(pull), std::move(options)};
 }
 
-/// Batches of a torch::data::DataLoader.
+/// Takes batches from a torch::data::DataLoader.
 template <class Loader>
 requires requires(Loader& l) {
   typename Loader::BatchType;
@@ -225,7 +226,7 @@ auto replayed(std::unique_ptr<Loader> loader, replay_options options = {}) {
     std::unique_ptr<Loader> loader;
     std::optional<iterator> at = {};
   };
-  // The iterator loads ahead when it is advanced: so it is advanced first when the next batch is asked for.
+  // The iterator loads ahead when it is advanced, so it is advanced only when the next batch is asked for.
   auto from = std::make_shared<stream>(stream{std::move(loader)});
   const auto pull = [from]() -> std::optional<batch> {
     if (from->at) {

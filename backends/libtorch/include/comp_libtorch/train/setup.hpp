@@ -24,12 +24,12 @@
 
 namespace comp::libtorch {
 
-/// A model under the name that its operators' names begin with; "" for none. Takes modules, holders and TorchScript's
-/// modules: {"net", net}.
+/// A model under the name that begins the names of its operators; "" for none. It takes modules, holders and
+/// TorchScript's modules: {"net", net}.
 struct named_module {
   std::string name;
   torch::nn::Module* module;
-  std::shared_ptr<torch::nn::Module> owned = {};  // of a TorchScript module
+  std::shared_ptr<torch::nn::Module> owned = {};  // wraps a TorchScript module
 
   named_module(std::string called, torch::nn::Module& model) : name{std::move(called)}, module{&model} {}
   template <class Holder>
@@ -43,11 +43,11 @@ struct named_module {
   }
 };
 
-/// State of the training that the trainer cannot know: a schedule's counter, an average of the weights.
+/// State of the training that the trainer cannot know, as a schedule's counter or an average of the weights.
 struct extra_state {
   std::function<std::any()> save = {};
   std::function<void(const std::any&)> restore = {};
-  std::function<std::vector<at::Tensor>()> tensors = {};  // of it that live from step to step: for the peak of memory
+  std::function<std::vector<at::Tensor>()> tensors = {};  // those that live from step to step, for the peak of memory
 };
 
 /// Whether losses are scaled against the underflow of FP16 gradients.
@@ -56,15 +56,15 @@ enum class loss_scaling { by_plan, always, never };  // by_plan: while the plan 
 struct setup {
   std::vector<named_module> modules;
   std::vector<torch::optim::Optimizer*> optimizers;
-  std::vector<at::Generator> generators = {};  // of the user's own; LibTorch's default ones are always saved
+  std::vector<at::Generator> generators = {};  // the user's own; LibTorch's default ones are always saved
   extra_state extra = {};
   program_settings program = {};  // its device is that of the first parameter
   executor_choices choices = executor_choices::measured;
-  optimizer_pass update = optimizer_pass::stock;  // of every plan alike, so that plans are compared with one optimizer
+  optimizer_pass update = optimizer_pass::stock;  // every plan's, so that plans are compared with one optimizer
   loss_scaling scale_loss = loss_scaling::by_plan;
   comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
-  int profile_steps = 2;                      // that are measured, after one that is not
+  int profile_steps = 2;                      // are measured, after one that is not
   std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
 };
 
@@ -110,13 +110,13 @@ inline void require_usable(const setup& s) {
   comp::scaling::require_usable(s.scaling);
 }
 
-/// Whether losses are scaled under `p`.
+/// Returns: whether losses are scaled under `p`.
 inline bool scales(const setup& s, const plan& p) {
   if (s.scale_loss != loss_scaling::by_plan) return s.scale_loss == loss_scaling::always;
   return std::ranges::find(p, precision::fp16) != p.end();
 }
 
-/// Every parameter and buffer of the models, each once; undefined ones are left out.
+/// Returns: the parameters of the models, or their buffers; undefined ones are left out.
 inline std::vector<at::Tensor> tensors_of(const std::vector<named_module>& models, bool buffers) {
   std::vector<at::Tensor> all;
   for (const named_module& m : models) {
@@ -127,7 +127,7 @@ inline std::vector<at::Tensor> tensors_of(const std::vector<named_module>& model
   return all;
 }
 
-/// The device of the first parameter; the CPU for models without any.
+/// Returns: the device of the first parameter; the CPU for models without any.
 inline c10::Device device_of(const std::vector<named_module>& models) {
   const auto parameters = tensors_of(models, false);
   return parameters.empty() ? c10::Device{at::kCPU} : parameters.front().device();

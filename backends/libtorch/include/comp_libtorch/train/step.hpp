@@ -4,8 +4,8 @@
 //   auto loss = s.forward([&] { return cross_entropy(net->forward(batch.data), batch.target); });
 //   s.backward(loss);
 //   s.update(optimizer);
-// Several forwards of other names are other segments of the graph (a GAN's two); one name several times is the same
-// operators again (gradient accumulation). Not here: the loop over batches (trainer.hpp).
+// Forwards of different names are different segments of the graph, as a GAN's two. Several forwards of one name are the
+// same operators again, as in gradient accumulation. Not here: the loop over batches (trainer.hpp).
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -28,7 +28,7 @@
 namespace comp::libtorch {
 
 struct backward_options {
-  std::string loss = "loss";  // which of several losses: each name is judged on its own
+  std::string loss = "loss";  // its name where there are several: each is judged on its own
   bool retain_graph = false;
 };
 
@@ -41,14 +41,15 @@ struct loss_value {
 /// What came of one step.
 struct step_result {
   std::vector<loss_value> losses = {};  // in the order of their first backward
-  std::string not_finite = {};          // what, and why; empty: nothing
+  std::string not_finite = {};          // what is not finite, and why; empty: nothing
   bool skipped = false;                 // an FP16 gradient overflowed: no update, a smaller scale
 };
 
-/// Optimizers whose gradients have served. On a CPU they are zeroed just before gradients are made again: memory that
-/// the C library gets back at the end of a step goes on to the system, and comes back page by page in the next forward
-/// (VGG16: three times the page faults). A GPU's caching allocator has no such cost, so there it is done at once.
-class served_gradients {
+/// Optimizers whose gradients an update has used, and which are zeroed before the next backward. On a CPU this waits
+/// until gradients are made again: memory that the C library gets back at the end of a step goes on to the system, and
+/// comes back page by page in the next forward (VGG16: three times the page faults). A GPU's caching allocator has no
+/// such cost, so there it is done at once.
+class used_gradients {
  public:
   void add(torch::optim::Optimizer& optimizer) {
     if (std::ranges::find(optimizers_, &optimizer) == optimizers_.end()) optimizers_.push_back(&optimizer);
@@ -64,19 +65,19 @@ class served_gradients {
 
 class step {
  public:
-  /// `scaler`: none where losses are not scaled. `served`: lives on from step to step.
-  step(program& plan, grad_scaler* scaler, served_gradients& served, std::uint64_t number,
+  /// `scaler`: null where losses are not scaled. `used`: lives on from step to step.
+  step(program& plan, grad_scaler* scaler, used_gradients& used, std::uint64_t number,
        optimizer_pass pass = optimizer_pass::stock)
-      : program_{plan}, scaler_{scaler}, served_{served}, number_{number}, pass_{pass} {}
+      : program_{plan}, scaler_{scaler}, used_gradients_{used}, number_{number}, pass_{pass} {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
-  /// Steps trained before this one; the same again after a restored state. For schedules:
-  /// `optimizer.param_groups()[0].options().set_lr(...)`, which is restored too.
+  /// Returns: the number of steps before this one, which is the same again after a restored state. For schedules:
+  /// `optimizer.param_groups()[0].options().set_lr(...)`, which is restored, too.
   std::uint64_t number() const { return number_; }
   bool scaled() const { return scaler_ != nullptr; }
 
-  /// Runs `work` with its operators in the precisions of the plan. Returns: what it returns.
+  /// Runs `work` with its operators in the precisions of the plan. Returns: what `work` returns.
   template <class F>
   decltype(auto) forward(std::string_view segment, F&& work) {
     const inside guard{inside_};
@@ -88,24 +89,24 @@ class step {
     return forward("forward", std::forward<F>(work));
   }
 
-  /// Adds the gradients of a loss of one element. What is reported of a name is the sum over its calls in the step, as
-  /// gradients are: pass loss / k when accumulating over k parts. Throws: `error` inside a forward.
+  /// Adds the gradients of a loss of one element. Of each name the sum over its calls in the step is reported, as
+  /// gradients are summed: pass loss / k when accumulating over k parts. Throws: `error` inside a forward.
   void backward(const at::Tensor& loss, const backward_options& how = {}) {
     require<error>(!inside_,
                    "backward() inside forward() (its operators would be taken for the model's): end the forward first");
     if (evaluations_ <= 1) record(how.loss, loss.detach());
-    served_.zero();
+    used_gradients_.zero();
     (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
   }
 
-  /// Names a loss whose gradients were added elsewhere (by another language's backward): it is judged as one of
+  /// Reports a loss whose gradients were added elsewhere (by another language's backward). It is judged as one of
   /// backward() is.
   void report(const std::string& name, const at::Tensor& loss) { record(name, loss.detach()); }
 
-  /// From now on the norm of all gradients of an optimizer together is at most this when it is updated.
+  /// From now on each update limits the norm of all gradients of its optimizer together to this.
   void clip(double largest_norm) { clip_ = largest_norm; }
 
-  /// Unscales, clips and steps; the next backward() begins with gradients of zero. A step whose scaled gradients
+  /// Unscales, clips and steps. The next backward() begins with gradients of zero. A step whose scaled gradients
   /// overflowed is skipped.
   void update(torch::optim::Optimizer& optimizer) {
     if (scaler_) {
@@ -115,11 +116,11 @@ class step {
       if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
       step_by(pass_, optimizer);
     }
-    updated(optimizer);
+    note_update(optimizer);
   }
 
   /// For optimizers that evaluate the loss several times (LBFGS). `closure` zeroes the gradients, calls forward and
-  /// backward, and returns the loss; the first evaluation's is reported.
+  /// backward, and returns the loss. The loss of the first evaluation is reported.
   /// Throws: `error` where losses are scaled: an overflow could not be skipped.
   void update(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
     require<error>(
@@ -132,14 +133,15 @@ class step {
       return closure();
     });
     evaluations_ = 0;
-    updated(optimizer);
+    note_update(optimizer);
   }
 
  protected:
-  /// Ends the step. Gradients that a later backward left in a model that was updated before (a GAN's discriminator)
-  /// belong to no step. Throws: `error` where a forward ended before its last operator.
+  /// Ends the step. A later backward may have left gradients in a model that was updated before it (a GAN's
+  /// discriminator): they belong to no step, and are dropped. Throws: `error` where a forward ended before its last
+  /// operator.
   void finish() {
-    for (auto* optimizer : updated_) serve(*optimizer);
+    for (auto* optimizer : updated_) drop_gradients(*optimizer);
     if (scaler_ && !updated_.empty()) scaler_->update();
     require_whole();
   }
@@ -188,18 +190,19 @@ class step {
     if (diagnosis_.empty()) diagnosis_ = report.diagnosis;
   }
 
-  void updated(torch::optim::Optimizer& optimizer) {
+  void note_update(torch::optim::Optimizer& optimizer) {
     updated_.push_back(&optimizer);
     program_.end_step();
-    serve(optimizer);
+    drop_gradients(optimizer);
   }
 
-  void serve(torch::optim::Optimizer& optimizer) {
-    served_.add(optimizer);
-    if (!program_.settings().device.is_cpu()) served_.zero();
+  void drop_gradients(torch::optim::Optimizer& optimizer) {
+    used_gradients_.add(optimizer);
+    if (!program_.settings().device.is_cpu()) used_gradients_.zero();
   }
 
-  /// Such a forward did not throw itself.
+  /// Throws: `error` where a forward left the recorded sequence, or ended before its last operator, without an
+  /// exception.
   void require_whole() {
     const program_problems problems = program_.problems();
     if (program_.settings().otherwise == on_mismatch::fp32 || problems.ended_early + problems.mismatches == 0) return;
@@ -211,20 +214,20 @@ class step {
 
   program& program_;
   grad_scaler* scaler_;
-  served_gradients& served_;
+  used_gradients& used_gradients_;
   std::uint64_t number_;
   optimizer_pass pass_;
   bool inside_ = false;
   std::optional<double> clip_;
   std::vector<named_loss> losses_;
   std::vector<torch::optim::Optimizer*> updated_;
-  int evaluations_ = 0;  // by an optimizer's closure
+  int evaluations_ = 0;  // of the loss, by an optimizer's closure
   bool skipped_ = false;
   std::string diagnosis_;
 };
 
 namespace detail {
-/// A step as the trainer sees it.
+/// A step with the members that only the trainer calls.
 class trained_step final : public step {
  public:
   using step::step, step::finish, step::result;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training's state for a file (core/stored_state.hpp, files/training_file.hpp): models, optimizers, random generators
-// and numbers by their names, so that it goes on in another process with the same losses.
-// Not here: states of one process (training_state.hpp). A source of batches that cannot go to a place by numbers, as a
-// loader cannot, has no such state; neither have optimizers with states of the user's own, and setup::extra.
+// The state of a training for a file (core/stored_state.hpp, files/training_file.hpp): models, optimizers, random
+// generators and numbers under their names. A training goes on from it in another process, with the same losses.
+// Not here: states of one process (training_state.hpp). Such a state does not exist where numbers do not tell the place
+// in the batches, as with a loader; for optimizers with state classes of the user's own; and for setup::extra.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,7 +39,8 @@ void for_tensors(const std::vector<named_module>& models, F f, G g) {
   }
 }
 
-/// An empty state of the class that LibTorch's optimizer with these options has.
+/// Returns: an empty state of the class that LibTorch's optimizer with these options has; null for options of the
+/// user's own.
 inline std::unique_ptr<OptimizerParamState> empty_state(const torch::optim::OptimizerOptions& options) {
   using namespace torch::optim;
   std::unique_ptr<OptimizerParamState> made;
@@ -68,7 +69,7 @@ inline void require_storable(const setup& s) {
   }
 }
 
-/// Calls `f(name, group)` and `g(name, group, parameter)`.
+/// Calls `f(name, group)` with each group, and `g(name, optimizer, group, parameter)` with each of its parameters.
 template <class F, class G>
 void for_optimizers(const setup& s, F f, G g) {
   for (std::size_t o = 0; o < s.optimizers.size(); ++o) {
@@ -108,9 +109,10 @@ inline void store_training(const setup& from, c10::Device device, state_writer& 
 
 inline void load_training(setup& to, c10::Device device, const state_reader& from) {
   const torch::NoGradGuard no_grad;
+  // Only checks: another training's state throws before anything is changed.
   for_tensors(
       to.modules, [&](const std::string& name, at::Tensor& t) { (void)from.tensor(name, t); },
-      [](const std::string& /*name*/, at::Tensor& /*parameter*/) {});  // what is not this training's changes nothing
+      [](const std::string& /*name*/, at::Tensor& /*parameter*/) {});
   for_tensors(
       to.modules, [&](const std::string& name, at::Tensor& t) { t.copy_(from.tensor(name, t)); },
       [&](const std::string& name, at::Tensor& parameter) {
@@ -147,8 +149,8 @@ inline void load_training(setup& to, c10::Device device, const state_reader& fro
   generator_states{std::move(generators)}.restore(device, to.generators);
 }
 
-/// Gives a trainer the members store_state() and load_state(), by which it is kept in a file (StoresState). The
-/// batches' place is an epoch and a batch in it.
+/// Gives a trainer the members store_state() and load_state(), by which a file keeps it (StoresState). The place in the
+/// batches is an epoch and a batch in it.
 template <class Trainer>
 class with_stored_state {
  public:
@@ -157,7 +159,7 @@ class with_stored_state {
     auto& t = static_cast<Trainer&>(*this);
     return translated([&] {
       require_storable(t.setup_);
-      t.served_.zero();
+      t.used_gradients_.zero();
       stored_state made;
       state_writer to{made};
       store_training(t.setup_, t.device_, to);
@@ -189,7 +191,7 @@ class with_stored_state {
       auto place = t.source_.position();
       from.get("epoch", place.epoch);
       from.get("batch", place.batch);
-      t.served_.zero();
+      t.used_gradients_.zero();
       load_training(t.setup_, t.device_, from);
       from.get("factor of pending gradients", t.pending_factor_);
       from.get("steps", t.steps_);
@@ -200,7 +202,7 @@ class with_stored_state {
 };
 class without_stored_state {};
 
-/// Whether a place in the batches is two numbers.
+/// Whether two numbers tell the place in the batches of a source.
 template <class Source>
 inline constexpr bool stores_place = requires(Source& s) {
   s.position().epoch;

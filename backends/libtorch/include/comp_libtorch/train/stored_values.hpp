@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors and numbers under names, as a file keeps them (core/stored_state.hpp): FP32 as it is, another format as its
-// bytes, a float each.
+// Keeps tensors and numbers under names, as a file has them (core/stored_state.hpp). FP32 is kept as it is. Another
+// format is kept as its bytes, each as a float.
 // Not here: which values a training has (stored_training.hpp).
 #pragma once
 
@@ -86,7 +86,7 @@ class state_reader {
     to.reset();
     if (has(name + " count")) get(name, to.emplace());
   }
-  /// On the CPU; undefined where there was none.
+  /// Returns: the tensor, on the CPU; undefined where there was none.
   at::Tensor tensor(const std::string& name) const {
     const auto at = tensors_.find(name);
     if (at == tensors_.end()) return {};
@@ -102,7 +102,7 @@ class state_reader {
     std::memcpy(made.mutable_data_ptr(), bytes.data(), bytes.size());
     return made;
   }
-  /// Of the shape that `like` has.
+  /// Returns: the tensor. Throws: `error` where it has not the shape of `like`.
   at::Tensor tensor(const std::string& name, const at::Tensor& like) const {
     at::Tensor found = tensor(name);
     require<error>(found.defined() && found.sizes() == like.sizes(),

@@ -56,7 +56,7 @@ class trainer
   struct state {
     training_state training = {};
     scaling::state scaler = {};
-    double pending_factor = 1;  // of the losses whose gradients wait for an update
+    double pending_factor = 1;  // loss scale of the gradients that wait for an update
     std::uint64_t steps = 0;
     std::remove_cvref_t<decltype(std::declval<Source&>().position())> position = {};
     std::int64_t bytes() const { return training.bytes(); }
@@ -83,7 +83,7 @@ class trainer
   trainer(const trainer&) = delete;
   trainer& operator=(const trainer&) = delete;
 
-  /// The operators of a step. Asked for the first time, a step is trained to see them and then undone; the user's step
+  /// Returns: the operators of a step. The first call trains a step to see them, and undoes it: the user's step
   /// function is called once more than there are steps. Throws: `graph_error` when none was in a region.
   const op_graph& graph() {
     record();
@@ -92,7 +92,8 @@ class trainer
   Source& batches() { return source_; }
   program& executor() { return program_; }
 
-  /// A plan with plan::runs_autocast() trains under LibTorch's own autocast alone: see own_autocast.
+  /// Trains under `p` from now on. A plan with plan::runs_autocast() trains under LibTorch's own autocast alone
+  /// (own_autocast()).
   /// Throws: `plan_error` for a plan that does not fit the graph, has a precision that the device lacks, or is marked
   /// as autocast's and differs from what that does.
   void set_precision(const plan& p) {
@@ -105,18 +106,19 @@ class trainer
     if (p.runs_autocast()) detail::require_same(p, own_autocast(autocast_precision(p)), graph());
     tuning_.set_plan(p);
   }
-  /// A plan from a file, run as it was best run when it was found: where that was on a machine like this one, it is not
-  /// measured again. Returns: sentences on what of the file was not taken.
+  /// Trains under a plan from a file, run as it was best run when it was found. If that was on a machine like this one,
+  /// it is not measured again. Returns: sentences on what of the file was not taken.
   std::vector<std::string> set_precision(const loaded_plan& from) {
     const auto left_out = tuning_.learn(from, hardware_);
     set_precision(from.plan);
     return left_out;
   }
 
-  /// How the plan that is set is run, as far as that was measured or is fixed; nothing for FP32 and for autocast's.
+  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for
+  /// autocast's.
   comp::execution execution() const { return tuning_.execution(); }
 
-  /// Trains from the beginning of an epoch to its end: one that run_batch() began is left.
+  /// Trains from the beginning of an epoch to its end. An epoch that run_batch() began is left.
   sample run_epoch() {
     return run_epoch([](const sample&) { return false; });
   }
@@ -146,16 +148,16 @@ class trainer
     });
   }
 
-  /// The whole state of the training, and the training as it was then.
+  /// Returns: the whole state of the training, which restore() puts back.
   state save() {
     return translated([&]() -> state {
-      served_.zero();
+      used_gradients_.zero();
       return {save_training(setup_, device_), scaler_.state(), pending_factor_, steps_, source_.position()};
     });
   }
   void restore(const state& from) {
     translated([&] {
-      served_.zero();
+      used_gradients_.zero();
       restore_training(from.training, setup_, device_);
       scaler_.load(from.scaler);
       pending_factor_ = from.pending_factor;
@@ -166,33 +168,36 @@ class trainer
 
   std::vector<precision> supported_precisions() const { return libtorch::supported_precisions(hardware_); }
   comp::hardware hardware() const { return hardware_; }
-  /// Models, weights (so the seed that made them), data, optimizers and settings as they were when the trainer was
-  /// made.
+  /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
+  /// were when the trainer was made.
   std::string signature() const { return signature_; }
 
-  /// Seconds of each operator in a step under the current plan, medians of a few steps. The state is as before.
+  /// Returns: the seconds of each operator in a step under the current plan, medians of a few steps. The state is as
+  /// before.
   std::vector<op_time> profile() {
     record();
-    return undone([&] { return detail::operator_times(program_, setup_.profile_steps, [&] { train_next(); }); });
+    return run_and_undo([&] { return detail::operator_times(program_, setup_.profile_steps, [&] { train_next(); }); });
   }
 
-  /// What lowering each operator alone does to its output and gradients, in the next step; 0 for those that no plan
-  /// lowers, infinity for one that LibTorch does not run in `low`. The state and the plan are as before.
+  /// Returns: what lowering each operator alone does to its output and gradients, measured in the next step; 0 for
+  /// those that no plan lowers, infinity for one that LibTorch does not run in `low`. The state and the plan are as
+  /// before.
   /// Throws: `settings_error` for a precision that the device lacks.
   std::vector<op_error> sensitivity(precision low) {
     require<settings_error>(computes_in(low, hardware_),
                             "sensitivity in {} (LibTorch on this device has no such precision): choose another",
                             name(low));
     record();
-    return undone([&] { return detail::lowering_errors(program_, low, [&] { train_next(); }); });
+    return run_and_undo([&] { return detail::lowering_errors(program_, low, [&] { train_next(); }); });
   }
 
-  /// What LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone; marked so
-  /// that set_precision trains under that autocast. Throws: `error` where the step does not run under it.
+  /// Returns: what LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone.
+  /// The plan is marked, so that set_precision() trains under that autocast. Throws: `error` where the step does not
+  /// run under it.
   plan own_autocast(precision low) {
     if (const auto known = autocast_.find(low); known != autocast_.end()) return known->second;
     record();
-    return autocast_[low] = undone([&] { return detail::autocast_plan(program_, low, [&] { train_next(); }); });
+    return autocast_[low] = run_and_undo([&] { return detail::autocast_plan(program_, low, [&] { train_next(); }); });
   }
 
   /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
@@ -200,24 +205,24 @@ class trainer
     translated([&] { libtorch::perturb(tensors_of(setup_.modules, false), seed); });
   }
 
-  /// Steps of an epoch, one for each of its batches, as the source says or counted; 0: not known (a loader too large to
-  /// be read ahead).
+  /// Returns: the batches of an epoch, as the source says or counted; 0: not known (a loader too large to be read
+  /// ahead).
   std::uint64_t batches_per_epoch() {
     if constexpr (requires {
                     { source_.batches_per_epoch() } -> std::integral;
                   }) {
       return translated([&] { return static_cast<std::uint64_t>(source_.batches_per_epoch()); });
     } else {
-      if (!counted_) counted_ = undone([&] { return detail::count_batches(source_); });
+      if (!counted_) counted_ = run_and_undo([&] { return detail::count_batches(source_); });
       return *counted_;
     }
   }
 
-  /// Measures how the current plan is best run, and runs it so from now on; nothing for autocast's, which LibTorch
-  /// runs. The state is as before.
+  /// Measures how the current plan is best run, and runs it so from now on. Returns: the choice; nothing for autocast's
+  /// plan, which LibTorch runs. The state is as before.
   tuned_choice tune() {
     record();
-    return undone([&] { return tuning_.measure([&] { return train_one().seconds; }); });
+    return run_and_undo([&] { return tuning_.measure([&] { return train_one().seconds; }); });
   }
 
  private:
@@ -227,21 +232,21 @@ class trainer
   step_result train(batch_type& batch) {
     scaler_.give_up();
     const bool scaled = scales(setup_, program_.current_plan());
-    bring_pending_to(scaled ? scaler_.state().scale : 1);
-    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, served_, steps_, setup_.update};
-    if (!setup_.extra.save) watched_.begin(rates_(setup_.optimizers));
+    rescale_pending(scaled ? scaler_.state().scale : 1);
+    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, used_gradients_, steps_, setup_.update};
+    if (!setup_.extra.save) rate_watch_.begin(rates_(setup_.optimizers));
     step_(s, batch);
     s.finish();
-    if (!setup_.extra.save) watched_.end(rates_(setup_.optimizers), steps_);
+    if (!setup_.extra.save) rate_watch_.end(rates_(setup_.optimizers), steps_);
     step_result result = s.result();
     ++steps_;
     return result;
   }
-  /// Gradients that are accumulated over batches, whose plans may differ in whether losses are scaled, are of one
-  /// factor.
-  void bring_pending_to(double factor) {
+  /// Brings the gradients that wait for an update to one loss scale. They come from several batches, whose plans may
+  /// differ in whether losses are scaled.
+  void rescale_pending(double factor) {
     if (factor == pending_factor_) return;
-    served_.zero();
+    used_gradients_.zero();
     const torch::NoGradGuard no_grad;
     for (const at::Tensor& parameter : tensors_of(setup_.modules, false)) {
       if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor / pending_factor_);
@@ -263,9 +268,9 @@ class trainer
     return {device_, device_.is_cpu() ? bytes_held(tensors_held(setup_)) + program_.kept_bytes() : 0};
   }
 
-  /// Runs `work` on a state and a plan that are then put back, come what may. Returns: what it returns.
+  /// Runs `work`, and then puts the state and the plan back, also where it throws. Returns: what `work` returns.
   template <class F>
-  auto undone(F work) {
+  auto run_and_undo(F work) {
     return translated([&] {
       const state before = save();
       const plan chosen = program_.current_plan();
@@ -276,20 +281,20 @@ class trainer
     });
   }
 
-  /// Trains a step to see its operators, and undoes it; nothing where that is done.
+  /// Trains a step to see its operators, and undoes it; does nothing where that is done.
   void record() {
     if (program_.recorded()) return;
-    undone([&] {
+    run_and_undo([&] {
       detail::record_step(program_, [&] { train_next(); });
       return true;
     });
   }
 
-  /// Before a run: how the plan is best run is measured where that is worth its time.
+  /// Prepares a run: measures how the plan is best run, where that is worth its time.
   void prepare() {
     record();
     if (!tuning_.needs_measuring()) return;
-    undone([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
+    run_and_undo([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
   }
 
   setup setup_;
@@ -300,9 +305,9 @@ class trainer
   comp::hardware hardware_;
   program program_;
   grad_scaler scaler_;
-  served_gradients served_;
+  used_gradients used_gradients_;
   detail::learning_rates rates_;
-  detail::rate_watch watched_{"give setup::extra its save and restore, or set rates by step::number()"};
+  detail::rate_watch rate_watch_{"give setup::extra its save and restore, or set rates by step::number()"};
   double pending_factor_ = 1;
   std::uint64_t steps_ = 0;
   std::string signature_;

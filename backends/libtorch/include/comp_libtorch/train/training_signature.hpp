@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes two trainings comparable, in words: a search is resumed only where all of it agrees.
+// What makes two trainings comparable, in words. A search is resumed only where all of it agrees.
 #pragma once
 
 #include <c10/util/Type.h>
@@ -15,7 +15,7 @@
 
 namespace comp::libtorch {
 
-/// The class of an optimizer and the options of its groups, in words: for signatures.
+/// Returns: the class of an optimizer and the options of its groups, in words.
 inline std::string text(const torch::optim::Optimizer& optimizer) {
   std::string words = c10::demangle(typeid(optimizer).name());
   for (const auto& group : optimizer.param_groups()) {
@@ -35,7 +35,8 @@ inline std::string text(const torch::optim::Optimizer& optimizer) {
   return words;
 }
 
-/// Models with samples of their weights (so of the seed that made them), data, optimizers and loss scaling.
+/// Returns: models with samples of their weights (which tell the seed that made them), data, optimizers and loss
+/// scaling.
 inline std::string signature_of(const setup& s, const std::string& data) {
   std::string words = fmt::format("libtorch {} | {}", s.about, data);
   for (const named_module& m : s.modules) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a training but for its loss scale, its place in the data and its count of steps (trainer.hpp):
-// parameters, their pending gradients, buffers, optimizers, random generators, and what the user adds. Put back in
-// place, so every reference stays good. Memory: a state is one copy of the weights, the buffers and the optimizer's
-// moments (Adam: 3 times the weights); a search holds three to four of them. setup::states_on = at::kCPU keeps them off
-// a device.
+// The state of a training within its process: parameters, their pending gradients, buffers, optimizers, random
+// generators, and what the user adds. It is put back in place, so every reference stays valid. Not here: the loss
+// scale, the place in the data and the count of steps (trainer.hpp).
+// Memory: a state is one copy of the weights, the buffers and the optimizer's moments (Adam: 3 times the weights). A
+// search holds three to four of them. setup::states_on = at::kCPU keeps them off a device.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -40,7 +40,7 @@ class module_state {
     return saved;
   }
 
-  /// Throws: `error`, naming the tensor, when the model has other parameters or buffers than then.
+  /// Throws: `error`, naming the tensor, when the model has other parameters or buffers than when it was saved.
   void restore(torch::nn::Module& model) const {
     const torch::NoGradGuard no_grad;
     auto parameters = model.named_parameters();
@@ -115,7 +115,7 @@ inline training_state save_training(const setup& from, c10::Device device) {
   return saved;
 }
 
-/// Throws: `error` when it is another training's.
+/// Throws: `error` when it is the state of another training.
 inline void restore_training(const training_state& saved, setup& to, c10::Device device) {
   require<error>(
       saved.modules.size() == to.modules.size() && saved.optimizers.size() == to.optimizers.size(),
@@ -128,7 +128,7 @@ inline void restore_training(const training_state& saved, setup& to, c10::Device
   if (to.extra.restore) to.extra.restore(saved.extra);
 }
 
-/// The tensors that live from step to step.
+/// Returns: the tensors that live from step to step.
 inline std::vector<at::Tensor> tensors_held(const setup& s) {
   std::vector<at::Tensor> all = tensors_of(s.modules, true);
   for (const at::Tensor& parameter : tensors_of(s.modules, false)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's score of a training: under the plan, without gradients, the models in evaluation mode.
+// Takes a user's score of a training: under the plan, without gradients, and with the models in evaluation mode.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -15,7 +15,7 @@
 
 namespace comp::libtorch::detail {
 
-/// All modules in evaluation mode for its life, then each as it was.
+/// Puts all modules into evaluation mode while it lives, and then each back into its own.
 class evaluation_mode {
  public:
   explicit evaluation_mode(const std::vector<named_module>& models) {
@@ -41,7 +41,8 @@ class evaluation_mode {
 template <class Trainer>
 class with_validation {
  public:
-  /// The user's score, of the models in evaluation mode and without gradients, under the plan: higher is better.
+  /// Returns: the user's score, of the models in evaluation mode and without gradients, under the plan; higher is
+  /// better.
   double validate() {
     auto& trained = static_cast<Trainer&>(*this);
     return translated([&] {
