@@ -272,3 +272,92 @@ TEST_CASE("gradients accumulate over regions as without a program") {
   };
   CHECK(same(run(true), run(false)));
 }
+
+namespace {
+
+/// A generator after `drawn` words of its sequence.
+at::Generator generator_after(int drawn) {
+  at::Generator made = at::make_generator<at::CPUGeneratorImpl>(7);
+  for (int i = 0; i < drawn; ++i) at::check_generator<at::CPUGeneratorImpl>(made)->random();
+  return made;
+}
+
+/// What `forward` gives in a region of `p`.
+template <class Forward>
+at::Tensor inside(program& p, const Forward& forward) {
+  const auto on = p.enter();
+  return forward();
+}
+
+c10::DispatchKey random_key() { return comp::libtorch::detail::random_registration::once().key(); }
+
+}  // namespace
+
+TEST_CASE("in a region bernoulli_ gives ATen's numbers and leaves the generator where ATen does") {
+  if (!comp::libtorch::detail::draws_as_aten()) return;  // this LibTorch draws by MKL
+  for (const auto format : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kBool}) {
+    for (const std::int64_t count : {1, 255, 256, 257, 623, 1024, 1025, 5000}) {
+      for (const double p : {0.0, 0.1, 0.5, 0.9, 1.0}) {
+        for (const int drawn : {0, 1, 2, 623, 624, 625}) {
+          CAPTURE(count);
+          CAPTURE(p);
+          CAPTURE(drawn);
+          at::Generator theirs = generator_after(drawn), ours = generator_after(drawn);
+          const at::Tensor expected = at::empty({count}, format).bernoulli_(p, theirs);
+          at::Tensor drawn_here = at::full({count}, 1, format);
+          REQUIRE(comp::libtorch::detail::draw_as_aten(drawn_here, p, ours) == (count >= 256));
+          if (count < 256) continue;
+          REQUIRE(at::equal(drawn_here, expected));
+          REQUIRE(at::equal(ours.get_state(), theirs.get_state()));
+          REQUIRE(drawn_here._version() == 2);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("bernoulli_ is left to ATen where somebody else has a say") {
+  const auto draws = [](at::Tensor to) { return comp::libtorch::detail::draw_as_aten(to, 0.5, {}); };
+  CHECK(draws(at::empty({512})) == comp::libtorch::detail::draws_as_aten());
+  CHECK_FALSE(draws(at::empty({512}).requires_grad_()));
+  CHECK_FALSE(draws(at::empty({512}, at::kInt)));
+  CHECK_FALSE(draws(at::empty({512, 4}).select(1, 0)));
+  CHECK_FALSE(draws(at::empty({1}).expand({512})));
+  {
+    const c10::InferenceMode mode;
+    CHECK_FALSE(draws(at::empty({512})));
+  }
+  CHECK_THROWS(at::empty({512}).bernoulli_(1.5));
+  program p;
+  p.record(true);
+  const auto on = p.enter();
+  CHECK_THROWS(at::empty({512}).bernoulli_(1.5));
+}
+
+TEST_CASE("dropout has the same bits in a region, forward and backward, alone and inside attention") {
+  const auto run = [](const std::function<at::Tensor(const at::Tensor&)>& model, bool in_region) {
+    torch::manual_seed(3);
+    program p;
+    p.record(true);
+    const at::Tensor x = torch::randn({2, 4, 32, 16}).to(at::MemoryFormat::ChannelsLast).requires_grad_();
+    const auto forward = [&] {
+      CHECK(c10::impl::tls_is_dispatch_key_included(random_key()) == in_region);
+      return model(x);
+    };
+    const at::Tensor y = in_region ? inside(p, forward) : forward();
+    return std::vector{y.detach(), torch::autograd::grad({y}, {x}, {torch::ones_like(y)})[0], torch::randn({3})};
+  };
+  const std::function<at::Tensor(const at::Tensor&)> models[] = {
+      [](const at::Tensor& x) { return at::dropout(x, 0.2, true); },
+      [](const at::Tensor& x) { return at::dropout(x.to(at::kBFloat16), 0.2, true); },
+      [](const at::Tensor& x) {
+        at::Tensor y = x * 2;
+        return at::dropout_(y, 0.2, true);
+      },
+      [](const at::Tensor& x) { return at::alpha_dropout(x, 0.3, true); },
+      [](const at::Tensor& x) { return at::scaled_dot_product_attention(x, x, x, {}, 0.2); }};
+  for (const auto& model : models) {
+    const auto drawn = run(model, true), expected = run(model, false);
+    for (std::size_t i = 0; i < drawn.size(); ++i) CHECK(at::equal(drawn[i], expected[i]));
+  }
+}

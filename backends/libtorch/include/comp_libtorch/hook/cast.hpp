@@ -27,14 +27,10 @@ namespace comp::libtorch::detail {
 /// Returns: true for a small dense CPU tensor between FP32 and BF16, where nobody but autograd would see the
 /// conversion.
 inline bool converts_small(const at::TensorImpl& tensor, at::ScalarType to) {
-  using enum c10::DispatchKey;
   constexpr std::int64_t small = 512;
-  constexpr c10::DispatchKeySet of_tensors{CPU, AutogradCPU, ADInplaceOrView, AutocastCPU};
   const at::ScalarType from = c10::typeMetaToScalarType(tensor.dtype());
   const bool formats = (from == at::kFloat && to == at::kBFloat16) || (from == at::kBFloat16 && to == at::kFloat);
-  const auto of_thread = of_tensors | c10::default_included_set.add(claimed_key);
-  return formats && tensor.numel() <= small && of_tensors.has_all(tensor.key_set()) &&
-         of_thread.has_all(c10::impl::tls_local_dispatch_key_set().included_) && tensor.is_non_overlapping_and_dense();
+  return formats && tensor.numel() <= small && only_autograd_sees(tensor) && tensor.is_non_overlapping_and_dense();
 }
 
 /// Returns: `tensor` in another format and the same order in memory; autograd does not see it. A few numbers are

@@ -5,21 +5,25 @@
 // The fallback costs nothing while no region is open. A thread is in a region only by opening one itself.
 #pragma once
 
+#include <ATen/ops/bernoulli_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <array>
 #include <comp/core/error.hpp>
+#include <comp_libtorch/hook/bernoulli.hpp>
 #include <comp_libtorch/hook/direct_calls.hpp>
 #include <comp_libtorch/hook/listener.hpp>
+#include <optional>
+#include <utility>
 
 namespace comp::libtorch::detail {
 
-/// Returns: the first key on which no library has a fallback. Out-of-tree devices own these keys once their plugin is
-/// loaded. Throws: `error` when all are taken.
+/// Returns: the key that comes first among those on which no library has a fallback. Out-of-tree devices own these keys
+/// once their plugin is loaded. Throws: `error` when all are taken.
 inline c10::DispatchKey free_key() {
   using enum c10::DispatchKey;
-  for (const auto key : std::array{AutocastPrivateUse1, AutocastIPU, AutocastHPU, AutocastXLA}) {
+  for (const auto key : std::array{AutocastPrivateUse1, AutocastXLA, AutocastHPU, AutocastIPU}) {
     if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) return key;
   }
   throw error{
@@ -43,6 +47,7 @@ class registration {
         aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__},
         profiler_{torch::Library::IMPL, "profiler", key_, __FILE__, __LINE__} {
     claimed_key = key_;
+    claimed_keys = claimed_keys.add(key_);
     for (const char* mark : {"_record_function_enter", "_record_function_enter_new", "_record_function_exit",
                              "_record_function_exit._RecordFunction"})
       profiler_.impl(mark, torch::CppFunction::makeFallthrough());  // a profiler's marks are not the model's operators
@@ -63,31 +68,72 @@ class registration {
   torch::Library profiler_;
 };
 
-/// While it lives, the operators of this thread go to `to`. Its end restores exactly what was before, so guards nest.
-class listening_guard {
+/// Random numbers for dropout, on a key of their own that all other operators fall through: so bernoulli_ is also found
+/// where it is called inside an operator, and costs others nothing.
+class random_registration {
  public:
-  explicit listening_guard(listener* to)
-      : key_{registration::once().key()},
-        before_{listening},
+  static const random_registration& once() {
+    static const random_registration only;
+    return only;
+  }
+  c10::DispatchKey key() const { return key_; }
+
+ private:
+  random_registration()
+      : key_{key_below(registration::once())},
+        library_{torch::Library::IMPL, "_", key_, __FILE__, __LINE__},
+        aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__} {
+    claimed_keys = claimed_keys.add(key_);
+    library_.fallback(torch::CppFunction::makeFallthrough());
+    aten_.impl("bernoulli_.float", TORCH_FN(draw));
+  }
+  static c10::DispatchKey key_below(const registration& /*has the first free one*/) { return free_key(); }
+
+  static at::Tensor& draw(c10::DispatchKeySet keys, at::Tensor& to, double p, std::optional<at::Generator> generator) {
+    if (draw_as_aten(to, p, generator)) return to;
+    const c10::DispatchKeySet others{c10::DispatchKeySet::FULL_AFTER, once().key()};
+    return at::_ops::bernoulli__float::redispatch(keys & others, to, p, std::move(generator));
+  }
+
+  c10::DispatchKey key_;
+  torch::Library library_;
+  torch::Library aten_;
+};
+
+/// While it lives, `key` is on for this thread. Its end restores exactly what was before, so guards nest.
+class key_guard {
+ public:
+  explicit key_guard(c10::DispatchKey key)
+      : key_{key},
         was_included_{c10::impl::tls_is_dispatch_key_included(key_)},
         was_excluded_{c10::impl::tls_is_dispatch_key_excluded(key_)} {
     c10::impl::tls_set_dispatch_key_excluded(key_, false);
     c10::impl::tls_set_dispatch_key_included(key_, true);
-    listening = to;
   }
-  ~listening_guard() {
+  ~key_guard() {
     c10::impl::tls_set_dispatch_key_included(key_, was_included_);
     c10::impl::tls_set_dispatch_key_excluded(key_, was_excluded_);
-    listening = before_;
   }
+  key_guard(const key_guard&) = delete;
+  key_guard& operator=(const key_guard&) = delete;
+
+ private:
+  c10::DispatchKey key_;
+  bool was_included_;
+  bool was_excluded_;
+};
+
+/// While it lives, the operators of this thread go to `to`.
+class listening_guard {
+ public:
+  explicit listening_guard(listener* to) : key_{registration::once().key()}, before_{std::exchange(listening, to)} {}
+  ~listening_guard() { listening = before_; }
   listening_guard(const listening_guard&) = delete;
   listening_guard& operator=(const listening_guard&) = delete;
 
  private:
-  c10::DispatchKey key_;
+  key_guard key_;
   listener* before_;
-  bool was_included_;
-  bool was_excluded_;
 };
 
 }  // namespace comp::libtorch::detail

@@ -43,6 +43,16 @@ class listener {
 inline thread_local listener* listening = nullptr;
 inline thread_local bool in_checkpoint = false;  // gradients are off in it, but the backward will compute them
 inline c10::DispatchKey claimed_key = c10::DispatchKey::Undefined;  // set once, by dispatch_key.hpp
+inline c10::DispatchKeySet claimed_keys = {};                       // that one, and the one for random numbers
+
+/// Returns: true for a tensor on the CPU where nobody but autograd would see an operator on it: no mode, no subclass,
+/// no transform.
+inline bool only_autograd_sees(const at::TensorImpl& tensor) {
+  using enum c10::DispatchKey;
+  constexpr c10::DispatchKeySet of_tensors{CPU, AutogradCPU, ADInplaceOrView, AutocastCPU};
+  const auto of_thread = of_tensors | c10::default_included_set | claimed_keys;
+  return of_tensors.has_all(tensor.key_set()) && of_thread.has_all(c10::impl::tls_local_dispatch_key_set().included_);
+}
 
 /// Throws: `error` when an autograd node is being evaluated on this thread.
 inline void require_no_backward() {
