@@ -74,7 +74,8 @@ TEST_CASE("operators that harm only in pairs are found") {
   CHECK(got.part >= 0.95);
 }
 
-TEST_CASE("500 operators with 20% of the deny operators harmful: most of the saving, none of the harm" * doctest::skip(few)) {
+TEST_CASE("500 operators with 20% of the deny operators harmful: most of the saving, none of the harm" *
+          doctest::skip(few)) {
   const tally got = search_all(3, 55000, [](std::uint64_t seed) { return truth::large(seed); });
   CHECK(got.harms == 0);
   CHECK(got.part >= 0.9);
@@ -151,7 +152,8 @@ void check_all_judged(const Strategy& strategy, std::uint64_t seed) {
 }  // namespace
 
 TEST_CASE("no plan is crowned whose own losses were not accepted, in any world, by any strategy") {
-  for (std::uint64_t seed = 71000; seed < (few ? 71002 : 71004); ++seed) check_all_judged(comp::strategy::guided{}, seed);
+  for (std::uint64_t seed = 71000; seed < (few ? 71002 : 71004); ++seed)
+    check_all_judged(comp::strategy::guided{}, seed);
   check_all_judged(comp::strategy::greedy{}, 72000);
   check_all_judged(comp::strategy::random{.trials = 12}, 72001);
   check_all_judged(comp::strategy::delta_debugging{}, 72002);
@@ -165,8 +167,24 @@ TEST_CASE(
   CHECK(search_all(12, 73000, truth::harms_apart).harms == 0);
   CHECK(search_all(12, 73100, truth::no_room).harms <= 1);
   int harms = 0;
-  for (std::uint64_t seed = 73200; seed < (few ? 73203 : 73212); ++seed) harms += truth::search_bare(truth::falling(seed, 4)).harms;
+  for (std::uint64_t seed = 73200; seed < (few ? 73203 : 73212); ++seed)
+    harms += truth::search_bare(truth::falling(seed, 4)).harms;
   CHECK(harms <= 1);
+}
+
+TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster plan is told") {
+  int kept = 0, told = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    truth::world w = truth::chaotic(seed);
+    w.losses.wander = 2;
+    truth::full_trainer trainer{w};
+    const comp::outcome found = comp::two_stage{truth::lists{}}.run(trainer);
+    if (found.plan.count_low() > 0) continue;
+    ++kept;
+    told += std::ranges::any_of(found.warnings, [](const auto& w) { return w.starts_with("FP32 is kept although"); });
+  }
+  CHECK(kept >= 4);
+  CHECK(told == kept);
 }
 
 TEST_CASE("a batch whose loss is not finite under FP32, too, ends no search") {

@@ -41,6 +41,7 @@ class guided_contest {
          .batches = batches(),
          .known_faster = [&](const plan& p, const plan& than) { return guided_.is_faster(p, than); },
          .accepts = [&](contestant& c) { return is_accepted(c); }});
+    choice_.warn_of_undecided(winner);
     go_to_training_of(winner);
     return winner;
   }

@@ -2,6 +2,7 @@
 // Which contestant is taken at the end of a search: what is asked of it beside the time of its batches.
 #pragma once
 
+#include <cmath>
 #include <comp/search/decision/search_budget.hpp>
 #include <comp/search/decision/session.hpp>
 #include <comp/search/timing/beside_rules.hpp>
@@ -36,6 +37,17 @@ class winner_choice {
     const bool clear =
         judged != nullptr && judged->trial.accepted && judged->trial.bounds.high < search_.trials.fp32_seconds();
     return too_noisy(c) && !clear;
+  }
+
+  /// Warns where FP32 won and a contestant that is faster was neither accepted nor shown to train worse.
+  void warn_of_undecided(std::size_t winner) const {
+    const contestant* fastest = nullptr;
+    for (const contestant& c : search_.log.contest) {
+      const bool open = c.loss && detail::rejected(c) && !is_shown_worse(*c.loss, search_.settings.tolerance);
+      if (!open || !c.over_fp32.clearly_faster() || !std::isfinite(c.over_fp32.bounds.high)) continue;
+      if (fastest == nullptr || c.over_fp32.ratio > fastest->over_fp32.ratio) fastest = &c;
+    }
+    if (winner == 0 && fastest != nullptr) search_.run.warn(why_fp32_is_kept(*fastest, search_.settings.tolerance));
   }
 
   /// Returns: the index of the contestant to take: the winner, or a rules' plan. The rules' plan is kept unless the

@@ -109,20 +109,31 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
   if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
 }
 
+/// Returns: what a contestant's losses said, where they were not accepted.
+inline std::string why_not_accepted(const contestant& c, double tolerance) {
+  const loss_verdict& loss = *c.loss;
+  const bool is_measured = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
+  if (!is_measured) return "its loss was not accepted";
+  return fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
+                     is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
+                                                     : "which leaves open whether it is within the tolerance");
+}
+
 /// Returns: the warning for the fastest plan where its own losses were not accepted although those of a plan that
 /// lowers more were.
 inline std::string why_not_taken(const contestant& fastest, double tolerance) {
-  const loss_verdict& loss = *fastest.loss;
-  const bool is_measured = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
   return fmt::format(
       "\"{}\" was fastest and is not taken ({}, although a plan that lowers more was accepted): raise settings.tolerance to "
       "take it, or settings.budget to judge it by more batches",
-      fastest.label,
-      !is_measured
-          ? "its loss was not accepted"
-          : fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
-                        is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
-                                                        : "which leaves open whether it is within the tolerance"));
+      fastest.label, why_not_accepted(fastest, tolerance));
+}
+
+/// Returns: the warning for FP32, kept because the losses of a plan that is faster decided nothing.
+inline std::string why_fp32_is_kept(const contestant& faster, double tolerance) {
+  return fmt::format(
+      "FP32 is kept although \"{}\" is {:.2f} to {:.2f} times as fast (95%; {}): search again when losses fall evenly, later "
+      "in the training or with more data, or raise settings.budget to judge it by more batches, or settings.tolerance",
+      faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance));
 }
 
 /// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN where these are not known.
