@@ -255,6 +255,8 @@ MUTATIONS = [Mutation(*m) for m in [
     ('autocast left on by its guard', TORCH + 'hook/autocast_guard.hpp',
      '    at::autocast::set_autocast_enabled(device_, enabled_before_);\n', '', 'test_libtorch',
      'test_guard_scaler.cpp'),
+    ('the last random word of each block left out', TORCH + 'hook/bernoulli.hpp',
+     'static_cast<int>(size) + 1;', 'static_cast<int>(size);', 'test_libtorch', 'test_hook.cpp'),
     ('low weights kept from region to region', TORCH + 'plan/low_weights.hpp', '    ++regions_;\n', '', 'test_libtorch',
      'test_composites.cpp'),
     ('low weights kept although they were written', TORCH + 'plan/low_weights.hpp',

@@ -23,7 +23,7 @@ namespace comp::libtorch::detail {
 /// once their plugin is loaded. Throws: `error` when all are taken.
 inline c10::DispatchKey free_key() {
   using enum c10::DispatchKey;
-  for (const auto key : std::array{AutocastPrivateUse1, AutocastXLA, AutocastHPU, AutocastIPU}) {
+  for (const auto key : std::array{AutocastPrivateUse1, AutocastIPU, AutocastHPU, AutocastXLA}) {
     if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) return key;
   }
   throw error{
