@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions: what they take over and that they leave nothing behind, over nesting, exceptions and threads.
 
+#include <cmath>
 #include <stdexcept>
 #include <thread>
 
@@ -282,6 +283,17 @@ at::Generator generator_after(int drawn) {
   return made;
 }
 
+/// Whether ATen compares a double of two words of the generator with `p`; else it draws by MKL.
+bool aten_draws_by_twister() {
+  const at::Generator theirs = generator_after(0), ours = generator_after(0);
+  const at::Tensor drawn = at::empty({1001}).bernoulli_(0.3, theirs);
+  for (std::int64_t i = 0; i < drawn.numel(); ++i) {
+    const auto bits = at::check_generator<at::CPUGeneratorImpl>(ours)->random64() & ((std::uint64_t{1} << 53) - 1);
+    if ((std::ldexp(static_cast<double>(bits), -53) < 0.3) != (drawn[i].item<float>() == 1)) return false;
+  }
+  return true;
+}
+
 /// What `forward` gives in a region of `p`.
 template <class Forward>
 at::Tensor inside(program& p, const Forward& forward) {
@@ -294,7 +306,8 @@ c10::DispatchKey random_key() { return comp::libtorch::detail::random_registrati
 }  // namespace
 
 TEST_CASE("in a region bernoulli_ gives ATen's numbers and leaves the generator where ATen does") {
-  if (!comp::libtorch::detail::draws_as_aten()) return;  // this LibTorch draws by MKL
+  REQUIRE(comp::libtorch::detail::draws_as_aten() == aten_draws_by_twister());
+  if (!aten_draws_by_twister()) return;
   for (const auto format : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kBool}) {
     for (const std::int64_t count : {1, 255, 256, 257, 623, 1024, 1025, 5000}) {
       for (const double p : {0.0, 0.1, 0.5, 0.9, 1.0}) {
