@@ -50,7 +50,7 @@ class author_blocks {
   /// Returns: how many other devices have autocast on. Each nests one level deeper and says nothing of this device.
   int others_on() const {
     return static_cast<int>(std::ranges::count_if(at::autocast::_AUTOCAST_SUPPORTED_DEVICES, [&](at::DeviceType d) {
-      return d != device_ && at::autocast::get_autocast_dispatch_key_from_device_type(d) != claimed_key &&
+      return d != device_ && !claimed_keys.has(at::autocast::get_autocast_dispatch_key_from_device_type(d)) &&
              at::autocast::is_autocast_enabled(d);
     }));
   }
