@@ -72,7 +72,8 @@ class program {
   /// each region.
   region enter(std::string_view segment = "forward") { return scripts_.open(make_session(segment)); }
 
-  /// A region that the operators of the model run in without comp: of a plan that lowers nothing.
+  /// Opens a region of a plan that lowers nothing: no operator of the model comes to comp, and only dropout's numbers
+  /// are drawn by it.
   /// Throws: `error` while LibTorch's autocast is on.
   region enter_unplanned() const {
     auto session = std::make_unique<detail::unplanned_session>(settings_.device.type());
@@ -117,8 +118,8 @@ class program {
   /// The operators of all recorded segments in the order of their calls.
   const op_graph& graph() const { return graph_; }
 
-  /// Has regions run by `chosen` from now on. LibTorch's own autocast runs a plan with plan::runs_autocast(), and
-  /// nothing of comp's is then in between.
+  /// Has regions run by `chosen` from now on. LibTorch's own autocast runs a plan with plan::runs_autocast(), in
+  /// which comp casts nothing.
   /// Throws: `plan_error` for a plan that does not fit the graph, that asks for TF32 on a CPU or for FP8, or that is
   /// autocast's without exactly one low precision; `error` while recording.
   void set_plan(const plan& chosen) {

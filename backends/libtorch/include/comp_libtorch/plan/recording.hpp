@@ -223,7 +223,8 @@ class passing_session final : public session {
   void end(bool /*abandoned*/) noexcept override {}
 };
 
-/// A region of a plan that lowers nothing: the model's operators run without comp.
+/// A region of a plan that lowers nothing: comp listens to no operator, unless it has to keep those from a region
+/// around it.
 class unplanned_session final : public session {
  public:
   using session::session;
