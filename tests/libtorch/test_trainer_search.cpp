@@ -133,10 +133,10 @@ TEST_CASE("the executor's choices are taken only where they are clearly faster")
   int batches = 0;
   const auto use = [&](const lt::executor_choice& c) { now = c; };
   const auto run = [&](const comp::plan& p, double keep, double last) {
-    return lt::measured_choice(graph, p, {}, use, [&] {
+    return lt::measured_choice({graph, p, {}, {}}, use, [&](bool /*by_operator*/) {
       ++batches;
-      return 1.0 / ((now.weights == lt::weight_casts::keep ? keep : 1) *
-                    (now.images == lt::memory_format::channels_last ? last : 1));
+      return lt::step_times{1.0 / ((now.weights == lt::weight_casts::keep ? keep : 1) *
+                                   (now.images == lt::memory_format::channels_last ? last : 1))};
     });
   };
   const auto both = run(low, 1.1, 1.2);
@@ -163,11 +163,11 @@ TEST_CASE("a loaded machine is measured longer, up to a limit, and what stays un
   const auto run = [&](double gain, double noise, lt::tuning_settings settings) {
     batches = 0;
     return lt::measured_choice(
-        graph, low, settings, [&](const lt::executor_choice& c) { now = c; },
-        [&] {
+        {graph, low, {}, settings}, [&](const lt::executor_choice& c) { now = c; },
+        [&](bool /*by_operator*/) {
           ++batches;
           const double others = std::exponential_distribution{1 / noise}(random);
-          return 1.0 / (now.weights == lt::weight_casts::keep ? gain : 1) + others;
+          return lt::step_times{1.0 / (now.weights == lt::weight_casts::keep ? gain : 1) + others};
         });
   };
   int found = 0, wrong = 0, longest = 0;
@@ -270,7 +270,11 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   tuner.trained_epoch(run(99));
   CHECK_FALSE(wants(one));  // it would cost more than it gives
   tuner.set_plan(fp32);
-  tuner.trained_epoch(run(1000));
+  SUBCASE("told by an epoch") { tuner.trained_epoch(run(1000)); }
+  SUBCASE("told by the trainer, before an epoch is over") {
+    tuner.expect_epochs_of(1000);
+    tuner.expect_epochs_of(0);
+  }
   CHECK_FALSE(tuner.needs_measuring());
   CHECK(wants(one));
   tuner.learn(one, {.choice = keep});

@@ -19,6 +19,7 @@ struct program_problems {
   std::size_t unknown = 0;      // runs of operators that the recorded forward does not have
   std::size_t mismatches = 0;   // regions that went on in FP32, or ran none of the recorded modules
   std::size_t ended_early = 0;  // regions with fewer operators than recorded
+  std::size_t by_aten = 0;      // runs of operators that comp's kernel was chosen for and did not serve
   std::string first = {};       // the first problem, in words
 };
 

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how a plan is best run: with weights cast in each step or kept in low precision, with images as they are or
-// channels-last. Each choice is timed in turns against the default, and is taken only where its 95% interval says that
-// it is faster. Plan files carry the result.
+// channels-last, with ATen's kernels or comp's. Each choice is timed in turns against the default, and is taken only
+// where its 95% interval says that it is faster. Plan files carry the result.
 // When it is measured: docs/decisions.md, "LibTorch: the executor's choices". Not here: what the choices mean
 // (settings.hpp).
 #pragma once
 
+#include <c10/util/ScopeExit.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/files/json_reader.hpp>
 #include <comp/files/plan_file.hpp>
+#include <comp_libtorch/kernels/kernels.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstddef>
@@ -28,9 +33,10 @@ namespace comp::libtorch {
 struct executor_choice {
   weight_casts weights = weight_casts::cast;
   memory_format images = memory_format::as_is;
+  std::map<std::string, kernel_use> kernels = {};
   friend bool operator==(const executor_choice&, const executor_choice&) = default;
 };
-inline executor_choice choice_in(const program_settings& s) { return {s.weights, s.images}; }
+inline executor_choice choice_in(const program_settings& s) { return {s.weights, s.images, s.kernels}; }
 
 /// Has `p` run its plan by `choice` from now on.
 inline void use(program& p, const executor_choice& choice) {
@@ -38,15 +44,22 @@ inline void use(program& p, const executor_choice& choice) {
   if (choice_in(now) == choice) return;
   now.weights = choice.weights;
   now.images = choice.images;
+  now.kernels = choice.kernels;
   p.set_settings(now);
 }
 
-/// The best choice, and how many times as fast a batch was with kept memory and with channels-last as without; NaN
-/// where that was not tried.
+/// The best choice, and how many times as fast a batch was with it; NaN where that was not tried.
 struct tuned_choice {
   executor_choice choice = {};
   paired_speedup keeping = {};
-  paired_speedup channels_last = {};
+  paired_speedup channels_last = {};                   // with comp's kernels for these images
+  std::map<std::string, paired_speedup> kernels = {};  // of the layer alone
+};
+
+/// The seconds of a step, and of each of its operators where these were asked for.
+struct step_times {
+  double seconds = 0;
+  std::vector<op_time> operators = {};
 };
 
 struct tuning_settings {
@@ -79,6 +92,28 @@ inline std::optional<precision> prevailing(const plan& p) {
   return most == counts.end() ? std::nullopt : std::optional{most->first};
 }
 
+inline const std::string kernel_of = "kernel of ";  // begins the name of a layer's choice in plan files
+
+/// Returns: a choice of a kernel as plan files have it: "matrices: forward, weight gradient".
+inline std::string described(const kernel_use& use) {
+  std::vector<std::string_view> parts;
+  for (std::size_t part = 0; part < use.own->parts.size(); ++part) {
+    if ((use.parts >> part & 1U) != 0) parts.push_back(use.own->parts[part]);
+  }
+  return fmt::format("{}: {}", use.own->name, fmt::join(parts, ", "));
+}
+/// Returns: the kernel that a choice of a plan file names; nothing where this version of comp has none of that name.
+inline std::optional<kernel_use> kernel_use_from(const execution_choice& choice) {
+  if (!choice.name.starts_with(kernel_of)) return {};
+  for (const kernel* own : all_kernels) {
+    for (unsigned parts = 1; parts < 1U << own->parts.size(); ++parts) {
+      const kernel_use use{own, static_cast<kernel_parts>(parts)};
+      if (described(use) == choice.value) return use;
+    }
+  }
+  return {};
+}
+
 inline paired_speedup inverse(const paired_speedup& other) {
   return {1 / other.ratio, {1 / other.bounds.high, 1 / other.bounds.low}};
 }
@@ -86,18 +121,34 @@ inline paired_speedup inverse(const paired_speedup& other) {
 }  // namespace detail
 
 /// Times choices against each other in turns, for one plan, by steps that the caller runs: next() says how the next
-/// step is to be run, and add() takes its seconds, until done(). On a loaded machine times scatter. There are then more
+/// step is to be run, and add() takes its times, until done(). On a loaded machine times scatter. There are then more
 /// rounds, up to a limit, and what is still not clear stays as it was.
+/// comp's kernels are timed by their operators. Those that are faster are then timed by whole steps, together with the
+/// images that they want.
 class choice_measurement {
  public:
-  choice_measurement(const op_graph& graph, const plan& p, const tuning_settings& settings)
-      : settings_{settings}, convolves_{detail::lowers(graph, p, "conv")}, other_{weight_casts::keep} {}
+  /// `own`: the operators that comp has a kernel for.
+  choice_measurement(const op_graph& graph, const plan& p, std::vector<own_operator> own,
+                     const tuning_settings& settings)
+      : settings_{settings},
+        convolves_{detail::lowers(graph, p, "conv")},
+        own_{std::move(own)},
+        other_{weight_casts::keep} {
+    for (const own_operator& each : own_) parts_ = std::max(parts_, each.own->parts.size());
+  }
 
   bool done() const { return stage_ == stage::done; }
-  executor_choice next() const { return times_other() ? other_ : best_.choice; }
-  void add(double seconds) {
-    spent_ += seconds;
-    if (step_ % 2 == 1) seconds_[times_other()].push_back(seconds);
+  executor_choice next() const {
+    if (times_operators()) return with_kernels(is_first_ ? kernel_parts(~0U) : part_of_step());
+    return times_other() ? other_ : best_.choice;
+  }
+  /// Returns: whether add() needs the times of operators of the next step.
+  bool times_operators() const { return stage_ == stage::kernels; }
+
+  void add(const step_times& step) {
+    if (times_operators()) return add_operators(step.operators);
+    spent_ += step.seconds;
+    if (step_ % 2 == 1) seconds_[times_other()].push_back(step.seconds);
     if (++step_ < 4) return;
     step_ = 0;
     ++round_;
@@ -107,7 +158,7 @@ class choice_measurement {
   const tuned_choice& best() const { return best_; }
 
  private:
-  enum class stage : std::uint8_t { weights, images, done };
+  enum class stage : std::uint8_t { weights, kernels, images, done };
 
   /// Returns: whether the next step runs the other choice. A round has two steps of each choice, of which the second is
   /// timed. Every second round begins with the other choice.
@@ -127,32 +178,97 @@ class choice_measurement {
   void conclude(const paired_speedup& measured) {
     (stage_ == stage::weights ? best_.keeping : best_.channels_last) = measured;
     if (measured.clearly_faster()) best_.choice = other_;
-    stage_ = stage_ == stage::weights && convolves_ ? stage::images : stage::done;
-    other_ = {best_.choice.weights, memory_format::channels_last};
-    round_ = 0;
+    if (stage_ == stage::images) return begin(stage::done, {});
+    other_ = {best_.choice.weights, convolves_ ? memory_format::channels_last : memory_format::as_is};
+    begin(!own_.empty() ? stage::kernels : convolves_ ? stage::images : stage::done, other_);
+  }
+  void begin(stage next, executor_choice other) {
+    stage_ = next;
+    other_ = std::move(other);
+    round_ = step_ = 0;
     spent_ = 0;
     seconds_[0].clear();
     seconds_[1].clear();
   }
 
+  /// Returns: what the step times, as bits. A round has a step by ATen's kernels and one for each part, and begins with
+  /// another one each time.
+  kernel_parts part_of_step() const {
+    const std::size_t part = (step_ + round_) % (parts_ + 1);
+    return static_cast<kernel_parts>(part == 0 ? 0 : 1U << (part - 1));
+  }
+  executor_choice with_kernels(kernel_parts parts) const {
+    executor_choice choice = other_;
+    for (const own_operator& each : own_) {
+      const auto has = static_cast<kernel_parts>((1U << each.own->parts.size()) - 1);
+      if ((parts & has) != 0) choice.kernels[each.layer] = {each.own, static_cast<kernel_parts>(parts & has)};
+    }
+    return choice;
+  }
+
+  void add_operators(const std::vector<op_time>& times) {
+    if (std::exchange(is_first_, false)) return;  // kernels prepare themselves in it
+    const kernel_parts part = part_of_step();
+    for (const own_operator& each : own_) {
+      const op_time& of = times.at(each.number);
+      operator_seconds_[{each.number, part}].push_back(of.forward + of.backward);
+    }
+    if (++step_ <= parts_) return;
+    step_ = 0;
+    if (++round_ >= settings_.rounds) conclude_kernels();
+  }
+
+  void conclude_kernels() {
+    for (const own_operator& each : own_) {
+      const std::vector<double>& aten = operator_seconds_[{each.number, 0}];
+      std::vector<double> seconds = aten;  // with the parts that are faster by comp's kernel
+      kernel_parts faster = 0;
+      for (std::size_t part = 0; part < each.own->parts.size(); ++part) {
+        const auto bit = static_cast<kernel_parts>(1U << part);
+        const std::vector<double>& own = operator_seconds_[{each.number, bit}];
+        if (!compare_paired(aten, own).clearly_faster()) continue;
+        faster |= bit;
+        for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] -= aten[i] - own[i];
+      }
+      if (faster == 0) continue;
+      other_.kernels[each.layer] = {each.own, faster};
+      best_.kernels[each.layer] = compare_paired(aten, seconds);
+    }
+    if (!convolves_ && other_.kernels.empty()) return begin(stage::done, {});
+    begin(stage::images, other_);
+  }
+
   tuning_settings settings_;
   bool convolves_;
+  std::vector<own_operator> own_;
+  std::size_t parts_ = 0;  // that a kernel has, at most
   executor_choice other_;  // what is timed against the best so far
   tuned_choice best_ = {};
   stage stage_ = stage::weights;
   std::size_t round_ = 0, step_ = 0;
   double spent_ = 0;
   std::vector<double> seconds_[2] = {};
+  bool is_first_ = true;  // no operators were timed yet
+  std::map<std::pair<std::size_t, kernel_parts>, std::vector<double>> operator_seconds_ = {};
 };
 
-/// Measures the plan that is set. `choose(choice)` switches to it; `batch()` trains a step and returns its seconds.
+/// Runs `batch()`, which trains a step and returns its seconds. Returns: its times, with those of operators where these
+/// are wanted.
+template <class Batch>
+step_times timed_step(program& p, bool by_operator, Batch batch) {
+  p.profile(by_operator);
+  const auto end = c10::make_scope_exit([&] { p.profile(false); });
+  const double seconds = batch();
+  return {seconds, by_operator ? p.times() : std::vector<op_time>{}};
+}
+
+/// Measures the plan that is set. `choose(choice)` switches to it; `batch(true)` trains a step and returns its times,
+/// `batch(false)` those of the whole step only.
 template <class Choose, class Batch>
-tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_settings& settings, Choose choose,
-                             Batch batch) {
-  choice_measurement measurement{graph, p, settings};
+tuned_choice measured_choice(choice_measurement measurement, Choose choose, Batch batch) {
   while (!measurement.done()) {
     choose(measurement.next());
-    measurement.add(batch());
+    measurement.add(batch(measurement.times_operators()));
   }
   choose(measurement.best().choice);
   return measurement.best();
@@ -163,8 +279,14 @@ inline execution execution_of(const tuned_choice& tuned) {
   const auto gain = [](bool taken, const paired_speedup& other) { return taken ? other : detail::inverse(other); };
   const bool keeps = tuned.choice.weights == weight_casts::keep;
   const bool last = tuned.choice.images == memory_format::channels_last;
-  return {{"weights", keeps ? "keep" : "cast", gain(keeps, tuned.keeping)},
-          {"images", last ? "channels_last" : "as_is", gain(last, tuned.channels_last)}};
+  execution all{{"weights", keeps ? "keep" : "cast", gain(keeps, tuned.keeping)},
+                {"images", last ? "channels_last" : "as_is", gain(last, tuned.channels_last)}};
+  for (const auto& [layer, use] : tuned.choice.kernels) {
+    const auto measured = tuned.kernels.find(layer);
+    all.push_back({detail::kernel_of + layer, detail::described(use),
+                   measured == tuned.kernels.end() ? paired_speedup{} : measured->second});
+  }
+  return all;
 }
 
 /// Puts the choices of a plan file into `to`, if the plan was found on a machine like `here`. Returns: sentences on
@@ -189,6 +311,10 @@ inline std::vector<std::string> apply(const loaded_plan& from, const hardware& h
       const bool last = choice.value == "channels_last";
       to.choice.images = last ? memory_format::channels_last : memory_format::as_is;
       to.channels_last = last ? choice.gain : detail::inverse(choice.gain);
+    } else if (const auto use = detail::kernel_use_from(choice)) {
+      const std::string layer = choice.name.substr(detail::kernel_of.size());
+      to.choice.kernels[layer] = *use;
+      to.kernels[layer] = choice.gain;
     } else {
       unknown.push_back(
           fmt::format("the plan was run with {} = {} (this version of comp has no such choice): the default is used",

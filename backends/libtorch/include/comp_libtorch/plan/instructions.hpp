@@ -8,6 +8,7 @@
 
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/kernels/kernels.hpp>
 #include <comp_libtorch/plan/forward_map.hpp>
 #include <comp_libtorch/plan/low_weights.hpp>
 #include <comp_libtorch/plan/recorder.hpp>
@@ -44,6 +45,7 @@ struct instruction {
   std::uint16_t arguments = 0;
   std::uint16_t parameter_argument = 0;
   const c10::TensorImpl* parameter = nullptr;  // the one that it reads; null: none
+  kernel_use own = {};                         // what comp's kernel runs; ATen runs the rest
   bool lists = false;                          // a slot is in a list of tensors
   bool opens = false;    // a composite, which has no precision: the instructions up to `end` are those inside it
   bool uniform = false;  // it takes tensors of one format only
@@ -58,6 +60,11 @@ struct instruction {
   bool wants_contiguous = false;  // the user's own operator, which may not know channels-last
   bool gives_contiguous = false;  // results go to a Function, which may not know it either
 };
+
+/// Returns: comp's kernel for an operator that runs in `target`; null where ATen's is the only one.
+inline const kernel* own_kernel(const op_traits& known, at::ScalarType target) {
+  return target == at::kBFloat16 || target == at::kHalf ? kernel_for(known) : nullptr;
+}
 
 /// The instructions of one segment.
 struct code {
@@ -113,8 +120,11 @@ class wanted_formats {
 /// Compiles the segments of one recording for one plan.
 class compiler {
  public:
-  compiler(std::span<const recorded_op> ops, const plan& chosen, const program_settings& settings, low_weights& weights)
+  /// `layers`: the common names of the operators.
+  compiler(std::span<const recorded_op> ops, std::span<const std::string> layers, const plan& chosen,
+           const program_settings& settings, low_weights& weights)
       : ops_{ops},
+        layers_{layers},
         plan_{&chosen},
         settings_{&settings},
         weights_{&weights},
@@ -174,8 +184,18 @@ class compiler {
     now.wants_view = channels_last && any_low_ && known.takes_view && !op.shares;
     now.wants_contiguous = channels_last && any_low_ && !known.aten;
     now.gives_contiguous = channels_last && now.hands_on_fp32;
-    now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous;
+    choose_kernel(now, known);
+    now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous ||
+                  now.own.parts != 0;
     compiled.instructions.push_back(now);
+  }
+
+  void choose_kernel(instruction& now, const op_traits& known) const {
+    const auto chosen = settings_->kernels.find(layers_[now.index]);
+    if (chosen == settings_->kernels.end()) return;
+    const kernel* own = own_kernel(known, now.target);
+    if (own == nullptr || own != chosen->second.own) return;
+    if (!own->wants_channels_last || now.layout == at::MemoryFormat::ChannelsLast) now.own = chosen->second;
   }
 
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
@@ -221,6 +241,7 @@ class compiler {
   }
 
   std::span<const recorded_op> ops_;
+  std::span<const std::string> layers_;
   const plan* plan_;
   const program_settings* settings_;
   low_weights* weights_;

@@ -75,8 +75,12 @@ class plan_tuner {
     if (run.ok() && now.count_low() == 0) fp32_seconds_ = median(run.batch_seconds);
   }
   void trained_epoch(const sample& run) {
-    if (run.ok()) batches_per_epoch_ = run.batches;
+    if (run.ok()) expect_epochs_of(run.batches);
     trained(run);
+  }
+  /// A search trains single batches, and no epoch says then how long one is. `batches`: 0 where it is not known.
+  void expect_epochs_of(std::int64_t batches) {
+    if (batches > 0) batches_per_epoch_ = batches;
   }
 
   /// Returns: whether the current plan should be measured before it trains on.
@@ -95,7 +99,9 @@ class plan_tuner {
     const plan& now = program_.current_plan();
     if (now.runs_autocast()) return {};
     const tuned_choice tuned = measured_choice(
-        program_.graph(), now, settings_, [&](const executor_choice& c) { use(program_, c); }, batch);
+        {program_.graph(), now, program_.own_operators(), settings_},
+        [&](const executor_choice& c) { use(program_, c); },
+        [&](bool by_operator) { return timed_step(program_, by_operator, batch); });
     learn(now, tuned);
     return tuned;
   }

@@ -47,6 +47,13 @@ inline precision autocast_precision(const plan& p) {
   return *low;
 }
 
+/// An operator that comp has a kernel for, beside ATen's.
+struct own_operator {
+  std::size_t number = 0;  // in the graph
+  std::string layer = {};  // its common name (layer_names.hpp)
+  const kernel* own = nullptr;
+};
+
 class program {
  public:
   explicit program(program_settings chosen = {}) : settings_{chosen} {
@@ -167,6 +174,15 @@ class program {
   void clear_problems() { problems_.clear(); }
 
   const program_settings& settings() const { return settings_; }
+  /// Returns: the operators of the current plan that comp has a kernel for.
+  std::vector<own_operator> own_operators() const {
+    std::vector<own_operator> all;
+    for (std::size_t i = 0; i < ops_.size() && settings_.device.is_cpu(); ++i) {
+      const kernel* own = detail::own_kernel(detail::traits(ops_[i].op), detail::scalar_type(plan_[i]));
+      if (own != nullptr) all.push_back({i, layers_[i], own});
+    }
+    return all;
+  }
   /// Sets all but the device, which stays that of the recording.
   void set_settings(program_settings chosen) {
     require_no_open_region();
@@ -271,7 +287,7 @@ class program {
     thread_ = std::thread::id{};
     several_threads_ = false;
     weights_.drop_entries();
-    detail::compiler compiler{ops_, plan_, settings_, weights_};
+    detail::compiler compiler{ops_, layers_, plan_, settings_, weights_};
     precisions_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i)
       precisions_.add(layers_[i], graph_[i].kind, plan_[i], graph_[i].choosable);

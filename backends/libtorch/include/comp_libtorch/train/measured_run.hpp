@@ -57,6 +57,9 @@ class measured_run {
     } else if (problems.unknown > 0) {
       all.message += fmt::format("{}{} operators were not in the recorded forward, first: {}",
                                  all.message.empty() ? "" : "; ", problems.unknown, problems.first);
+    } else if (problems.by_aten > 0) {
+      all.message += fmt::format("{}{} operators ran by ATen's kernel instead of comp's, first: {}",
+                                 all.message.empty() ? "" : "; ", problems.by_aten, problems.first);
     }
     return all;
   }

@@ -249,7 +249,7 @@ class planned_region {
       for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
     } else if (settings_.choices == planned_choices::measured && loaded.plan.count_low() > 0 &&
                !loaded.plan.runs_autocast()) {
-      measurement_.emplace(program_.graph(), loaded.plan, settings_.tuning);
+      measurement_.emplace(program_.graph(), loaded.plan, program_.own_operators(), settings_.tuning);
     }
     use(program_, tuned_.choice);
     planned_ = true;
@@ -283,7 +283,11 @@ class planned_region {
   void measure_step() {
     if (program_.has_open_region()) return step_began_.reset();  // another thread's: no step can be timed alone
     synchronize(program_.settings().device);
-    if (step_began_) measurement_->add(std::chrono::duration<double>(clock::now() - *step_began_).count());
+    if (step_began_) {
+      const double seconds = std::chrono::duration<double>(clock::now() - *step_began_).count();
+      measurement_->add({seconds, program_.times()});
+    }
+    program_.profile(!measurement_->done() && measurement_->times_operators());
     if (measurement_->done()) {
       tuned_ = measurement_->best();
       measurement_.reset();

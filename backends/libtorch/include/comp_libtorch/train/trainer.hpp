@@ -175,7 +175,7 @@ class trainer
   /// Returns: the seconds of each operator in a step under the current plan, medians of a few steps. The state is as
   /// before.
   std::vector<op_time> profile() {
-    record();
+    prepare();
     return run_and_undo([&] { return detail::operator_times(program_, setup_.profile_steps, [&] { train_next(); }); });
   }
 
@@ -208,14 +208,17 @@ class trainer
   /// Returns: the batches of an epoch, as the source says or counted; 0: not known (a loader too large to be read
   /// ahead).
   std::uint64_t batches_per_epoch() {
+    std::uint64_t batches = 0;
     if constexpr (requires {
                     { source_.batches_per_epoch() } -> std::integral;
                   }) {
-      return translated([&] { return static_cast<std::uint64_t>(source_.batches_per_epoch()); });
+      batches = translated([&] { return static_cast<std::uint64_t>(source_.batches_per_epoch()); });
     } else {
       if (!counted_) counted_ = run_and_undo([&] { return detail::count_batches(source_); });
-      return *counted_;
+      batches = *counted_;
     }
+    tuning_.expect_epochs_of(static_cast<std::int64_t>(batches));
+    return batches;
   }
 
   /// Measures how the current plan is best run, and runs it so from now on. Returns: the choice; nothing for autocast's

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comp may run in place of ATen's implementation of an operator. Such a kernel gives the same result up to the
+// order of its sums, so it is chosen by its time alone (executor_tuning.hpp), and plan files carry the choice.
+// A new kernel is a header beside this one, a row in kernels.hpp and a test.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <comp/core/op_info.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace comp::libtorch {
+
+/// Parts of an operator, as bits: those that its kernel runs, while ATen runs the others.
+using kernel_parts = std::uint8_t;
+
+struct kernel {
+  std::string_view name;                    // as plan files have it
+  std::span<const std::string_view> parts;  // the names of its bits, the lowest first
+  bool wants_channels_last;                 // it serves images that lie so
+  bool (*serves)(const detail::op_traits&);
+  /// Replaces the `arguments` on top of the stack by the result, as ATen's kernel does. Returns: false, with the stack
+  /// as it was, for arguments that it does not serve, and for other shapes than `recorded`, for which it was measured.
+  bool (*run)(torch::jit::Stack& stack, std::size_t arguments, kernel_parts parts, const op_info& recorded);
+};
+
+/// A kernel and what it runs of an operator.
+struct kernel_use {
+  const kernel* own = nullptr;
+  kernel_parts parts = 0;
+  friend bool operator==(const kernel_use&, const kernel_use&) = default;
+};
+
+}  // namespace comp::libtorch
