@@ -160,10 +160,26 @@ struct convolution_of_matrices : torch::autograd::Function<convolution_of_matric
   }
 };
 
+/// Returns: the bytes of the larger matrix that a convolution of tensors of these shapes gathers.
+inline std::int64_t most_gathered(at::IntArrayRef input, at::IntArrayRef weight, at::IntArrayRef output) {
+  const std::int64_t taps = weight[2] * weight[3];
+  return 2 * taps * input[0] * std::max(input[1] * output[2] * output[3], output[1] * input[2] * input[3]);
+}
+inline constexpr std::int64_t most_bytes = std::int64_t{32} << 20;  // of a matrix: larger images are faster by oneDNN
+
+inline bool fits_convolution(const op_info& recorded) {
+  const auto shape = [](const std::vector<tensor_info>& of, std::size_t i) -> at::IntArrayRef {
+    return of.at(i).shape;
+  };
+  if (recorded.inputs.size() < 2 || recorded.outputs.empty()) return false;
+  const auto input = shape(recorded.inputs, 0), weight = shape(recorded.inputs, 1), output = shape(recorded.outputs, 0);
+  return input.size() == 4 && weight.size() == 4 && output.size() == 4 && weight[1] == input[1] &&
+         most_gathered(input, weight, output) <= most_bytes;
+}
+
 /// Serves convolutions of two dimensions without groups and dilation, whose input and weight lie channels-last.
 inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, kernel_parts parts,
                             const op_info& recorded) {
-  constexpr std::int64_t most_bytes = std::int64_t{32} << 20;  // of a matrix: larger images are faster by oneDNN
   const auto argument = [&](std::size_t i) -> const at::IValue& { return stack[stack.size() - arguments + i]; };
   const bool general = arguments == 9;  // aten::convolution, not aten::conv2d
   if (argument(arguments - 1).toInt() != 1 || (general && argument(6).toBool())) return false;
@@ -187,8 +203,8 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
   const std::int64_t height = (input.size(2) + 2 * padding[0] - rows) / stride[0] + 1;
   const std::int64_t width = (input.size(3) + 2 * padding[1] - columns) / stride[1] + 1;
   if (height < 1 || width < 1 || weight.size(1) != input.size(1)) return false;
-  const std::int64_t pixels = input.size(0) * std::max(height * width, input.size(2) * input.size(3));
-  if (2 * pixels * rows * columns * std::max(input.size(1), weight.size(0)) > most_bytes) return false;
+  const std::array output{input.size(0), weight.size(0), height, width};
+  if (most_gathered(input.sizes(), weight.sizes(), output) > most_bytes) return false;
   if (stride != std::vector<std::int64_t>{1, 1} || padding[0] >= rows || padding[1] >= columns)
     parts &= ~input_gradient;
   if (parts == 0) return false;
@@ -198,12 +214,15 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
   return true;
 }
 
-inline constexpr std::array<std::string_view, 3> convolution_parts{"forward", "input gradient", "weight gradient"};
+inline constexpr std::array<kernel_part, 3> convolution_parts{{{"forward", kernel_phase::forward},
+                                                               {"input gradient", kernel_phase::backward},
+                                                               {"weight gradient", kernel_phase::backward}}};
 inline constexpr kernel convolution_kernel{
     .name = "matrices",
     .parts = convolution_parts,
     .wants_channels_last = true,
     .serves = [](const op_traits& op) { return op.kind == "aten::conv2d" || op.kind == "aten::convolution"; },
+    .fits = fits_convolution,
     .run = run_convolution};
 
 }  // namespace comp::libtorch::detail

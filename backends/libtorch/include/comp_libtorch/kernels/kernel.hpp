@@ -18,11 +18,20 @@ namespace comp::libtorch {
 /// Parts of an operator, as bits: those that its kernel runs, while ATen runs the others.
 using kernel_parts = std::uint8_t;
 
+/// When the part of an operator runs that a kernel replaces.
+enum class kernel_phase : std::uint8_t { forward, backward, both };
+
+struct kernel_part {
+  std::string_view name;  // as plan files have it
+  kernel_phase phase;
+};
+
 struct kernel {
-  std::string_view name;                    // as plan files have it
-  std::span<const std::string_view> parts;  // the names of its bits, the lowest first
-  bool wants_channels_last;                 // it serves images that lie so
+  std::string_view name;               // as plan files have it
+  std::span<const kernel_part> parts;  // in the order of their bits, the lowest first
+  bool wants_channels_last;            // it serves images that lie so
   bool (*serves)(const detail::op_traits&);
+  bool (*fits)(const op_info& recorded);  // true for shapes that it serves
   /// Replaces the `arguments` on top of the stack by the result, as ATen's kernel does. Returns: false, with the stack
   /// as it was, for arguments that it does not serve, and for other shapes than `recorded`, for which it was measured.
   bool (*run)(torch::jit::Stack& stack, std::size_t arguments, kernel_parts parts, const op_info& recorded);

@@ -98,7 +98,7 @@ inline const std::string kernel_of = "kernel of ";  // begins the name of a laye
 inline std::string described(const kernel_use& use) {
   std::vector<std::string_view> parts;
   for (std::size_t part = 0; part < use.own->parts.size(); ++part) {
-    if ((use.parts >> part & 1U) != 0) parts.push_back(use.own->parts[part]);
+    if ((use.parts >> part & 1U) != 0) parts.push_back(use.own->parts[part].name);
   }
   return fmt::format("{}: {}", use.own->name, fmt::join(parts, ", "));
 }
@@ -112,6 +112,15 @@ inline std::optional<kernel_use> kernel_use_from(const execution_choice& choice)
     }
   }
   return {};
+}
+
+inline std::vector<double> seconds_of(const std::vector<op_time>& times, kernel_phase phase) {
+  std::vector<double> seconds;
+  for (const op_time& each : times) {
+    seconds.push_back((phase == kernel_phase::backward ? 0 : each.forward) +
+                      (phase == kernel_phase::forward ? 0 : each.backward));
+  }
+  return seconds;
 }
 
 inline paired_speedup inverse(const paired_speedup& other) {
@@ -210,8 +219,7 @@ class choice_measurement {
     if (std::exchange(is_first_, false)) return;  // kernels prepare themselves in it
     const kernel_parts part = part_of_step();
     for (const own_operator& each : own_) {
-      const op_time& of = times.at(each.number);
-      operator_seconds_[{each.number, part}].push_back(of.forward + of.backward);
+      operator_times_[{each.number, part}].push_back(times.at(each.number));
     }
     if (++step_ <= parts_) return;
     step_ = 0;
@@ -220,19 +228,24 @@ class choice_measurement {
 
   void conclude_kernels() {
     for (const own_operator& each : own_) {
-      const std::vector<double>& aten = operator_seconds_[{each.number, 0}];
-      std::vector<double> seconds = aten;  // with the parts that are faster by comp's kernel
+      const std::vector<op_time>& aten = operator_times_[{each.number, 0}];
+      std::vector<double> saved(aten.size());  // [s] in each round, by the parts that are faster by comp's kernel
       kernel_parts faster = 0;
       for (std::size_t part = 0; part < each.own->parts.size(); ++part) {
         const auto bit = static_cast<kernel_parts>(1U << part);
-        const std::vector<double>& own = operator_seconds_[{each.number, bit}];
-        if (!compare_paired(aten, own).clearly_faster()) continue;
+        const kernel_phase phase = each.own->parts[part].phase;
+        const auto before = detail::seconds_of(aten, phase);
+        const auto after = detail::seconds_of(operator_times_[{each.number, bit}], phase);
+        if (!(compare_paired(before, after).bounds.low > 1 + settings_.alike)) continue;
         faster |= bit;
-        for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] -= aten[i] - own[i];
+        for (std::size_t i = 0; i < saved.size(); ++i) saved[i] += before[i] - after[i];
       }
       if (faster == 0) continue;
       other_.kernels[each.layer] = {each.own, faster};
-      best_.kernels[each.layer] = compare_paired(aten, seconds);
+      const auto before = detail::seconds_of(aten, kernel_phase::both);
+      auto after = before;
+      for (std::size_t i = 0; i < after.size(); ++i) after[i] = std::max(after[i] - saved[i], 0.01 * after[i]);
+      best_.kernels[each.layer] = compare_paired(before, after);
     }
     if (!convolves_ && other_.kernels.empty()) return begin(stage::done, {});
     begin(stage::images, other_);
@@ -249,7 +262,7 @@ class choice_measurement {
   double spent_ = 0;
   std::vector<double> seconds_[2] = {};
   bool is_first_ = true;  // no operators were timed yet
-  std::map<std::pair<std::size_t, kernel_parts>, std::vector<double>> operator_seconds_ = {};
+  std::map<std::pair<std::size_t, kernel_parts>, std::vector<op_time>> operator_times_ = {};
 };
 
 /// Runs `batch()`, which trains a step and returns its seconds. Returns: its times, with those of operators where these

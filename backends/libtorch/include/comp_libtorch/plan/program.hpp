@@ -179,7 +179,7 @@ class program {
     std::vector<own_operator> all;
     for (std::size_t i = 0; i < ops_.size() && settings_.device.is_cpu(); ++i) {
       const kernel* own = detail::own_kernel(detail::traits(ops_[i].op), detail::scalar_type(plan_[i]));
-      if (own != nullptr) all.push_back({i, layers_[i], own});
+      if (own != nullptr && own->fits(graph_[i])) all.push_back({i, layers_[i], own});
     }
     return all;
   }

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// comp's own kernels beside ATen's, and how they are chosen.
+
+#include <comp/files/plan_file.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "torch_and_doctest.hpp"
+#include "trainer_support.hpp"
+
+using namespace libtorch_tests;
+using comp::precision;
+
+namespace {
+
+constexpr auto channels_last = at::MemoryFormat::ChannelsLast;
+
+struct convolution_case {
+  std::int64_t images = 3, channels = 5, height = 4, width = 4, filters = 6, rows = 3, columns = 3;
+  std::vector<std::int64_t> stride = {1, 1}, padding = {1, 1}, dilation = {1, 1};
+  bool bias = true, transposed = false;
+  std::int64_t groups = 1;
+  at::ScalarType type = at::kBFloat16;
+
+  at::Tensor input() const {
+    return at::randn({images, channels, height, width}).to(type).contiguous(channels_last).requires_grad_();
+  }
+  at::Tensor weight() const {
+    return at::randn({filters, channels / groups, rows, columns}).to(type).contiguous(channels_last).requires_grad_();
+  }
+  comp::op_info recorded() const { return {.inputs = {{.shape = {1, channels, height, width}}}}; }
+};
+
+/// Runs comp's kernel as the executor does. Returns: an undefined tensor where it refuses, with the stack as it was.
+at::Tensor run(const convolution_case& of, const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& b,
+               int parts) {
+  torch::jit::Stack stack{1};
+  const auto pairs = [](const std::vector<std::int64_t>& v) { return c10::IValue{v}; };
+  torch::jit::push(stack, x, w, b, pairs(of.stride), pairs(of.padding), pairs(of.dilation));
+  if (of.transposed) torch::jit::push(stack, true, pairs({0, 0}));
+  torch::jit::push(stack, of.groups);
+  const std::size_t arguments = stack.size() - 1;
+  const auto own = lt::detail::convolution_kernel;
+  if (!own.run(stack, arguments, static_cast<lt::kernel_parts>(parts), of.recorded())) {
+    CHECK(stack.size() == arguments + 1);
+    CHECK(stack[1].toTensor().is_same(x));
+    return {};
+  }
+  REQUIRE(stack.size() == 2);
+  return stack.back().toTensor();
+}
+
+bool refuses(const convolution_case& of) { return !run(of, of.input(), of.weight(), {}, 7).defined(); }
+
+/// Returns: the 2-norm of the difference, divided by that of `expected`.
+double error_of(const at::Tensor& actual, const at::Tensor& expected) {
+  REQUIRE(actual.sizes() == expected.sizes());
+  return ((actual.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+}
+
+/// A convolution of 2 x 2 pixels that ends in one number.
+struct small_images {
+  lt::program program{{.images = lt::memory_format::channels_last}};
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{4, 6, 3}.padding(1)};
+  at::Tensor last;
+
+  explicit small_images(lt::kernel_parts parts) {
+    program.name_parameters(*conv, "conv");
+    program.record(true);
+    forward(at::ones({2, 4, 2, 2}));
+    program.record(false);
+    lt::program_settings settings = program.settings();
+    if (parts != 0) settings.kernels["conv.conv2d"] = {&lt::detail::convolution_kernel, parts};
+    program.set_settings(settings);
+    program.set_plan(lowered(program.graph(), precision::bf16));
+  }
+  void forward(const at::Tensor& x) {
+    const auto region = program.enter();
+    last = conv->forward(x);
+  }
+  std::string node() const { return last.grad_fn()->name(); }
+};
+
+}  // namespace
+
+TEST_CASE("each product of a convolution has the value of FP64's, rounded once") {
+  std::mt19937 random{5};
+  const auto draw = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>{low, high}(random);
+  };
+  torch::manual_seed(3);
+  for (int i = 0; i < 60; ++i) {
+    convolution_case of{draw(1, 4), draw(1, 20), draw(1, 6), draw(1, 6), draw(1, 20), draw(1, 4), draw(1, 4)};
+    of.padding = {draw(of.rows > of.height ? (of.rows - of.height + 1) / 2 : 0, 3),
+                  draw(of.columns > of.width ? (of.columns - of.width + 1) / 2 : 0, 3)};
+    of.stride = {draw(1, 2), draw(1, 2)};
+    of.bias = draw(0, 1) == 1;
+    of.type = i % 4 == 0 ? at::kHalf : at::kBFloat16;
+    const int parts = i % 7 + 1;
+    const bool gives_input =
+        of.stride == std::vector<std::int64_t>{1, 1} && of.padding[0] < of.rows && of.padding[1] < of.columns;
+    CAPTURE(i);
+    CAPTURE(parts);
+    const at::Tensor x = of.input(), w = of.weight();
+    std::optional<at::Tensor> b;
+    if (of.bias) b = at::randn({of.filters}).to(of.type).requires_grad_();
+    const at::Tensor y = run(of, x, w, b, parts);
+    if (!gives_input && parts == 2) {
+      CHECK_FALSE(y.defined());  // a part that it does not have for these strides
+      continue;
+    }
+    REQUIRE(y.defined());
+    CHECK(y.is_contiguous(channels_last));
+    CHECK(y.scalar_type() == of.type);
+    const auto exact = [](const at::Tensor& t) { return t.detach().to(at::kDouble).requires_grad_(); };
+    const at::Tensor x64 = exact(x), w64 = exact(w), b64 = of.bias ? exact(*b) : at::Tensor{};
+    const at::Tensor y64 = at::conv2d(x64, w64, b64, of.stride, of.padding);
+    const at::Tensor gradient = at::randn(y.sizes()).to(of.type);
+    y.backward(gradient);
+    y64.backward(gradient.to(at::kDouble));
+    const double rounding = of.type == at::kHalf ? 4e-4 : 3e-3;  // of one rounding to the format
+    CHECK(error_of(y, y64) < rounding);
+    CHECK(error_of(x.grad(), x64.grad()) < rounding);
+    CHECK(error_of(w.grad(), w64.grad()) < rounding);
+    if (of.bias) CHECK(error_of(b->grad(), b64.grad()) < 2 * rounding);
+  }
+}
+
+TEST_CASE("a convolution that comp's kernel does not serve is left to ATen") {
+  CHECK_FALSE(refuses({}));
+  CHECK(refuses({.channels = 6, .filters = 6, .groups = 2}));
+  CHECK(refuses({.dilation = {2, 2}}));
+  CHECK(refuses({.transposed = true}));
+  CHECK(refuses({.type = at::kFloat}));
+  CHECK(refuses({.images = 0}));
+  CHECK(refuses({.height = 1, .rows = 3, .padding = {0, 1}}));                // no pixel of the output
+  CHECK(refuses({.images = 64, .channels = 64, .height = 32, .width = 32}));  // a matrix of 75 MB
+  const convolution_case of;
+  const at::Tensor w = of.weight();
+  const auto ran = [&](const at::Tensor& x) { return run(of, x, w, {}, 7).defined(); };
+  CHECK(ran(of.input()));
+  CHECK_FALSE(ran(of.input().contiguous()));                                        // not channels-last
+  CHECK_FALSE(ran(at::randn({3, 5, 4, 5}).to(of.type).contiguous(channels_last)));  // not the recorded size
+  CHECK_FALSE(ran(of.input().squeeze(0).select(0, 0)));
+  {
+    const at::Tensor x = of.input().detach();
+    x._set_fw_grad(at::ones_like(x), torch::autograd::forward_ad::enter_dual_level(), false);
+    CHECK_FALSE(ran(x));
+    torch::autograd::forward_ad::exit_dual_level(0);
+  }
+}
+
+TEST_CASE("autograd treats a convolution of matrices as ATen's") {
+  const convolution_case of;
+  const at::Tensor x = of.input(), w = of.weight();
+  SUBCASE("its result may be written in place") {
+    at::Tensor y = run(of, x, w, {}, 7);
+    const at::Tensor before = y.detach().clone();
+    y.relu_();
+    y.sum().backward();
+    CHECK(at::equal(y, before.relu()));
+  }
+  SUBCASE("an input that was written since is refused in the backward") {
+    const at::Tensor y = run(of, x, w, {}, 7);
+    {
+      const torch::NoGradGuard no_grad;
+      x.zero_();
+    }
+    CHECK_THROWS_WITH(y.sum().backward(), doctest::Contains("modified by an inplace operation"));
+  }
+  SUBCASE("it can be differentiated twice") {
+    const auto twice = [&](const at::Tensor& y) {
+      const auto first = torch::autograd::grad({y.pow(2).sum()}, {x, w}, {}, true, true);
+      return torch::autograd::grad({first[0].pow(2).sum() + first[1].pow(2).sum()}, {x, w});
+    };
+    const auto own = twice(run(of, x, w, {}, 7)), aten = twice(at::conv2d(x, w, {}, of.stride, of.padding));
+    CHECK(error_of(own[0], aten[0].to(at::kDouble)) < 0.01);
+    CHECK(error_of(own[1], aten[1].to(at::kDouble)) < 0.01);
+  }
+  SUBCASE("nothing is kept where no gradient is wanted") {
+    const torch::NoGradGuard no_grad;
+    CHECK(run(of, x, w, {}, 7).grad_fn() == nullptr);
+  }
+}
+
+TEST_CASE("a program runs what is chosen by comp's kernel, and other sizes by ATen's") {
+  small_images own{7}, aten{0};
+  const at::Tensor x = at::randn({2, 4, 2, 2});
+  own.forward(x);
+  CHECK(own.node().find("convolution_of_matrices") != std::string::npos);
+  aten.forward(x);
+  CHECK(aten.node() == "ConvolutionBackward0");
+  own.forward(at::randn({9, 4, 2, 2}));
+  CHECK(own.node().find("convolution_of_matrices") != std::string::npos);  // another number of images
+  CHECK(own.program.problems().by_aten == 0);
+  own.forward(at::randn({2, 4, 3, 2}));
+  own.forward(at::randn({2, 4, 3, 2}));
+  CHECK(own.node() == "ConvolutionBackward0");
+  CHECK(own.program.problems().by_aten == 2);
+  CHECK(own.program.problems().first == "conv.conv2d has other shapes than when it was recorded");
+  SUBCASE("nor where images lie as they are") {
+    auto settings = own.program.settings();
+    settings.images = lt::memory_format::as_is;
+    own.program.set_settings(settings);
+    own.forward(x);
+    CHECK(own.node() == "ConvolutionBackward0");
+  }
+  SUBCASE("nor in FP32") {
+    own.program.set_plan(comp::plan{own.program.graph().size()});
+    own.forward(x);
+    CHECK(own.node() == "ConvolutionBackward0");
+    CHECK(own.program.own_operators().empty());
+  }
+  REQUIRE(aten.program.own_operators().size() == 1);
+  CHECK(aten.program.own_operators().front().layer == "conv.conv2d");
+}
+
+TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are faster, too") {
+  const comp::op_graph graph{{{.name = "a", .kind = "aten::conv2d"}, {.name = "b", .kind = "aten::conv2d"}}};
+  const comp::plan low{precision::bf16, precision::bf16};
+  const lt::kernel* own = &lt::detail::convolution_kernel;
+  lt::executor_choice now;
+  int steps = 0;
+  // `a` takes 3 s, and 1 s less with the first and the third part; `b` 2 s, and 1 s more with any
+  const auto measured = [&](double others) {
+    steps = 0;
+    return lt::measured_choice(
+        {graph, low, {{0, "a", own}, {1, "b", own}}, {}}, [&](const lt::executor_choice& c) { now = c; },
+        [&](bool by_operator) {
+          const auto parts = [&](const char* of) {
+            const auto at = now.kernels.find(of);
+            return at == now.kernels.end() ? 0 : int{at->second.parts};
+          };
+          ++steps;
+          const int a = parts("a"), b = parts("b");
+          const double faster = (a & 1) + ((a >> 2) & 1), slower = b == 0 ? 0 : 1;
+          lt::step_times times{others + 5 - faster + slower + (now.kernels.empty() ? 0 : others)};
+          if (by_operator) times.operators = {{1, 2 - faster}, {1, 1 + slower}};
+          return times;
+        });
+  };
+  const auto found = measured(0);
+  REQUIRE(found.choice.kernels.size() == 1);
+  CHECK(found.choice.kernels.at("a") == lt::kernel_use{own, 5});
+  CHECK(found.kernels.at("a").ratio == doctest::Approx(3));
+  CHECK(found.choice.images == lt::memory_format::channels_last);
+  CHECK(found.channels_last.ratio == doctest::Approx(5.0 / 3));
+  CHECK(now == found.choice);
+  CHECK(steps == 28 + 1 + 7 * 4 + 28);
+  const auto slower = measured(10);  // steps with comp's kernels take longer, whatever operators take
+  CHECK(slower.choice == lt::executor_choice{});
+  CHECK(now == slower.choice);
+
+  comp::loaded_plan file{.plan = {}, .made_for = {.name = "this"}, .execution = lt::execution_of(found)};
+  REQUIRE(file.execution.size() == 3);
+  CHECK(file.execution[2].name == "kernel of a");
+  CHECK(file.execution[2].value == "matrices: forward, weight gradient");
+  lt::tuned_choice back;
+  CHECK(lt::apply(file, {.name = "this"}, back).empty());
+  CHECK(back.choice == found.choice);
+  CHECK(back.kernels.at("a").ratio == doctest::Approx(3));
+  file.execution[2].value = "winograd: forward";
+  lt::tuned_choice other;
+  const auto unknown = lt::apply(file, {.name = "this"}, other);
+  REQUIRE(unknown.size() == 1);
+  CHECK(unknown[0] ==
+        "the plan was run with \"kernel of a\" = \"winograd: forward\" (this version of comp has no such "
+        "choice): the default is used");
+  CHECK(other.choice.kernels.empty());
+}
