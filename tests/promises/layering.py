@@ -33,13 +33,16 @@ MAY_REACH = {
     'comp_cuda': 'comp/core comp/scaling comp_native',
     'comp_libtorch/support': 'comp/core',
     'comp_libtorch/hook': 'comp/core comp_libtorch/support',
-    'comp_libtorch/plan': 'comp/core comp/files comp_libtorch/support comp_libtorch/hook',
+    'comp_libtorch/kernels': 'comp/core comp_libtorch/support comp_libtorch/hook',
+    'comp_libtorch/plan': 'comp/core comp/files comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels',
     'comp_libtorch/train': 'comp/core comp/scaling comp/files comp/policy '
-                           'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan',
+                           'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan',
     'comp_libtorch/doctor': 'comp/core comp/scaling comp/files comp/policy comp/doctor '
-                            'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan comp_libtorch/train',
+                            'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
+                            'comp_libtorch/train',
     'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy '
-                     'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan comp_libtorch/train',
+                     'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
+                            'comp_libtorch/train',
 }
 # Kernels know their own declarations, what both sides compute with, and the core; nothing that a host does.
 KERNELS_MAY = re.compile(r'comp/core/|comp_native/math/|comp_native/device\.hpp|comp_cuda/(kernels|errors)\.hpp')
