@@ -370,8 +370,7 @@ TEST_CASE("a plan file that lowers what stands in a block is taken for the rest,
   }
   for (const auto match : {lt::plan_match::by_name, lt::plan_match::exact}) {
     for (const bool protects : {true, false}) {
-      lt::planned_region planned{
-          {{"", *s.net}}, file.str(), {.match = match, .program = {.protect_blocks = protects}}};
+      lt::planned_region planned{{{"", *s.net}}, file.str(), {.match = match, .program = {.protect_blocks = protects}}};
       {
         const torch::NoGradGuard no_gradients;
         const auto on = planned.evaluate();
@@ -408,8 +407,7 @@ TEST_CASE("a plan file that lowers what stands in a block is taken for the rest,
 TEST_CASE("a search tries nothing in a block, says why, and is refused where there is nothing else") {
   classification user;
   bool all = false;
-  classification_trainer trainer{user.setup, user.batches,
-                                 [&](lt::step& s, const torch::data::Example<>& batch) {
+  classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
                                    const auto l = s.forward([&] {
                                      std::optional<lt::autocast_guard> everything;
                                      if (all) everything.emplace(at::kCPU);

@@ -224,7 +224,7 @@ TEST_CASE("a search's plan file has the winner's choices, and a trainer takes th
   trainer.set_precision(low);
   CHECK(trainer.execution().empty());  // nothing was measured
   (void)trainer.tune();
-  REQUIRE(trainer.execution().size() == 2);
+  REQUIRE(trainer.execution().size() >= 2);  // and comp's kernels that are faster here
   comp::outcome best{.plan = low, .execution = trainer.execution(), .graph = trainer.graph()};
   best.hardware = trainer.hardware();
   best.execution[1] = {"images", "channels_last", {1.5, {1.4, 1.6}}};
