@@ -13,10 +13,13 @@
 
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_sdp_choice.h>
-#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_safe_softmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -32,6 +35,8 @@
 namespace comp::libtorch::detail {
 
 #if COMP_LIBTORCH_ATTENTION
+
+constexpr double infinite = std::numeric_limits<double>::infinity();
 
 /// Returns: whether LibTorch's products of two rows in one work on this CPU, which is tried once.
 inline bool multiplies_pairs() {
@@ -94,19 +99,23 @@ struct attention_function : torch::autograd::Function<attention_function> {
   static query_sums sums_in(const at::Tensor& sums) {
     return {sums.mutable_data_ptr<float>(), sums.mutable_data_ptr<float>() + sums.numel() / 2};
   }
-  /// The gradients by ATen's operators, which can be differentiated again.
+  /// The gradients by ATen's operators in FP32, which can be differentiated again.
   static torch::autograd::variable_list by_aten(const attention_case& c, const at::Tensor& of_y) {
     const bool again = at::GradMode::is_enabled();
     const at::AutoGradMode recorded{true};
-    const auto given = [](const at::Tensor& t) { return t.defined() ? std::optional{t} : std::nullopt; };
     torch::autograd::variable_list inputs, wanted, gradients;
     for (const at::Tensor& t : {c.q, c.k, c.v}) {  // views, since the three may be one tensor
       inputs.push_back(t.requires_grad() ? t.view_as(t) : t);
       if (t.requires_grad()) wanted.push_back(inputs.back());
     }
-    const at::Tensor y = std::get<0>(at::_scaled_dot_product_attention_math(
-        inputs[0], inputs[1], inputs[2], given(c.bias), c.dropout, c.causal, given(c.keep), c.scale));
-    torch::autograd::variable_list found = torch::autograd::grad({y}, wanted, {of_y}, std::nullopt, again);
+    const auto wide = [&](std::size_t i) { return inputs[i].to(at::kFloat); };
+    at::Tensor scores = at::matmul(wide(0), wide(1).transpose(-2, -1)) * c.scale;
+    if (c.bias.defined()) scores = scores + c.bias;
+    if (c.causal) scores = scores.masked_fill(at::ones_like(scores, at::kBool).triu(1), -infinite);
+    at::Tensor shares = at::_safe_softmax(scores, -1);
+    if (c.keep.defined()) shares = shares * c.keep / (1 - c.dropout);
+    const at::Tensor y = at::matmul(shares, wide(2)).to(of_y.scalar_type());
+    const torch::autograd::variable_list found = torch::autograd::grad({y}, wanted, {of_y}, std::nullopt, again);
     for (auto next = found.begin(); const at::Tensor& t : inputs)
       gradients.push_back(t.requires_grad() ? *next++ : at::Tensor{});
     gradients.emplace_back();
@@ -119,7 +128,7 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
   at::Tensor added = mask;
   if (mask.scalar_type() == at::kBool) {
     added = at::zeros(mask.sizes(), q.options());
-    added.masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
+    added.masked_fill_(mask.logical_not(), -infinite);
   }
   const std::int64_t keys = k.size(2);
   if (added.size(-1) != keys) {

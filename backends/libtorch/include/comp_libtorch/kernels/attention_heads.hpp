@@ -14,6 +14,10 @@
 namespace comp::libtorch::detail {
 
 #if COMP_LIBTORCH_ATTENTION
+#pragma GCC diagnostic push
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 sees it within its own vector functions
+#endif
 
 /// What changes the scores of a head. Lanes that a query does not see are never read.
 struct head_scores {
@@ -273,6 +277,7 @@ inline void attend_backward(const attention_case& c, const attention_gradients& 
   });
 }
 
+#pragma GCC diagnostic pop
 #endif
 
 }  // namespace comp::libtorch::detail

@@ -41,6 +41,10 @@ struct attention_case {
 };
 
 #if COMP_LIBTORCH_ATTENTION
+#pragma GCC diagnostic push
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 sees it within its own vector functions
+#endif
 
 using bf16 = at::BFloat16;
 constexpr std::int64_t tile = 64;  // queries or keys; a row of it in BF16 is two cache lines
@@ -204,6 +208,7 @@ COMP_LIBTORCH_AVX512 inline void store_rows(const attention_sizes& of, const flo
   }
 }
 
+#pragma GCC diagnostic pop
 #endif
 
 }  // namespace comp::libtorch::detail
