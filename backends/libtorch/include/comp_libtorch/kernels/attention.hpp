@@ -145,7 +145,8 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
 /// Computes at::scaled_dot_product_attention of the same arguments.
 /// Returns: nothing where ATen has to: where it would not take its flash kernel without dropout (other shapes or
 /// strides, a user's choice of kernel), grouped queries, formats other than BF16 (masks: also bool and FP32), a mask
-/// with gradients, forward-mode gradients, nested tensors, subclasses and transforms, or a CPU without the instructions.
+/// with gradients, forward-mode gradients, nested tensors, subclasses and transforms, or a CPU without the
+/// instructions.
 inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const std::optional<at::Tensor>& mask = {}, double dropout = 0,
                                         bool causal = false, std::optional<double> scale = {}) {
@@ -156,8 +157,7 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   const auto low = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == at::kBFloat16 && t.dim() == 4; };
   const auto addable = [&](const at::Tensor& t) {
     const auto format = t.scalar_type();
-    return plain(t) && !t.requires_grad() &&
-           (format == at::kBool || format == at::kBFloat16 || format == at::kFloat);
+    return plain(t) && !t.requires_grad() && (format == at::kBool || format == at::kBFloat16 || format == at::kFloat);
   };
   const bool masked = mask && mask->defined();
   if (!low(q) || !low(k) || !low(v) || (masked && (causal || !addable(*mask))) || dropout < 0 || dropout >= 1)

@@ -43,13 +43,14 @@ struct head_scores {
     const __m512 scaled = _mm512_mul_ps(product, _mm512_set1_ps(of.scale));
     if (!bias) return scaled;
     const std::byte* row = bias + query * bias_step;
-    return _mm512_add_ps(scaled, wide_bias ? _mm512_maskz_loadu_ps(lanes, row + key * 4) : load_bf16(row + key * 2, lanes));
+    return _mm512_add_ps(scaled,
+                         wide_bias ? _mm512_maskz_loadu_ps(lanes, row + key * 4) : load_bf16(row + key * 2, lanes));
   }
-  /// Returns x, with dropout.
+  /// Returns x where dropout keeps it, else 0. What is kept grows by `of.kept`, later and in FP32.
   COMP_LIBTORCH_AVX512 __m512 dropped(__m512 x, std::int64_t query, std::int64_t key, __mmask16 lanes) const {
     if (!keep) return x;
     const __m128i mask = _mm_maskz_loadu_epi8(lanes, keep + query * keep_step + key);
-    return _mm512_maskz_mul_ps(_mm_test_epi8_mask(mask, mask), x, _mm512_set1_ps(of.kept));
+    return _mm512_maskz_mov_ps(_mm_test_epi8_mask(mask, mask), x);
   }
 };
 
@@ -150,17 +151,17 @@ inline void attend_forward(const attention_case& c, const at::Tensor& y, const q
       multiply(m, of.wide, of.columns(j), on.shares + j * tile * tile, tile, on.v + j * of.words(), of.wide, on.y,
                of.wide, j > 0);
     }
-    store_rows(of, on.y, own.inverse, rows, row_to_write(y, head, query), y.stride(2));
+    store_rows(of, on.y, of.kept, own.inverse, rows, row_to_write(y, head, query), y.stride(2));
   });
 }
 
 struct backward_memory {
-  std::uint32_t *k, *v, *k_pairs;            // of the head, tile by tile: transposed; two rows in one
-  float *dk, *dv;                            // of the head, tile by tile, transposed: (wide,64)
+  std::uint32_t *k, *v, *k_pairs;               // of the head, tile by tile: transposed; two rows in one
+  float *dk, *dv;                               // of the head, tile by tile, transposed: (wide,64)
   bf16 *q, *dy, *q_transposed, *dy_transposed;  // of 64 queries: (64,wide) and (wide,64)
-  float *scores, *dshares, *dq, *dots;       // of a tile (64,64); of 64 queries: (64,wide), and the products dy y
-  std::uint32_t *shares, *dscores, *pairs;   // of a tile, two rows in one: (32,64); (32,wide)
-  bf16* dscore_rows;                         // (64,64)
+  float *scores, *dshares, *dq, *dots;          // of a tile (64,64); of 64 queries: (64,wide), and the products dy y
+  std::uint32_t *shares, *dscores, *pairs;      // of a tile, two rows in one: (32,64); (32,wide)
+  bf16* dscore_rows;                            // (64,64)
   backward_memory(scratch& from, const attention_sizes& of)
       : k{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
         v{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
@@ -195,7 +196,8 @@ COMP_LIBTORCH_AVX512 inline softened soften_backward(const head_scores& in, cons
   const __m512 share = _mm512_maskz_mul_ps(lanes, exponential(relative), _mm512_set1_ps(sums.inverse[r]));
   const __m512 dshare = in.dropped(_mm512_loadu_ps(on.dshares + r * tile + column), query + r, key, lanes);
   const __m512 scaled = _mm512_mul_ps(share, _mm512_set1_ps(in.of.scale));
-  const __m512 dscore = _mm512_maskz_mul_ps(lanes, scaled, _mm512_sub_ps(dshare, _mm512_set1_ps(on.dots[r])));
+  const __m512 relative_to_mean = _mm512_fmsub_ps(dshare, _mm512_set1_ps(in.of.kept), _mm512_set1_ps(on.dots[r]));
+  const __m512 dscore = _mm512_maskz_mul_ps(lanes, scaled, relative_to_mean);
   return {to_bf16(in.dropped(share, query + r, key, lanes)), to_bf16(dscore)};
 }
 COMP_LIBTORCH_AVX512 inline void soften_backward(const head_scores& in, const backward_memory& on, std::int64_t query,
@@ -265,14 +267,14 @@ inline void attend_backward(const attention_case& c, const attention_gradients& 
         multiply(of.wide, n, m, on.q_transposed, tile, on.dscores, tile, dk, tile, true);
         multiply(m, of.wide, n, on.dscore_rows, tile, on.k_pairs + j * of.words(), of.wide, on.dq, of.wide, j > 0);
       }
-      store_rows(of, on.dq, nullptr, rows, row_to_write(g.dq, head, query), g.dq.stride(2));
+      store_rows(of, on.dq, 1, nullptr, rows, row_to_write(g.dq, head, query), g.dq.stride(2));
     }
     for (std::int64_t j = 0; j < tiles; ++j) {
       const std::int64_t rows = std::min(tile, of.keys - j * tile);
       transpose_words(on.dk + j * tile * of.wide, of.wide, tile, on.dq, of.wide);
-      store_rows(of, on.dq, nullptr, rows, row_to_write(g.dk, head, j * tile), g.dk.stride(2));
+      store_rows(of, on.dq, 1, nullptr, rows, row_to_write(g.dk, head, j * tile), g.dk.stride(2));
       transpose_words(on.dv + j * tile * of.wide, of.wide, tile, on.dq, of.wide);
-      store_rows(of, on.dq, nullptr, rows, row_to_write(g.dv, head, j * tile), g.dv.stride(2));
+      store_rows(of, on.dq, of.kept, nullptr, rows, row_to_write(g.dv, head, j * tile), g.dv.stride(2));
     }
   });
 }

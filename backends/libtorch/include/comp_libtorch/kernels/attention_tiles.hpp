@@ -2,9 +2,9 @@
 // Attention's arithmetic in BF16 on x86-64 with AVX-512-BF16 (attention.hpp says who is served): forward and backward
 // of one head, in tiles of 64 queries by 64 keys. A tile's scores are made, softened and used while they are in the
 // core's cache, so that the score matrix is never in memory.
-// The products are at::native::cpublas::brgemm, LibTorch's way to oneDNN's kernels for one thread (AMX where the CPU has
-// it). They read BF16 and write FP32. The right side has two rows in one: word (i, j) holds the elements (2i, j) and
-// (2i+1, j). Seen as words, a transposed matrix in this layout is just the transpose of the words of its rows.
+// The products are at::native::cpublas::brgemm, LibTorch's way to oneDNN's kernels for one thread (AMX where the CPU
+// has it). They read BF16 and write FP32. The right side has two rows in one: word (i, j) holds the elements (2i, j)
+// and (2i+1, j). Seen as words, a transposed matrix in this layout is just the transpose of the words of its rows.
 // Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691), for the backward.
 #pragma once
 
@@ -54,7 +54,7 @@ inline std::int64_t tiles_in(std::int64_t n) { return (n + tile - 1) / tile; }
 /// Sizes of a case, and its numbers as the kernels read them.
 struct attention_sizes {
   std::int64_t all_heads, queries, keys, width, wide;  // heads of all the batch; `wide` is `width`, padded
-  float scale, kept;                               // `kept` multiplies what dropout keeps
+  float scale, kept;                                   // `kept` multiplies what dropout keeps
   bool causal;
   explicit attention_sizes(const attention_case& of)
       : all_heads{of.q.size(0) * of.q.size(1)},
@@ -131,8 +131,8 @@ COMP_LIBTORCH_AVX512 inline __m512i paired(__m256i low, __m256i high) {
 /// e^x as 2^n times the Taylor series of 2^f for |f| <= 1/2, off by 2e-7 of it. NaN stays NaN.
 COMP_LIBTORCH_AVX512 inline __m512 exponential(__m512 x) {
   constexpr float ln2 = 0.693147181F;
-  constexpr float series[] = {ln2 * ln2 * ln2 * ln2 * ln2 / 120, ln2 * ln2 * ln2 * ln2 / 24, ln2 * ln2 * ln2 / 6,
-                              ln2 * ln2 / 2,                     ln2,                        1};
+  constexpr float series[] = {
+      ln2 * ln2 * ln2 * ln2 * ln2 / 120, ln2 * ln2 * ln2 * ln2 / 24, ln2 * ln2 * ln2 / 6, ln2 * ln2 / 2, ln2, 1};
   const __m512 power = _mm512_max_ps(_mm512_set1_ps(-1000), _mm512_mul_ps(x, _mm512_set1_ps(1 / ln2)));
   const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 rest = _mm512_sub_ps(power, whole);
@@ -165,7 +165,8 @@ COMP_LIBTORCH_AVX512 inline void transpose_words(const void* from, std::int64_t 
       }
 #pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) {  // quarter q of the four vectors is column 4q+c
-        const __m512i even = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x88), odd = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xdd);
+        const __m512i even = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x88),
+                      odd = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xdd);
         const __m512i even2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x88),
                       odd2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xdd);
         _mm512_storeu_si512(write + c * to_columns, _mm512_shuffle_i32x4(even, even2, 0x88));
@@ -196,11 +197,11 @@ inline void copy_rows(const attention_sizes& of, const bf16* from, std::int64_t 
                 static_cast<std::size_t>(of.wide - filled) * sizeof(bf16));
   }
 }
-/// Rounds rows of (rows,wide), multiplied by their factors if there are any.
-COMP_LIBTORCH_AVX512 inline void store_rows(const attention_sizes& of, const float* from, const float* factors,
-                                            std::int64_t rows, bf16* to, std::int64_t step) {
+/// Rounds rows of (rows,wide), multiplied by `all` and by factors of their own if there are any.
+COMP_LIBTORCH_AVX512 inline void store_rows(const attention_sizes& of, const float* from, float all,
+                                            const float* factors, std::int64_t rows, bf16* to, std::int64_t step) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const __m512 factor = _mm512_set1_ps(factors ? factors[r] : 1.0F);
+    const __m512 factor = _mm512_set1_ps(factors ? all * factors[r] : all);
     for (std::int64_t c = 0; c < of.width; c += 16) {
       const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(from + r * of.wide + c), factor);
       _mm256_mask_storeu_epi16(to + r * step + c, first(of.width - c), to_bf16(x));
