@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <comp_libtorch/kernels/attention.hpp>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@ namespace {
 using comp::libtorch::detail::attend;
 
 #if COMP_LIBTORCH_ATTENTION
-bool this_cpu_computes() { return comp::libtorch::detail::multiplies_pairs(); }
+bool this_cpu_computes() { return comp::libtorch::detail::attention::multiplies_pairs(); }
 #else
 bool this_cpu_computes() { return false; }
 #endif
@@ -41,7 +42,7 @@ torch::Tensor random_heads(std::int64_t batch, std::int64_t heads, std::int64_t 
   return torch::randn({batch, rows, heads, width}).to(torch::kBFloat16).transpose(1, 2);
 }
 attention_inputs random_inputs(const attention_shape& s) {
-  torch::manual_seed(s.queries * 1000 + s.width);
+  torch::manual_seed(static_cast<std::uint64_t>(s.queries * 1000 + s.width));
   return {random_heads(s.batch, s.heads, s.queries, s.width), random_heads(s.batch, s.heads, s.keys, s.width),
           random_heads(s.batch, s.heads, s.keys, s.width), random_heads(s.batch, s.heads, s.queries, s.width)};
 }
@@ -309,6 +310,11 @@ TEST_CASE("attention that comp does not compute is left to ATen") {
   SUBCASE("a mask and causal") { CHECK_FALSE(attend(q, k, v, mask, 0, true)); }
   SUBCASE("gaps between the elements of a row") {
     CHECK_FALSE(attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v));
+  }
+  SUBCASE("few queries, unless a backward follows") {
+    CHECK_FALSE(attend(q.slice(2, 0, 15), k, v));
+    CHECK(attend(q.slice(2, 0, 16), k, v).has_value() == this_cpu_computes());
+    CHECK(attend(q.slice(2, 0, 15), k, v.clone().requires_grad_()).has_value() == this_cpu_computes());
   }
   SUBCASE("all is dropped") { CHECK_FALSE(attend(q, k, v, {}, 1)); }
   SUBCASE("a tangent of forward-mode gradients") {

@@ -33,6 +33,7 @@ MAY_REACH = {
     'comp_cuda': 'comp/core comp/scaling comp_native',
     'comp_libtorch/support': 'comp/core',
     'comp_libtorch/hook': 'comp/core comp_libtorch/support',
+    'comp_libtorch/kernels': 'comp/core comp_libtorch/support comp_libtorch/hook',
     'comp_libtorch/plan': 'comp/core comp/files comp_libtorch/support comp_libtorch/hook',
     'comp_libtorch/train': 'comp/core comp/scaling comp/files comp/policy '
                            'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan',

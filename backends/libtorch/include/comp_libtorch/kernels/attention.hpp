@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // LibTorch's scaled_dot_product_attention in BF16 on a CPU, in less time, above all in its backward. Call `attend`
 // where ATen would be called, and ATen where it says no.
-// ATen's backward goes through general products that are not made for blocks as small as its own, and rounds the
-// gradients to BF16 after each of them. Here the products are oneDNN's kernels on blocks laid out for them, what is
-// between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes the attention
-// operator by operator in FP32; here it goes the same way as without, with the same random numbers.
-// Kept for the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as
-// ATen's additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory.
-// Not here: other devices and formats, CPUs without AVX-512-BF16, and what `attend` lists.
-// Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691).
+// ATen's backward calls MKL's products of BF16, which lay out both sides anew in each call, for blocks too small to pay
+// for it; and it rounds the gradients to BF16 after each of them. Here the products are oneDNN's kernels on blocks laid
+// out for them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes
+// the attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept
+// for the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
+// additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory. Not here:
+// other devices and formats, CPUs without AVX-512-BF16, and what `attend` lists. Source: Dao 2023, "FlashAttention-2"
+// (arXiv 2307.08691).
 #pragma once
 
 #include <ATen/Context.h>
@@ -24,17 +24,20 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
 #include <comp_libtorch/hook/listener.hpp>
-#include <comp_libtorch/kernels/attention_heads.hpp>
+#include <comp_libtorch/kernels/attention_backward.hpp>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace comp::libtorch::detail {
 
 #if COMP_LIBTORCH_ATTENTION
+namespace attention {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
@@ -140,17 +143,19 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
   return added.expand({q.size(0), q.size(1), q.size(2), keys});
 }
 
+}  // namespace attention
 #endif
 
 /// Computes at::scaled_dot_product_attention of the same arguments.
-/// Returns: nothing where ATen has to: where it would not take its flash kernel without dropout (other shapes or
-/// strides, a user's choice of kernel), grouped queries, formats other than BF16 (masks: also bool and FP32), a mask
-/// with gradients, forward-mode gradients, nested tensors, subclasses and transforms, or a CPU without the
-/// instructions.
+/// Returns: nothing where ATen has to compute it: where ATen would not take its flash kernel without dropout (other
+/// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 (masks: also bool and FP32),
+/// a mask with gradients, few queries without a backward, forward-mode gradients, nested tensors, subclasses and
+/// transforms, or a CPU without the instructions.
 inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const std::optional<at::Tensor>& mask = {}, double dropout = 0,
                                         bool causal = false, std::optional<double> scale = {}) {
 #if COMP_LIBTORCH_ATTENTION
+  using namespace attention;
   const auto plain = [](const at::Tensor& t) {
     return only_autograd_sees(*t.unsafeGetTensorImpl()) && t.numel() > 0 && !t._fw_grad(0).defined();
   };
@@ -159,10 +164,12 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
     const auto format = t.scalar_type();
     return plain(t) && !t.requires_grad() && (format == at::kBool || format == at::kBFloat16 || format == at::kFloat);
   };
+  constexpr std::int64_t few_queries = 16;  // too few to pay for laying out keys, unless a backward follows
   const bool masked = mask && mask->defined();
+  const bool trains = at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
   if (!low(q) || !low(k) || !low(v) || (masked && (causal || !addable(*mask))) || dropout < 0 || dropout >= 1)
     return std::nullopt;
-  if (q.size(1) != k.size(1) || !multiplies_pairs()) return std::nullopt;
+  if (q.size(1) != k.size(1) || (!trains && q.size(2) < few_queries) || !multiplies_pairs()) return std::nullopt;
   constexpr auto flash = static_cast<std::int64_t>(at::SDPBackend::flash_attention);
   if (at::_fused_sdp_choice(q, k, v, mask, 0, causal, scale) != flash) return std::nullopt;
   attention_case c{.q = q, .k = k, .v = v, .bias = {}, .keep = {}, .dropout = dropout, .causal = causal};
@@ -174,6 +181,7 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   }
   return attention_function::apply(q, k, v, c);
 #else
+  static_cast<void>(std::tie(q, k, v, mask, dropout, causal, scale));
   return std::nullopt;
 #endif
 }

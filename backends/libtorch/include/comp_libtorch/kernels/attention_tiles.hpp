@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's arithmetic in BF16 on x86-64 with AVX-512-BF16 (attention.hpp says who is served): forward and backward
-// of one head, in tiles of 64 queries by 64 keys. A tile's scores are made, softened and used while they are in the
-// core's cache, so that the score matrix is never in memory.
+// What attention computes with in BF16 on x86-64 with AVX-512-BF16 (attention.hpp says who is served). It goes in tiles
+// of 64 queries by 64 keys. A tile's scores are made, softened and used while they are in the core's cache, so that the
+// score matrix is never in memory.
 // The products are at::native::cpublas::brgemm, LibTorch's way to oneDNN's kernels for one thread (AMX where the CPU
 // has it). They read BF16 and write FP32. The right side has two rows in one: word (i, j) holds the elements (2i, j)
 // and (2i+1, j). Seen as words, a transposed matrix in this layout is just the transpose of the words of its rows.
-// Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691), for the backward.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -24,11 +23,12 @@
 #define COMP_LIBTORCH_ATTENTION 1
 #include <immintrin.h>
 #define COMP_LIBTORCH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define COMP_LIBTORCH_AVX512_INLINE COMP_LIBTORCH_AVX512 __attribute__((always_inline)) inline
 #else
 #define COMP_LIBTORCH_ATTENTION 0
 #endif
 
-namespace comp::libtorch::detail {
+namespace comp::libtorch::detail::attention {
 
 /// An attention on q (B,H,Lq,D), k and v (B,H,Lk,D); what is (B,H,L,D) has no gaps between the D elements of a row.
 struct attention_case {
@@ -114,22 +114,22 @@ inline void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const bf16*
 }
 
 /// The first `count` of 16 lanes.
-COMP_LIBTORCH_AVX512 inline __mmask16 first(std::int64_t count) {
+COMP_LIBTORCH_AVX512_INLINE __mmask16 first(std::int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
 }
-COMP_LIBTORCH_AVX512 inline __m512 load_bf16(const void* from, __mmask16 lanes) {
+COMP_LIBTORCH_AVX512_INLINE __m512 load_bf16(const void* from, __mmask16 lanes) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from)), 16));
 }
-COMP_LIBTORCH_AVX512 inline __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
-COMP_LIBTORCH_AVX512 inline void store_bf16(bf16* to, __m512 x) {
+COMP_LIBTORCH_AVX512_INLINE __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+COMP_LIBTORCH_AVX512_INLINE void store_bf16(bf16* to, __m512 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), to_bf16(x));
 }
 /// Two rows in one, `low` the even one.
-COMP_LIBTORCH_AVX512 inline __m512i paired(__m256i low, __m256i high) {
+COMP_LIBTORCH_AVX512_INLINE __m512i paired(__m256i low, __m256i high) {
   return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
 }
 /// e^x as 2^n times the Taylor series of 2^f for |f| <= 1/2, off by 2e-7 of it. NaN stays NaN.
-COMP_LIBTORCH_AVX512 inline __m512 exponential(__m512 x) {
+COMP_LIBTORCH_AVX512_INLINE __m512 exponential(__m512 x) {
   constexpr float ln2 = 0.693147181F;
   constexpr float series[] = {
       ln2 * ln2 * ln2 * ln2 * ln2 / 120, ln2 * ln2 * ln2 * ln2 / 24, ln2 * ln2 * ln2 / 6, ln2 * ln2 / 2, ln2, 1};
@@ -137,6 +137,7 @@ COMP_LIBTORCH_AVX512 inline __m512 exponential(__m512 x) {
   const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 rest = _mm512_sub_ps(power, whole);
   __m512 sum = _mm512_set1_ps(ln2 * ln2 * ln2 * ln2 * ln2 * ln2 / 720);
+#pragma GCC unroll 6
   for (const float term : series) sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(term));
   return _mm512_scalef_ps(sum, whole);
 }
@@ -212,4 +213,4 @@ COMP_LIBTORCH_AVX512 inline void store_rows(const attention_sizes& of, const flo
 #pragma GCC diagnostic pop
 #endif
 
-}  // namespace comp::libtorch::detail
+}  // namespace comp::libtorch::detail::attention
