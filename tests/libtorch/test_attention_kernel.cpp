@@ -12,6 +12,7 @@
 
 #include "torch_and_doctest.hpp"
 
+namespace attention_kernel {
 namespace {
 
 using comp::libtorch::detail::attend;
@@ -333,3 +334,5 @@ TEST_CASE("attention that comp does not compute is left to ATen") {
     at::globalContext().setUserEnabledMkldnn(true);
   }
 }
+
+}  // namespace attention_kernel
