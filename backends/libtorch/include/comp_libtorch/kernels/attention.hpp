@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's scaled_dot_product_attention in BF16 on a CPU, in less time, above all in its backward. Call `attend`
+// where ATen would be called, and ATen where it says no.
+// ATen's backward calls MKL's products of BF16, which lay out both sides anew in each call, for blocks too small to pay
+// for it; and it rounds the gradients to BF16 after each of them. Here the products are oneDNN's kernels on blocks laid
+// out for them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes
+// the attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept
+// for the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
+// additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory. Not here:
+// other devices and formats, CPUs without AVX-512-BF16, and what `attend` lists. Source: Dao 2023, "FlashAttention-2"
+// (arXiv 2307.08691).
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_safe_softmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/kernels/attention_backward.hpp>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+#if COMP_LIBTORCH_ATTENTION
+namespace attention {
+
+constexpr double infinite = std::numeric_limits<double>::infinity();
+
+/// Returns: whether LibTorch's products of two rows in one work on this CPU, which is tried once.
+inline bool multiplies_pairs() {
+  static const bool works = [] {
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+      return false;
+    const std::vector<bf16> a(32 * 32, bf16{1.0F});
+    const std::vector<std::uint32_t> b(16 * 32, 0x40003f80);  // 1 in even rows, 2 in odd ones
+    std::vector<float> product(32 * 32);
+    try {
+      const tile_registers none_before_and_after;
+      multiply(32, 32, 32, a.data(), 32, b.data(), 32, product.data(), 32, false);
+    } catch (const c10::Error&) {  // this build of LibTorch, or the CPU, has none
+      return false;
+    }
+    return std::all_of(product.begin(), product.end(), [](float x) { return x == 48; });
+  }();
+  return works && at::globalContext().userEnabledMkldnn();
+}
+
+/// (B,H,L,D) in the memory of (B,L,H,D), as ATen's flash kernel returns it.
+inline at::Tensor empty_heads(const at::Tensor& like) {
+  const std::int64_t heads = like.size(1), rows = like.size(2), width = like.size(3);
+  return at::empty_strided(like.sizes(), {heads * rows * width, width, heads * width, 1}, like.options());
+}
+
+struct attention_function : torch::autograd::Function<attention_function> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const attention_case& c) {
+    const at::Tensor y = c.keep.defined() ? at::empty(q.sizes(), q.options()) : empty_heads(q);
+    const at::Tensor sums = at::empty({2, q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+    attend_forward(c, y, sums_in(sums));
+    ctx->save_for_backward({q, k, v, y, sums, c.bias, c.keep});
+    ctx->saved_data["dropout"] = c.dropout;
+    ctx->saved_data["causal"] = c.causal;
+    ctx->saved_data["scale"] = c.scale;
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& of_y) {
+    const torch::autograd::variable_list saved = ctx->get_saved_variables();
+    const attention_case c{saved[0],
+                           saved[1],
+                           saved[2],
+                           saved[5],
+                           saved[6],
+                           ctx->saved_data["dropout"].toDouble(),
+                           ctx->saved_data["causal"].toBool(),
+                           ctx->saved_data["scale"].toDouble()};
+    if (at::GradMode::is_enabled() || !only_autograd_sees(*of_y[0].unsafeGetTensorImpl())) return by_aten(c, of_y[0]);
+    const attention_gradients g{of_y[0].stride(3) == 1 ? of_y[0] : of_y[0].contiguous(), saved[3], empty_heads(c.q),
+                                empty_heads(c.k), empty_heads(c.v)};
+    attend_backward(c, g, sums_in(saved[4]));
+    return {g.dq, g.dk, g.dv, {}};
+  }
+
+ private:
+  static query_sums sums_in(const at::Tensor& sums) {
+    return {sums.mutable_data_ptr<float>(), sums.mutable_data_ptr<float>() + sums.numel() / 2};
+  }
+  /// The gradients by ATen's operators in FP32, which can be differentiated again.
+  static torch::autograd::variable_list by_aten(const attention_case& c, const at::Tensor& of_y) {
+    const bool again = at::GradMode::is_enabled();
+    const at::AutoGradMode recorded{true};
+    torch::autograd::variable_list inputs, wanted, gradients;
+    for (const at::Tensor& t : {c.q, c.k, c.v}) {  // views, since the three may be one tensor
+      inputs.push_back(t.requires_grad() ? t.view_as(t) : t);
+      if (t.requires_grad()) wanted.push_back(inputs.back());
+    }
+    const auto wide = [&](std::size_t i) { return inputs[i].to(at::kFloat); };
+    at::Tensor scores = at::matmul(wide(0), wide(1).transpose(-2, -1)) * c.scale;
+    if (c.bias.defined()) scores = scores + c.bias;
+    if (c.causal) scores = scores.masked_fill(at::ones_like(scores, at::kBool).triu(1), -infinite);
+    at::Tensor shares = at::_safe_softmax(scores, -1);
+    if (c.keep.defined()) shares = shares * c.keep / (1 - c.dropout);
+    const at::Tensor y = at::matmul(shares, wide(2)).to(of_y.scalar_type());
+    const torch::autograd::variable_list found = torch::autograd::grad({y}, wanted, {of_y}, std::nullopt, again);
+    for (auto next = found.begin(); const at::Tensor& t : inputs)
+      gradients.push_back(t.requires_grad() ? *next++ : at::Tensor{});
+    gradients.emplace_back();
+    return gradients;
+  }
+};
+
+/// Returns: the mask as an addend of the scores (B,H,Lq,Lk), rows without gaps. A boolean mask is copied, as by ATen.
+inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k) {
+  at::Tensor added = mask;
+  if (mask.scalar_type() == at::kBool) {
+    added = at::zeros(mask.sizes(), q.options());
+    added.masked_fill_(mask.logical_not(), -infinite);
+  }
+  const std::int64_t keys = k.size(2);
+  if (added.size(-1) != keys) {
+    std::vector<std::int64_t> rows = added.sizes().vec();
+    rows.back() = keys;
+    added = added.expand(rows);
+  }
+  if (added.stride(-1) != 1) added = added.contiguous();
+  return added.expand({q.size(0), q.size(1), q.size(2), keys});
+}
+
+}  // namespace attention
+#endif
+
+/// Computes at::scaled_dot_product_attention of the same arguments.
+/// Returns: nothing where ATen has to compute it: where ATen would not take its flash kernel without dropout (other
+/// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 (masks: also bool and FP32),
+/// a mask with gradients, few queries without a backward, forward-mode gradients, nested tensors, subclasses and
+/// transforms, or a CPU without the instructions.
+inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                        const std::optional<at::Tensor>& mask = {}, double dropout = 0,
+                                        bool causal = false, std::optional<double> scale = {}) {
+#if COMP_LIBTORCH_ATTENTION
+  using namespace attention;
+  const auto plain = [](const at::Tensor& t) {
+    return only_autograd_sees(*t.unsafeGetTensorImpl()) && t.numel() > 0 && !t._fw_grad(0).defined();
+  };
+  const auto low = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == at::kBFloat16 && t.dim() == 4; };
+  const auto addable = [&](const at::Tensor& t) {
+    const auto format = t.scalar_type();
+    return plain(t) && !t.requires_grad() && (format == at::kBool || format == at::kBFloat16 || format == at::kFloat);
+  };
+  constexpr std::int64_t few_queries = 16;  // too few to pay for laying out keys, unless a backward follows
+  const bool masked = mask && mask->defined();
+  const bool trains = at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  if (!low(q) || !low(k) || !low(v) || (masked && (causal || !addable(*mask))) || dropout < 0 || dropout >= 1)
+    return std::nullopt;
+  if (q.size(1) != k.size(1) || (!trains && q.size(2) < few_queries) || !multiplies_pairs()) return std::nullopt;
+  constexpr auto flash = static_cast<std::int64_t>(at::SDPBackend::flash_attention);
+  if (at::_fused_sdp_choice(q, k, v, mask, 0, causal, scale) != flash) return std::nullopt;
+  attention_case c{.q = q, .k = k, .v = v, .bias = {}, .keep = {}, .dropout = dropout, .causal = causal};
+  c.scale = scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  if (masked) c.bias = bias_of(*mask, q, k);
+  if (dropout > 0) {
+    c.keep = at::empty({q.size(0), q.size(1), q.size(2), k.size(2)}, q.options().dtype(at::kBool));
+    c.keep.bernoulli_(1 - dropout);
+  }
+  return attention_function::apply(q, k, v, c);
+#else
+  static_cast<void>(std::tie(q, k, v, mask, dropout, causal, scale));
+  return std::nullopt;
+#endif
+}
+
+}  // namespace comp::libtorch::detail
