@@ -218,6 +218,98 @@ TEST_CASE("a program runs what is chosen by comp's kernel, and other sizes by AT
   CHECK(aten.program.own_operators().front().layer == "conv.conv");
 }
 
+TEST_CASE("a program runs attention by comp's kernel, for any length of the sequence") {
+  lt::program program;
+  const auto heads = [](std::int64_t rows) { return at::randn({2, 3, rows, 8}).requires_grad_(); };
+  const auto attended = [&](std::int64_t rows, bool shares_keys = false) {
+    const auto region = program.enter();
+    return at::scaled_dot_product_attention(heads(rows), heads(rows), heads(rows), {}, 0, true, {}, shares_keys);
+  };
+  program.record(true);
+  (void)attended(20);
+  program.record(false);
+  program.set_plan(lowered(program.graph(), precision::bf16));
+  const auto found = program.own_operators();
+  if (found.empty()) {
+    MESSAGE("this CPU has no products of BF16 that attention could use");
+    return;
+  }
+  auto settings = program.settings();
+  settings.kernels[found.front().layer] = {found.front().own, 1};
+  program.set_settings(settings);
+  for (const std::int64_t rows : {20, 33}) {
+    const at::Tensor y = attended(rows);
+    CHECK(y.grad_fn()->name().find("attention_function") != std::string::npos);
+    CHECK((y.scalar_type() == at::kBFloat16));
+  }
+  CHECK(program.problems().by_aten == 0);
+  CHECK(attended(20, true).grad_fn()->name().find("attention_function") == std::string::npos);
+  CHECK(program.problems().by_aten == 1);
+}
+
+TEST_CASE("a linear layer's bias is added with ATen's bits, and so are its gradients") {
+  for (const std::int64_t width : {1, 7, 37, 64}) {
+    CAPTURE(width);
+    torch::manual_seed(static_cast<std::uint64_t>(width));
+    torch::nn::Linear linear{5, width};
+    lt::program program;
+    program.name_parameters(*linear, "linear");
+    const at::Tensor x = at::randn({3, 4, 5});
+    at::Tensor y;
+    const auto run = [&] {
+      const auto region = program.enter();
+      y = linear->forward(x);
+    };
+    program.record(true);
+    run();
+    program.record(false);
+    program.set_plan(lowered(program.graph(), precision::bf16));
+    run();
+    CHECK(y.grad_fn()->name().find("added_bias") != std::string::npos);
+    const at::Tensor w = linear->weight.detach().clone().requires_grad_(),
+                     b = linear->bias.detach().clone().requires_grad_();
+    const at::Tensor expected = x.to(at::kBFloat16).matmul(w.to(at::kBFloat16).t()).add_(b);
+    CHECK(at::equal(y, expected));
+    const at::Tensor gradient = at::randn(y.sizes()).to(at::kBFloat16);
+    y.backward(gradient);
+    expected.backward(gradient);
+    CHECK(at::equal(linear->bias.grad(), b.grad()));
+    CHECK(at::equal(linear->weight.grad(), w.grad()));
+    {
+      const torch::NoGradGuard no_grad;
+      run();
+      CHECK(y.grad_fn() == nullptr);
+      CHECK(at::equal(y, expected));
+    }
+    program.set_plan(comp::plan{program.graph().size()});
+    run();
+    CHECK(y.grad_fn()->name().find("added_bias") == std::string::npos);
+  }
+}
+
+TEST_CASE("sums of which no bias is one are ATen's") {
+  const at::Tensor rows = at::randn({4, 6}).to(at::kBFloat16), bias = at::randn({6});
+  const auto adds = [&](const at::Tensor& to, const at::Tensor& other, const at::Scalar& factor = 1) {
+    torch::jit::Stack stack{to, other, factor};
+    return lt::detail::add_bias(stack);
+  };
+  CHECK(adds(rows, bias));
+  CHECK(rows._version() == 1);
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK(adds(rows, bias));
+  }
+  CHECK(rows._version() == 2);
+  CHECK_FALSE(adds(rows, bias, 2));
+  CHECK_FALSE(adds(rows, at::randn({1})));
+  CHECK_FALSE(adds(rows, at::randn({4, 6})));
+  CHECK_FALSE(adds(rows, bias.to(at::kBFloat16)));
+  CHECK_FALSE(adds(rows.to(at::kFloat), bias));
+  CHECK_FALSE(adds(rows.t(), at::randn({4})));             // not contiguous
+  CHECK_FALSE(adds(rows.slice(0, 0, 2), bias));            // a view, whose base autograd would have to know
+  CHECK_FALSE(adds(rows.clone().requires_grad_(), bias));  // an error of autograd's
+}
+
 TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are faster, too") {
   const comp::op_graph graph{{{.name = "a", .kind = "aten::conv2d"}, {.name = "b", .kind = "aten::conv2d"}}};
   const comp::plan low{precision::bf16, precision::bf16};

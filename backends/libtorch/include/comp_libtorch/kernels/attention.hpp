@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's scaled_dot_product_attention in BF16 on a CPU, in less time, above all in its backward. Call `attend`
-// where ATen would be called, and ATen where it says no.
+// LibTorch's scaled_dot_product_attention in BF16 on a CPU, in less time, above all in its backward.
 // ATen's backward calls MKL's products of BF16, which lay out both sides anew in each call, for blocks too small to pay
 // for it; and it rounds the gradients to BF16 after each of them. Here the products are oneDNN's kernels on blocks laid
 // out for them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes
@@ -25,9 +24,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <comp_libtorch/hook/listener.hpp>
 #include <comp_libtorch/kernels/attention_backward.hpp>
+#include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -185,5 +186,36 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   return std::nullopt;
 #endif
 }
+
+/// Serves what attend() does, for any length of the sequence.
+inline bool run_attention(torch::jit::Stack& stack, std::size_t arguments, kernel_parts /*all*/,
+                          const op_info& /*recorded*/) {
+  const auto argument = [&](std::size_t i) -> const at::IValue& { return stack[stack.size() - arguments + i]; };
+  if (arguments != 8 || argument(7).toBool()) return false;  // query heads may share keys
+  std::optional<at::Tensor> result = attend(argument(0).toTensor(), argument(1).toTensor(), argument(2).toTensor(),
+                                            argument(3).toOptional<at::Tensor>(), argument(4).toDouble(),
+                                            argument(5).toBool(), argument(6).toOptional<double>());
+  if (!result) return false;
+  torch::jit::drop(stack, arguments);
+  torch::jit::push(stack, *std::move(result));
+  return true;
+}
+
+inline bool fits_attention([[maybe_unused]] const op_info& recorded) {
+#if COMP_LIBTORCH_ATTENTION
+  return !recorded.inputs.empty() && recorded.inputs.front().shape.size() == 4 && attention::multiplies_pairs();
+#else
+  return false;
+#endif
+}
+
+inline constexpr std::array<kernel_part, 1> attention_parts{{{"forward and backward", kernel_phase::both}}};
+inline constexpr kernel attention_kernel{
+    .name = "tiles",
+    .parts = attention_parts,
+    .wants_channels_last = false,
+    .serves = [](const op_traits& op) { return op.kind == "aten::scaled_dot_product_attention"; },
+    .fits = fits_attention,
+    .run = run_attention};
 
 }  // namespace comp::libtorch::detail

@@ -8,6 +8,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <comp_libtorch/kernels/attention_tiles.hpp>
+#include <comp_libtorch/support/parallel.hpp>
 
 namespace comp::libtorch::detail::attention {
 
@@ -63,7 +64,7 @@ template <class Memory, class F>
 void on_threads(const attention_sizes& of, std::int64_t count, const F& f) {
   scratch counted;
   (void)Memory{counted, of};
-  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+  in_parallel(count, 1, [&](std::int64_t begin, std::int64_t end) {
     const at::DataPtr own = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(counted.used()));
     scratch pieces{static_cast<std::byte*>(own.get())};
     Memory memory{pieces, of};

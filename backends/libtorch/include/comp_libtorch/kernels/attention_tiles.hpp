@@ -7,7 +7,6 @@
 // and (2i+1, j). Seen as words, a transposed matrix in this layout is just the transpose of the words of its rows.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <comp_libtorch/kernels/attention.hpp>
 #include <comp_libtorch/kernels/convolution.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
 
 namespace comp::libtorch::detail {
 
-inline constexpr std::array all_kernels{&convolution_kernel};
+inline constexpr std::array all_kernels{&convolution_kernel, &attention_kernel};
 
 /// Returns: comp's kernel for an operator; null where there is none.
 inline const kernel* kernel_for(const op_traits& op) {

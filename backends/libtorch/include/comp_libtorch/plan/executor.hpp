@@ -310,13 +310,15 @@ class executor final : public session {
     if (now.follows_written) follow_written(stack, traits(now.op), device());
     if (now.wants_view) make_viewable(stack);
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
-    if (now.own.parts == 0 || !run_own(now, stack)) run_in(now.op, stack, now.tf32);
+    if (!run_own(now, stack)) run_in(now.op, stack, now.tf32);
     if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
     if (now.gives_contiguous) make_contiguous(stack, now.op.schema().returns().size(), device());
   }
 
   /// Runs the operator by comp's kernel. Returns: false where that does not serve these arguments.
   bool run_own(const instruction& now, torch::jit::Stack& stack) const {
+    if (now.adds_bias) return add_bias(stack);
+    if (now.own.parts == 0) return false;
     const op_info& recorded = (*context_.graph)[now.index];
     if (now.own.own->run(stack, now.arguments, now.own.parts, recorded)) return true;
     context_.problems->add(&program_problems::by_aten,

@@ -292,8 +292,10 @@ inline execution execution_of(const tuned_choice& tuned) {
   const auto gain = [](bool taken, const paired_speedup& other) { return taken ? other : detail::inverse(other); };
   const bool keeps = tuned.choice.weights == weight_casts::keep;
   const bool last = tuned.choice.images == memory_format::channels_last;
-  execution all{{"weights", keeps ? "keep" : "cast", gain(keeps, tuned.keeping)},
-                {"images", last ? "channels_last" : "as_is", gain(last, tuned.channels_last)}};
+  const bool of_images = last || tuned.choice.kernels.empty();  // else the kernels alone were timed
+  execution all{
+      {"weights", keeps ? "keep" : "cast", gain(keeps, tuned.keeping)},
+      {"images", last ? "channels_last" : "as_is", of_images ? gain(last, tuned.channels_last) : paired_speedup{}}};
   for (const auto& [layer, use] : tuned.choice.kernels) {
     const auto measured = tuned.kernels.find(layer);
     all.push_back({detail::kernel_of + layer, detail::described(use),

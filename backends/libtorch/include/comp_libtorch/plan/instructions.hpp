@@ -8,6 +8,7 @@
 
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/kernels/bias.hpp>
 #include <comp_libtorch/kernels/kernels.hpp>
 #include <comp_libtorch/plan/forward_map.hpp>
 #include <comp_libtorch/plan/low_weights.hpp>
@@ -53,6 +54,7 @@ struct instruction {
   std::uint32_t end = 0;
   // What needs more than casts and a call:
   bool unusual = false;           // one of the following
+  bool adds_bias = false;         // in place, perhaps by kernels/bias.hpp
   bool tf32 = false;              // TensorFloat-32 is switched on for it
   bool hands_on_fp32 = false;     // results are cast back
   bool follows_written = false;   // inputs are cast to the format of the tensor that it writes
@@ -185,8 +187,10 @@ class compiler {
     now.wants_contiguous = channels_last && any_low_ && !known.aten;
     now.gives_contiguous = channels_last && now.hands_on_fp32;
     choose_kernel(now, known);
+    now.adds_bias =
+        any_low_ && known.kind == "aten::add_.Tensor" && op.parameter != nullptr && settings_->device.is_cpu();
     now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous ||
-                  now.own.parts != 0;
+                  now.own.parts != 0 || now.adds_bias;
     compiled.instructions.push_back(now);
   }
 
