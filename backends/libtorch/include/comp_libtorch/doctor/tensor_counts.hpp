@@ -3,7 +3,6 @@
 // values are counted as FP32, complex ones by their parts. Not here: integers, quantised tensors.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/view_as_real.h>
@@ -12,6 +11,7 @@
 #include <algorithm>
 #include <comp/doctor/examination.hpp>
 #include <comp/doctor/values.hpp>
+#include <comp_libtorch/support/parallel.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -70,7 +70,7 @@ inline tensor_values values_of(const at::Tensor& t) {
   const auto* data = whole.const_data_ptr<float>();
   const std::int64_t n = whole.numel(), parts = (n + at_once - 1) / at_once;
   std::vector<value_counts> of_parts(static_cast<std::size_t>(parts));
-  at::parallel_for(0, parts, 1, [&](std::int64_t from, std::int64_t to) {
+  in_parallel(parts, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
       const auto size = static_cast<std::size_t>(std::min(at_once, n - i * at_once));
       of_parts[static_cast<std::size_t>(i)] = counted(std::span{data + i * at_once, size});

@@ -8,7 +8,6 @@
 // Source: Chellapilla, Puri and Simard 2006 (im2col).
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/convolution.h>
@@ -20,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <comp_libtorch/kernels/kernel.hpp>
+#include <comp_libtorch/support/parallel.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +53,7 @@ inline at::Tensor gathered(const at::Tensor& image, const filter_steps& filter, 
   at::Tensor matrix = at::empty({images * height * width, taps}, image.options());
   const auto* from = static_cast<const std::uint16_t*>(image.const_data_ptr());
   auto* to = static_cast<std::uint16_t*>(matrix.mutable_data_ptr());
-  at::parallel_for(0, images * height, std::max<std::int64_t>(1, 65536 / (width * taps)), [=](auto first, auto last) {
+  in_parallel(images * height, std::max<std::int64_t>(1, 65536 / (width * taps)), [=](auto first, auto last) {
     for (std::int64_t line = first; line < last; ++line) {
       const std::int64_t n = line / height, top = line % height * stride_y - pad_y;
       for (std::int64_t x = 0; x < width; ++x) {
@@ -84,7 +84,7 @@ inline at::Tensor turned_filters(const at::Tensor& weight) {
   at::Tensor matrix = at::empty({taps * outs, channels}, weight.options());
   const auto* from = static_cast<const std::uint16_t*>(weight.const_data_ptr());
   auto* to = static_cast<std::uint16_t*>(matrix.mutable_data_ptr());
-  at::parallel_for(0, taps * outs, std::max<std::int64_t>(1, 65536 / channels), [=](auto first, auto last) {
+  in_parallel(taps * outs, std::max<std::int64_t>(1, 65536 / channels), [=](auto first, auto last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t tap = i / outs, out = i % outs;
       std::memcpy(to + i * channels, from + (out * taps + taps - 1 - tap) * channels,

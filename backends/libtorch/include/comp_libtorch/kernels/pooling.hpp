@@ -7,7 +7,6 @@
 // Source: ATen/native/cpu/MaxPoolKernel.cpp; PyTorch 2.11.0.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
@@ -18,6 +17,7 @@
 #include <array>
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <comp_libtorch/kernels/pooling_loops.hpp>
+#include <comp_libtorch/support/parallel.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
@@ -85,7 +85,7 @@ struct max_pooling : torch::autograd::Function<max_pooling> {
   }
   template <class Body>
   static void by_lines(std::int64_t lines, std::int64_t numbers, const Body& body) {
-    at::parallel_for(0, lines, std::max<std::int64_t>(1, 32768 / numbers), [&](auto first, auto last) {
+    in_parallel(lines, std::max<std::int64_t>(1, 32768 / numbers), [&](auto first, auto last) {
       run_widest([&](auto lanes) __attribute__((always_inline)) {
         for (std::int64_t line = first; line < last; ++line) body(line, lanes);
       });

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace comp::libtorch::detail {
 
@@ -52,6 +53,15 @@ COMP_LIBTORCH_INLINE void round_to_bf16(const typename vectors<lanes>::floats& f
   std::memcpy(&bits, &from, sizeof bits);
   bits = from == from ? bits + (((bits >> 16) & 1U) + 0x7fffU) : bits | 0x400000U;  // NaN stays NaN
   to = __builtin_convertvector(bits >> 16, typename vectors<lanes>::halves);
+}
+
+/// Calls f(0), ..., f(count - 1) with constants, so that arrays that they index stay in registers.
+template <int count, class F>
+COMP_LIBTORCH_INLINE void unrolled(const F& f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, i>{}), ...);
+  }
+  (std::make_integer_sequence<int, count>{});
 }
 
 #if COMP_LIBTORCH_X86
