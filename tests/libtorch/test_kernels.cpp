@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // comp's own kernels beside ATen's, and how they are chosen.
 
+#include <algorithm>
 #include <comp/files/plan_file.hpp>
+#include <mutex>
 #include <random>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "torch_and_doctest.hpp"
@@ -363,4 +367,20 @@ TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are
         "the plan was run with \"kernel of a\" = \"winograd: forward\" (this version of comp has no such "
         "choice): the default is used");
   CHECK(other.choice.kernels.empty());
+}
+
+TEST_CASE("loops of comp's run on as many threads as LibTorch has, and do each step once") {
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  std::vector<int> done(1000);
+  std::mutex one_at_a_time;
+  std::set<std::thread::id> threads;
+  lt::detail::in_parallel(1000, 100, [&](std::int64_t first, std::int64_t last) {
+    const std::lock_guard lock{one_at_a_time};
+    threads.insert(std::this_thread::get_id());
+    for (std::int64_t i = first; i < last; ++i) ++done[static_cast<std::size_t>(i)];
+  });
+  CHECK(threads.size() == 2);
+  CHECK(std::ranges::count(done, 1) == 1000);
+  at::set_num_threads(before);
 }

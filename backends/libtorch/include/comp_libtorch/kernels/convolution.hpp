@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <array>
-#include <comp_libtorch/hook/listener.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <comp_libtorch/support/parallel.hpp>
 #include <comp_libtorch/support/tensors.hpp>
@@ -188,9 +187,6 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
   const auto lies_right = [&](const at::Tensor& t) {
     return t.defined() && t.dim() == 4 && t.element_size() == 2 && t.scalar_type() == input.scalar_type() &&
            t.numel() > 0 && t.is_contiguous(at::MemoryFormat::ChannelsLast);
-  };
-  const auto is_plain = [](const at::Tensor& t) {
-    return only_autograd_sees(*t.unsafeGetTensorImpl()) && !t._fw_grad(0).defined();
   };
   const auto size = [&](std::size_t axis) { return recorded.inputs.front().shape.at(axis); };
   if (!lies_right(input) || input.size(2) != size(2) || input.size(3) != size(3)) return false;

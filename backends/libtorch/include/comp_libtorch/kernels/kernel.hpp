@@ -4,9 +4,12 @@
 // A new kernel is a header beside this one, a row in kernels.hpp and a test.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <algorithm>
 #include <comp/core/op_info.hpp>
+#include <comp_libtorch/hook/listener.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -43,5 +46,22 @@ struct kernel_use {
   kernel_parts parts = 0;
   friend bool operator==(const kernel_use&, const kernel_use&) = default;
 };
+
+namespace detail {
+
+/// Returns: whether nobody but autograd's backward sees an operator on `t`.
+inline bool is_plain(const at::Tensor& t) {
+  return only_autograd_sees(*t.unsafeGetTensorImpl()) && !t._fw_grad(0).defined();
+}
+
+/// Returns: whether `images` are plain, lie channels-last and have the recorded size; their number may differ.
+inline bool lies_as_recorded(const at::Tensor& images, const op_info& recorded) {
+  if (!images.defined() || images.dim() != 4 || images.numel() == 0 || !is_plain(images)) return false;
+  const auto& shape = recorded.inputs.at(0).shape;
+  return shape.size() == 4 && images.is_contiguous(at::MemoryFormat::ChannelsLast) &&
+         std::equal(images.sizes().begin() + 1, images.sizes().end(), shape.begin() + 1, shape.end());
+}
+
+}  // namespace detail
 
 }  // namespace comp::libtorch

@@ -199,7 +199,7 @@ class compiler {
     if (chosen == settings_->kernels.end()) return;
     const kernel* own = own_kernel(known, now.target);
     if (own == nullptr || own != chosen->second.own) return;
-    if (!own->wants_channels_last || now.layout == at::MemoryFormat::ChannelsLast) now.own = chosen->second;
+    if (!own->wants_channels_last || settings_->images == memory_format::channels_last) now.own = chosen->second;
   }
 
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
