@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Before the doctor's header: what this one declares must hide nothing from it.
+#include <comp/files/training_file.hpp>
+
 #include <doctest/doctest.h>
 
 #include <comp/doctor/difference.hpp>

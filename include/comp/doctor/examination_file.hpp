@@ -29,7 +29,7 @@ inline json counts_json(const value_counts& v) {
   to["infinities"] = v.infinities;
   to["smallest"] = v.smallest;
   to["largest"] = v.largest;
-  to["sum"] = json_of(v.sum);
+  to["sum"] = comp::json_of(v.sum);
   to["bits"] = v.bits;
   // Most exponents of a tensor have no values, so only the range that has some is written.
   std::size_t first = 0, end = v.exponents.size();
@@ -45,7 +45,7 @@ inline json counts_json(const value_counts& v) {
 }
 
 inline json floats_json(const std::vector<float>& values) {
-  return json_of(std::vector<double>(values.begin(), values.end()));
+  return comp::json_of(std::vector<double>(values.begin(), values.end()));
 }
 
 inline constexpr std::int64_t most_values = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
