@@ -219,7 +219,7 @@ TEST_CASE("a program runs batch norm by comp's kernel where images lie channels-
   program.record(false);
   program.set_plan(lowered(program.graph(), comp::precision::bf16));
   auto settings = program.settings();
-  settings.kernels["norm.batch_norm"] = {&lt::detail::batch_norm_kernel, 3};
+  settings.kernels = {{"norm.batch_norm", {&lt::detail::batch_norm_kernel, 3}}};
   program.set_settings(settings);
   CHECK(node_of_forward().find("tiled_batch_norm") != std::string::npos);
   settings.images = lt::memory_format::as_is;

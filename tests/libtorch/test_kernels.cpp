@@ -76,7 +76,7 @@ struct small_images {
     forward(at::ones({2, 4, 2, 2}));
     program.record(false);
     lt::program_settings settings = program.settings();
-    if (parts != 0) settings.kernels["conv.conv"] = {&lt::detail::convolution_kernel, parts};
+    if (parts != 0) settings.kernels = {{"conv.conv", {&lt::detail::convolution_kernel, parts}}};
     program.set_settings(settings);
     program.set_plan(lowered(program.graph(), precision::bf16));
   }
@@ -239,7 +239,7 @@ TEST_CASE("a program runs attention by comp's kernel, for any length of the sequ
     return;
   }
   auto settings = program.settings();
-  settings.kernels[found.front().layer] = {found.front().own, 1};
+  settings.kernels = {{found.front().layer, {found.front().own, 1}}};
   program.set_settings(settings);
   for (const std::int64_t rows : {20, 33}) {
     const at::Tensor y = attended(rows);

@@ -184,7 +184,7 @@ TEST_CASE("a program runs max pooling by comp's kernel where images lie channels
   REQUIRE(own[1].own == &lt::detail::pooling_kernel);
   CHECK(node_of_forward() == "MaxPool2DWithIndicesBackward0");
   auto settings = program.settings();
-  settings.kernels[own[1].layer] = {own[1].own, 1};
+  settings.kernels = {{own[1].layer, {own[1].own, 1}}};
   program.set_settings(settings);
   CHECK(node_of_forward().find("max_pooling") != std::string::npos);
   settings.images = lt::memory_format::as_is;

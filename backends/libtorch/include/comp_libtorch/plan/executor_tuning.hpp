@@ -36,7 +36,9 @@ struct executor_choice {
   std::map<std::string, kernel_use> kernels = {};
   friend bool operator==(const executor_choice&, const executor_choice&) = default;
 };
-inline executor_choice choice_in(const program_settings& s) { return {s.weights, s.images, s.kernels}; }
+inline executor_choice choice_in(const program_settings& s) {
+  return {s.weights, s.images, {s.kernels.begin(), s.kernels.end()}};
+}
 
 /// Has `p` run its plan by `choice` from now on.
 inline void use(program& p, const executor_choice& choice) {
@@ -44,7 +46,7 @@ inline void use(program& p, const executor_choice& choice) {
   if (choice_in(now) == choice) return;
   now.weights = choice.weights;
   now.images = choice.images;
-  now.kernels = choice.kernels;
+  now.kernels.assign(choice.kernels.begin(), choice.kernels.end());
   p.set_settings(now);
 }
 

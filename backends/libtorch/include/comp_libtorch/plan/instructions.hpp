@@ -130,6 +130,7 @@ class compiler {
         plan_{&chosen},
         settings_{&settings},
         weights_{&weights},
+        kernels_{settings.kernels.begin(), settings.kernels.end()},
         any_low_{chosen.count_low() > 0},
         wanted_{ops, chosen, settings.device.type()} {}
 
@@ -195,8 +196,8 @@ class compiler {
   }
 
   void choose_kernel(instruction& now, const op_traits& known) const {
-    const auto chosen = settings_->kernels.find(layers_[now.index]);
-    if (chosen == settings_->kernels.end()) return;
+    const auto chosen = kernels_.find(layers_[now.index]);
+    if (chosen == kernels_.end()) return;
     const kernel* own = own_kernel(known, now.target);
     if (own == nullptr || own != chosen->second.own) return;
     if (!own->wants_channels_last || settings_->images == memory_format::channels_last) now.own = chosen->second;
@@ -249,6 +250,7 @@ class compiler {
   const plan* plan_;
   const program_settings* settings_;
   low_weights* weights_;
+  std::map<std::string, kernel_use> kernels_;  // by layer
   bool any_low_;
   wanted_formats wanted_;
   std::map<cast_key, std::vector<std::size_t>> uses_;

@@ -6,8 +6,9 @@
 
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace comp::libtorch {
 
@@ -50,7 +51,7 @@ struct program_settings {
   weight_casts weights = weight_casts::cast;
   memory_format images = memory_format::as_is;  // of what convolutions read in low precision
   // What comp's kernels run of low operators, by their layers' common names (layer_names.hpp); ATen runs the rest.
-  std::map<std::string, kernel_use> kernels = {};
+  std::vector<std::pair<std::string, kernel_use>> kernels = {};
   freed_memory freed = freed_memory::kept;
   // What stands in an autocast(enabled = false), or in another autocast of the model's own, runs as its author wrote,
   // under every plan. It is looked for while recording and in each forward.
