@@ -58,7 +58,7 @@ inline at::Tensor gathered(const at::Tensor& image, const filter_steps& filter, 
       const std::int64_t n = line / height, top = line % height * stride_y - pad_y;
       for (std::int64_t x = 0; x < width; ++x) {
         const std::int64_t left = x * stride_x - pad_x;
-        const std::int64_t begin = std::max<std::int64_t>(0, -left);  // columns of the filter that lie on the image
+        const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, columns);  // columns of the filter on the image
         const std::int64_t end = std::clamp<std::int64_t>(in_x - left, begin, columns);
         std::uint16_t* cell = to + (line * width + x) * taps;
         for (std::int64_t row = 0; row < rows; ++row, cell += columns * channels) {
