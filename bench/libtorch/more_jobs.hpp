@@ -17,14 +17,14 @@ using torch_models::job;
 
 inline constexpr std::int64_t classes = 10;
 
-/// `shape`: of an example. Twelve batches per epoch.
+/// `shape`: of an example. `batches`: of an epoch.
 template <class Net>
 job class_job(std::string name, Net net, std::vector<std::int64_t> shape, std::int64_t batch,
-              std::shared_ptr<torch::optim::Optimizer> optimizer) {
+              std::shared_ptr<torch::optim::Optimizer> optimizer, std::int64_t batches) {
   std::vector<std::int64_t> patterns = shape, all = shape;
   patterns.insert(patterns.begin(), classes);
-  all.insert(all.begin(), 12 * batch);
-  const torch::Tensor of_class = torch::randint(0, classes, {12 * batch});
+  all.insert(all.begin(), batches * batch);
+  const torch::Tensor of_class = torch::randint(0, classes, {batches * batch});
   const torch::Tensor rows = torch::randn(patterns).index_select(0, of_class) * 0.3 + torch::randn(all);
   job made{.name = name,
            .description = std::move(name) + " on made-up data",
@@ -67,35 +67,36 @@ inline job any_job(std::string_view name, const torch_models::job_options& o, bo
   torch::manual_seed(o.seed);
   const auto size = [&](std::int64_t usual, std::int64_t small) { return quick ? small : usual; };
   const std::int64_t width = size(256, 32), few = size(16, 4), many = size(32, 4);
+  const std::int64_t batches = size(160, 12);  // a search measures kernels where epochs have 150 or more
   if (name == "resnet18") {
     const resnet18 net{classes};
     auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(),
                                                    torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4));
-    return class_job("resnet18", net, {3, 32, 32}, few, std::move(sgd));
+    return class_job("resnet18", net, {3, 32, 32}, few, std::move(sgd), batches);
   }
   if (name == "lstm") {
     const lstm net{width, classes};
-    return class_job("lstm", net, {32, width}, many, adam(net));
+    return class_job("lstm", net, {32, width}, many, adam(net), batches);
   }
   if (name == "gru") {
     const gru net{width, classes};
-    return class_job("gru", net, {32, width}, many, adam(net));
+    return class_job("gru", net, {32, width}, many, adam(net), batches);
   }
   if (name == "encoder") {
     const encoder net{width, classes};
-    return class_job("encoder", net, {64, width}, few, adamw(net));
+    return class_job("encoder", net, {64, width}, few, adamw(net), batches);
   }
   if (name == "unet") {
     const unet net{size(32, 8), classes};
-    return class_job("unet", net, {3, 64, 64}, size(8, 2), adam(net));
+    return class_job("unet", net, {3, 64, 64}, size(8, 2), adam(net), batches);
   }
   if (name == "vit") {
     const vit net{size(192, 64), size(6, 2), classes};
-    return class_job("vit", net, {3, 32, 32}, many, adamw(net));
+    return class_job("vit", net, {3, 32, 32}, many, adamw(net), batches);
   }
   if (name == "experts") {
     const experts net{width, 2, 8, classes};
-    return class_job("experts", net, {width}, size(512, 32), adamw(net));
+    return class_job("experts", net, {width}, size(512, 32), adamw(net), batches);
   }
   return torch_models::make_job(name, o);
 }
