@@ -195,10 +195,7 @@ inline bool run_attention(torch::jit::Stack& stack, std::size_t arguments, kerne
   std::optional<at::Tensor> result = attend(argument(0).toTensor(), argument(1).toTensor(), argument(2).toTensor(),
                                             argument(3).toOptional<at::Tensor>(), argument(4).toDouble(),
                                             argument(5).toBool(), argument(6).toOptional<double>());
-  if (!result) return false;
-  torch::jit::drop(stack, arguments);
-  torch::jit::push(stack, *std::move(result));
-  return true;
+  return result && replace_arguments(stack, arguments, *std::move(result));
 }
 
 inline bool fits_attention([[maybe_unused]] const op_info& recorded) {

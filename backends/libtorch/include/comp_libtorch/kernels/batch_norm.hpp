@@ -160,12 +160,6 @@ struct tiled_batch_norm : torch::autograd::Function<tiled_batch_norm> {
   }
 };
 
-inline bool fits_batch_norm(const op_info& recorded) {
-  if (recorded.inputs.empty()) return false;
-  const auto& shape = recorded.inputs.front().shape;
-  return shape.size() == 4 && shape[1] % 16 == 0;
-}
-
 /// Serves training mode, for channels-last images in BF16 that have a multiple of 16 channels, with weight, bias and
 /// running statistics in FP32.
 inline bool run_batch_norm(torch::jit::Stack& stack, std::size_t arguments, kernel_parts parts,
@@ -187,11 +181,10 @@ inline bool run_batch_norm(torch::jit::Stack& stack, std::size_t arguments, kern
   const auto& [weight, bias, running_mean, running_var] = of_channels;
   const auto given = [](const std::optional<at::Tensor>& t) { return t && t->defined(); };
   if (given(weight) != given(bias) || given(running_mean) != given(running_var)) return false;
-  at::Tensor result = tiled_batch_norm::apply(input, weight, bias, running_mean, running_var, argument(6).toDouble(),
-                                              argument(7).toDouble(), std::int64_t{parts});
-  torch::jit::drop(stack, arguments);
-  torch::jit::push(stack, std::move(result));
-  return true;
+  return replace_arguments(
+      stack, arguments,
+      tiled_batch_norm::apply(input, weight, bias, running_mean, running_var, argument(6).toDouble(),
+                              argument(7).toDouble(), std::int64_t{parts}));
 }
 
 inline constexpr std::array<kernel_part, 2> batch_norm_parts{
@@ -200,7 +193,7 @@ inline constexpr kernel batch_norm_kernel{.name = "tiles",
                                           .parts = batch_norm_parts,
                                           .wants_channels_last = true,
                                           .serves = [](const op_traits& op) { return op.kind == "aten::batch_norm"; },
-                                          .fits = fits_batch_norm,
+                                          .fits = has_whole_vectors,
                                           .run = run_batch_norm};
 
 }  // namespace comp::libtorch::detail

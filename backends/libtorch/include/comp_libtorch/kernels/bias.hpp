@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/kernels/kernel.hpp>
 #include <comp_libtorch/kernels/vectors.hpp>
 #include <comp_libtorch/support/parallel.hpp>
 #include <cstddef>
@@ -64,8 +64,7 @@ inline bool add_bias(torch::jit::Stack& stack) {
   const at::Tensor to = stack[stack.size() - 3].toTensor(), bias = stack[stack.size() - 2].toTensor();
   const at::Scalar factor = stack.back().toScalar();
   const auto plain = [](const at::Tensor& t) {
-    return t.defined() && !t.is_inference() && only_autograd_sees(*t.unsafeGetTensorImpl()) && t.is_contiguous() &&
-           !t._fw_grad(0).defined();
+    return t.defined() && !t.is_inference() && is_plain(t) && t.is_contiguous();
   };
   if (!plain(to) || !plain(bias) || to.scalar_type() != at::kBFloat16 || bias.scalar_type() != at::kFloat) return false;
   if (bias.dim() != 1 || to.dim() < 2 || to.size(-1) != bias.size(0) || to.numel() == 0 || to.is_view()) return false;
@@ -77,9 +76,7 @@ inline bool add_bias(torch::jit::Stack& stack) {
     add_to_rows(to, bias);
     to.unsafeGetTensorImpl()->bump_version();
   }
-  torch::jit::drop(stack, 3);
-  torch::jit::push(stack, to);
-  return true;
+  return replace_arguments(stack, 3, to);
 }
 
 }  // namespace comp::libtorch::detail

@@ -130,8 +130,9 @@ struct convolution_of_matrices : torch::autograd::Function<convolution_of_matric
     const auto stride = kept->saved_data["stride"].toIntVector(), padding = kept->saved_data["padding"].toIntVector();
     const std::array wanted{kept->needs_input_grad(0), kept->needs_input_grad(1),
                             kept->saved_data["bias"].toBool() && kept->needs_input_grad(2)};
-    // ATen's own backward can be differentiated again
-    const std::int64_t parts = at::GradMode::is_enabled() ? 0 : kept->saved_data["parts"].toInt();
+    // ATen's own backward can be differentiated again, and takes many gradients at once
+    const bool by_aten = at::GradMode::is_enabled() || !only_autograd_sees(*gradients[0].unsafeGetTensorImpl());
+    const std::int64_t parts = by_aten ? 0 : kept->saved_data["parts"].toInt();
     const bool input_here = wanted[0] && (parts & input_gradient) != 0;
     const bool weight_here = wanted[1] && (parts & weight_gradient) != 0;
     const bool bias_here = wanted[2] && weight_here;  // ATen has it with the weight's gradient only
@@ -184,13 +185,11 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
   if (argument(arguments - 1).toInt() != 1 || (general && argument(6).toBool())) return false;
   const at::Tensor &input = argument(0).toTensor(), &weight = argument(1).toTensor();
   const auto bias = argument(2).toOptional<at::Tensor>();
-  const auto lies_right = [&](const at::Tensor& t) {
-    return t.defined() && t.dim() == 4 && t.element_size() == 2 && t.scalar_type() == input.scalar_type() &&
-           t.numel() > 0 && t.is_contiguous(at::MemoryFormat::ChannelsLast);
+  const auto lies_as_input = [&](const at::Tensor& t) {
+    return t.defined() && t.dim() == 4 && t.numel() > 0 && t.scalar_type() == input.scalar_type() && is_plain(t) &&
+           t.is_contiguous(at::MemoryFormat::ChannelsLast);
   };
-  const auto size = [&](std::size_t axis) { return recorded.inputs.front().shape.at(axis); };
-  if (!lies_right(input) || input.size(2) != size(2) || input.size(3) != size(3)) return false;
-  if (!lies_right(weight) || !is_plain(input) || !is_plain(weight)) return false;
+  if (!lies_as_recorded(input, recorded) || input.element_size() != 2 || !lies_as_input(weight)) return false;
   if (bias && bias->defined() && (bias->scalar_type() != input.scalar_type() || !is_plain(*bias))) return false;
   const auto stride = argument(3).toIntVector(), padding = argument(4).toIntVector(),
              dilation = argument(5).toIntVector();
@@ -204,10 +203,8 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
   if (stride != std::vector<std::int64_t>{1, 1} || padding[0] >= rows || padding[1] >= columns)
     parts &= ~input_gradient;
   if (parts == 0) return false;
-  at::Tensor result = convolution_of_matrices::apply(input, weight, bias, stride, padding, std::int64_t{parts});
-  torch::jit::drop(stack, arguments);
-  torch::jit::push(stack, std::move(result));
-  return true;
+  return replace_arguments(stack, arguments,
+                           convolution_of_matrices::apply(input, weight, bias, stride, padding, std::int64_t{parts}));
 }
 
 inline constexpr std::array<kernel_part, 3> convolution_parts{{{"forward", kernel_phase::forward},

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 namespace comp::libtorch {
 
@@ -62,6 +63,18 @@ inline bool lies_as_recorded(const at::Tensor& images, const op_info& recorded) 
          std::equal(images.sizes().begin() + 1, images.sizes().end(), shape.begin() + 1, shape.end());
 }
 
-}  // namespace detail
+/// Returns: whether images of that shape are whole vectors of channels.
+inline bool has_whole_vectors(const op_info& recorded) {
+  return !recorded.inputs.empty() && recorded.inputs.front().shape.size() == 4 &&
+         recorded.inputs.front().shape[1] % 16 == 0;
+}
 
+/// Puts `result` in place of the arguments on the stack. Returns: true, as kernel::run does.
+inline bool replace_arguments(torch::jit::Stack& stack, std::size_t arguments, at::Tensor result) {
+  torch::jit::drop(stack, arguments);
+  torch::jit::push(stack, std::move(result));
+  return true;
+}
+
+}  // namespace detail
 }  // namespace comp::libtorch

@@ -93,12 +93,6 @@ struct max_pooling : torch::autograd::Function<max_pooling> {
   }
 };
 
-inline bool fits_pooling(const op_info& recorded) {
-  if (recorded.inputs.empty()) return false;
-  const auto& shape = recorded.inputs.front().shape;
-  return shape.size() == 4 && shape[1] % 16 == 0;
-}
-
 /// Serves pooling of channels-last images in BF16 that have a multiple of 16 channels, without dilation and ceil mode.
 inline bool run_pooling(torch::jit::Stack& stack, std::size_t arguments, kernel_parts /*parts*/,
                         const op_info& recorded) {
@@ -121,10 +115,7 @@ inline bool run_pooling(torch::jit::Stack& stack, std::size_t arguments, kernel_
     if (!valid) return false;
   }
   if (size[0] * size[1] > window_grid::most_pixels) return false;
-  at::Tensor result = max_pooling::apply(input, size, stride, padding);
-  torch::jit::drop(stack, arguments);
-  torch::jit::push(stack, std::move(result));
-  return true;
+  return replace_arguments(stack, arguments, max_pooling::apply(input, size, stride, padding));
 }
 
 inline constexpr std::array<kernel_part, 1> pooling_parts{{{"forward and backward", kernel_phase::both}}};
@@ -132,7 +123,7 @@ inline constexpr kernel pooling_kernel{.name = "byte places",
                                        .parts = pooling_parts,
                                        .wants_channels_last = true,
                                        .serves = [](const op_traits& op) { return op.kind == "aten::max_pool2d"; },
-                                       .fits = fits_pooling,
+                                       .fits = has_whole_vectors,
                                        .run = run_pooling};
 
 }  // namespace comp::libtorch::detail
