@@ -314,17 +314,57 @@ TEST_CASE("sums of which no bias is one are ATen's") {
   CHECK_FALSE(adds(rows.clone().requires_grad_(), bias));  // an error of autograd's
 }
 
+TEST_CASE("the steps of a round time each part of a kernel once, and no two of the same phase together") {
+  for (const lt::kernel* own : lt::detail::all_kernels) {
+    CAPTURE(own->name);
+    unsigned timed = 0;
+    for (std::size_t step = 0; const unsigned parts = lt::detail::parts_of_step(*own, step); ++step) {
+      CHECK((timed & parts) == 0);
+      timed |= parts;
+      int forward = 0, backward = 0;
+      for (std::size_t part = 0; part < own->parts.size(); ++part) {
+        if ((parts >> part & 1U) == 0) continue;
+        forward += own->parts[part].phase != lt::kernel_phase::backward;
+        backward += own->parts[part].phase != lt::kernel_phase::forward;
+      }
+      CHECK(forward <= 1);
+      CHECK(backward <= 1);
+    }
+    CHECK(timed == (1U << own->parts.size()) - 1);
+  }
+}
+
+TEST_CASE("where images have no say, a quick measurement takes a kernel by its operator's time alone") {
+  const comp::op_graph graph{{{.name = "a", .kind = "aten::scaled_dot_product_attention"}}};
+  const lt::kernel* own = &lt::detail::attention_kernel;
+  int steps = 0;
+  const auto found = lt::measured_choice(
+      {graph, comp::plan{precision::bf16}, {{0, "a", own}}, lt::quick({})}, [](const lt::executor_choice&) {},
+      [&](bool by_operator) {
+        CHECK(by_operator);
+        const bool is_own = steps % 2 == 1;  // the first is not timed; each round begins with the other one
+        const bool second_round = steps > 0 && (steps - 1) / 2 % 2 == 1;
+        ++steps;
+        return lt::step_times{9, {{is_own != second_round ? 1.0 : 2.0, 1}}};
+      });
+  CHECK(steps == 1 + 6 * 2);
+  REQUIRE(found.choice.kernels.size() == 1);
+  CHECK(found.kernels.at("a").ratio == doctest::Approx(1.5));
+  CHECK(lt::execution_of(found).size() == 3);
+}
+
 TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are faster, too") {
   const comp::op_graph graph{{{.name = "a", .kind = "aten::conv2d"}, {.name = "b", .kind = "aten::conv2d"}}};
   const comp::plan low{precision::bf16, precision::bf16};
   const lt::kernel* own = &lt::detail::convolution_kernel;
   lt::executor_choice now;
   int steps = 0;
+  lt::tuning_settings settings;
   // `a` takes 1 s and 2 s, half of that with the first and the third part; `b` 1 s each, and twice that with any
   const auto measured = [&](double others) {
     steps = 0;
     return lt::measured_choice(
-        {graph, low, {{0, "a", own}, {1, "b", own}}, {}}, [&](const lt::executor_choice& c) { now = c; },
+        {graph, low, {{0, "a", own}, {1, "b", own}}, settings}, [&](const lt::executor_choice& c) { now = c; },
         [&](bool by_operator) {
           const auto parts = [&](const char* of) {
             const auto at = now.kernels.find(of);
@@ -346,10 +386,14 @@ TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are
   CHECK(found.choice.images == lt::memory_format::channels_last);
   CHECK(found.channels_last.ratio == doctest::Approx(5 / 3.5));
   CHECK(now == found.choice);
-  CHECK(steps == 28 + 1 + 7 * 4 + 28);
+  CHECK(steps == 28 + 1 + 7 * 3 + 28);
   const auto slower = measured(10);  // steps with comp's kernels take longer, whatever operators take
   CHECK(slower.choice == lt::executor_choice{});
   CHECK(now == slower.choice);
+  settings = lt::quick({});
+  CHECK(measured(0).choice == found.choice);
+  CHECK(steps == 1 + 6 * 3 + 24);
+  CHECK(measured(10).choice == lt::executor_choice{});
 
   comp::loaded_plan file{.plan = {}, .made_for = {.name = "this"}, .execution = lt::execution_of(found)};
   REQUIRE(file.execution.size() == 3);

@@ -297,6 +297,44 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   CHECK_FALSE(lt::plan_tuner{p, lt::executor_choices::fixed}.needs_measuring());
 }
 
+TEST_CASE("in short epochs a search measures quickly, where that takes at most two of them") {
+  lt::program p;
+  const at::Tensor images = at::ones({1, 3, 8, 8}), weight = at::ones({4, 3, 3, 3});
+  p.record(true);
+  {
+    const auto on = p.enter();
+    at::mul(at::conv2d(images, weight), 2);
+  }
+  p.record(false);
+  comp::plan scaled(p.graph().size()), both = scaled;
+  for (std::size_t i = 0; i < p.graph().size(); ++i) {
+    both[i] = precision::bf16;
+    if (p.graph()[i].kind.find("mul") != std::string::npos) scaled[i] = precision::bf16;
+  }
+  p.set_plan(both);
+  const std::int64_t steps = 24 + (p.own_operators().empty() ? 0 : 1 + 6 * 3);
+  lt::plan_tuner tuner{p, lt::executor_choices::measured};
+  tuner.expect_epochs_of((steps + 1) / 2 - 1);
+  CHECK_FALSE(tuner.needs_measuring());
+  tuner.expect_epochs_of((steps + 1) / 2);
+  tuner.set_plan(scaled);
+  CHECK_FALSE(tuner.needs_measuring());  // it has nothing to choose
+  tuner.set_plan(both);
+  REQUIRE(tuner.needs_measuring());
+  std::int64_t batches = 0;
+  tuner.measure_unless_hopeless([&] {
+    ++batches;
+    const at::NoGradGuard no_grad;
+    const auto on = p.enter();
+    at::mul(at::conv2d(images, weight), 2);
+    return 1.0;
+  });
+  CHECK(batches == steps);
+  CHECK_FALSE(tuner.needs_measuring());
+  tuner.trained({.batches = 500});
+  CHECK(tuner.needs_measuring());  // thoroughly
+}
+
 TEST_CASE("a plan that is far slower than FP32 is not measured") {
   lt::program p;
   const at::Tensor x = at::ones({2, 2});

@@ -317,7 +317,7 @@ class executor final : public session {
 
   /// Runs the operator by comp's kernel. Returns: false where that does not serve these arguments.
   bool run_own(const instruction& now, torch::jit::Stack& stack) const {
-    if (now.adds_bias) return add_bias(stack);
+    if (now.by_bits != nullptr) return now.by_bits(stack);
     if (now.own.parts == 0) return false;
     const op_info& recorded = (*context_.graph)[now.index];
     if (now.own.own->run(stack, now.arguments, now.own.parts, recorded)) return true;

@@ -66,13 +66,22 @@ struct step_times {
 
 struct tuning_settings {
   std::size_t rounds = 7;  // at least; in each both choices have a batch to get used to it and a batch that is timed
-  std::size_t most_rounds = 28;       // at most, as long as the interval says neither faster nor slower
-  double most_seconds = 60;           // [s] for one choice, once it has its `rounds`
-  double alike = 0.01;                // an interval within 1 +- this is clear, too: the choice does not matter
-  std::int64_t shortest_epoch = 150;  // [batches]: with fewer, measuring costs more than it can give back in a search
+  std::size_t most_rounds = 28;  // at most, as long as the interval says neither faster nor slower
+  double most_seconds = 60;      // [s] for one choice, once it has its `rounds`
+  double alike = 0.01;           // an interval within 1 +- this is clear, too: the choice does not matter
+  // Leaves out kept weights, and whole steps where no layout of images is to be chosen.
+  bool quick = false;
+  std::int64_t shortest_epoch = 150;  // [batches]: a search measures quickly where an epoch has fewer
+  double most_epochs = 2;             // that a quick measurement takes: a search measures nothing where it takes more
   std::int64_t trained_with = 500;    // [batches] in a row: then a plan is measured itself in any case
   double hopeless = 1.5;              // times FP32's batch: a plan that is slower is not measured
 };
+/// Returns: `s` with as few rounds as give an interval.
+inline tuning_settings quick(tuning_settings s) {
+  s.quick = true;
+  s.rounds = s.most_rounds = 6;
+  return s;
+}
 
 namespace detail {
 
@@ -116,6 +125,23 @@ inline std::optional<kernel_use> kernel_use_from(const execution_choice& choice)
   return {};
 }
 
+/// Returns: the parts of a kernel that step `step` of a round times together: one of the forward and one of the
+/// backward, since these are timed apart.
+inline kernel_parts parts_of_step(const kernel& own, std::size_t step) {
+  std::size_t forward = 0, backward = 0;  // the steps that have such a part
+  kernel_parts chosen = 0;
+  for (std::size_t part = 0; part < own.parts.size(); ++part) {
+    const kernel_phase phase = own.parts[part].phase;
+    const std::size_t at = phase == kernel_phase::forward    ? forward
+                           : phase == kernel_phase::backward ? backward
+                                                             : std::max(forward, backward);
+    if (at == step) chosen = static_cast<kernel_parts>(chosen | 1U << part);
+    if (phase != kernel_phase::backward) forward = at + 1;
+    if (phase != kernel_phase::forward) backward = at + 1;
+  }
+  return chosen;
+}
+
 inline std::vector<double> seconds_of(const std::vector<op_time>& times, kernel_phase phase) {
   std::vector<double> seconds;
   for (const op_time& each : times) {
@@ -141,17 +167,22 @@ class choice_measurement {
   /// `own`: the operators that comp has a kernel for.
   choice_measurement(const op_graph& graph, const plan& p, std::vector<own_operator> own,
                      const tuning_settings& settings)
-      : settings_{settings},
-        convolves_{detail::lowers(graph, p, "conv")},
-        own_{std::move(own)},
-        other_{weight_casts::keep} {
-    for (const own_operator& each : own_) parts_ = std::max(parts_, each.own->parts.size());
+      : settings_{settings}, convolves_{detail::lowers(graph, p, "conv")}, own_{std::move(own)} {
+    for (const own_operator& each : own_) {
+      while (detail::parts_of_step(*each.own, steps_with_kernels_) != 0) ++steps_with_kernels_;
+    }
+    settings_.quick ? begin_kernels() : begin(stage::weights, {weight_casts::keep});
   }
 
   bool done() const { return stage_ == stage::done; }
   executor_choice next() const {
-    if (times_operators()) return with_kernels(is_first_ ? kernel_parts(~0U) : part_of_step());
+    if (times_operators()) return with_kernels();
     return times_other() ? other_ : best_.choice;
+  }
+  /// Returns: the steps that are needed where the first look at the times decides.
+  std::size_t least_steps() const {
+    const std::size_t contests = (settings_.quick ? 0 : 1) + (convolves_ ? 1 : 0);
+    return 4 * settings_.rounds * contests + (own_.empty() ? 0 : 1 + settings_.rounds * (steps_with_kernels_ + 1));
   }
   /// Returns: whether add() needs the times of operators of the next step.
   bool times_operators() const { return stage_ == stage::kernels; }
@@ -189,9 +220,11 @@ class choice_measurement {
   void conclude(const paired_speedup& measured) {
     (stage_ == stage::weights ? best_.keeping : best_.channels_last) = measured;
     if (measured.clearly_faster()) best_.choice = other_;
-    if (stage_ == stage::images) return begin(stage::done, {});
-    other_ = {best_.choice.weights, convolves_ ? memory_format::channels_last : memory_format::as_is};
-    begin(!own_.empty() ? stage::kernels : convolves_ ? stage::images : stage::done, other_);
+    stage_ == stage::images ? begin(stage::done, {}) : begin_kernels();
+  }
+  void begin_kernels() {
+    const stage next = !own_.empty() ? stage::kernels : convolves_ ? stage::images : stage::done;
+    begin(next, {best_.choice.weights, convolves_ ? memory_format::channels_last : memory_format::as_is});
   }
   void begin(stage next, executor_choice other) {
     stage_ = next;
@@ -202,42 +235,42 @@ class choice_measurement {
     seconds_[1].clear();
   }
 
-  /// Returns: what the step times, as bits. A round has a step by ATen's kernels and one for each part, and begins with
-  /// another one each time.
-  kernel_parts part_of_step() const {
-    const std::size_t part = (step_ + round_) % (parts_ + 1);
-    return static_cast<kernel_parts>(part == 0 ? 0 : 1U << (part - 1));
-  }
-  executor_choice with_kernels(kernel_parts parts) const {
+  /// Returns: which step of a round comes next. A round has a step by ATen's kernels, which is the last, and the others
+  /// by comp's; it begins with another one each time.
+  std::size_t step_of_round() const { return (step_ + round_) % (steps_with_kernels_ + 1); }
+  /// Returns: the choice for the next step. The first of all has every part, for kernels prepare themselves in it.
+  executor_choice with_kernels() const {
     executor_choice choice = other_;
     for (const own_operator& each : own_) {
-      const auto has = static_cast<kernel_parts>((1U << each.own->parts.size()) - 1);
-      if ((parts & has) != 0) choice.kernels[each.layer] = {each.own, static_cast<kernel_parts>(parts & has)};
+      const auto parts = is_first_ ? static_cast<kernel_parts>((1U << each.own->parts.size()) - 1)
+                                   : detail::parts_of_step(*each.own, step_of_round());
+      if (parts != 0) choice.kernels[each.layer] = {each.own, parts};
     }
     return choice;
   }
 
   void add_operators(const std::vector<op_time>& times) {
-    if (std::exchange(is_first_, false)) return;  // kernels prepare themselves in it
-    const kernel_parts part = part_of_step();
+    if (std::exchange(is_first_, false)) return;
     for (const own_operator& each : own_) {
-      operator_times_[{each.number, part}].push_back(times.at(each.number));
+      operator_times_[{each.number, step_of_round()}].push_back(times.at(each.number));
     }
-    if (++step_ <= parts_) return;
+    if (++step_ <= steps_with_kernels_) return;
     step_ = 0;
     if (++round_ >= settings_.rounds) conclude_kernels();
   }
 
   void conclude_kernels() {
     for (const own_operator& each : own_) {
-      const std::vector<op_time>& aten = operator_times_[{each.number, 0}];
+      const std::vector<op_time>& aten = operator_times_[{each.number, steps_with_kernels_}];
       std::vector<double> saved(aten.size());  // [s] in each round, by the parts that are faster by comp's kernel
       kernel_parts faster = 0;
       for (std::size_t part = 0; part < each.own->parts.size(); ++part) {
         const auto bit = static_cast<kernel_parts>(1U << part);
         const kernel_phase phase = each.own->parts[part].phase;
+        std::size_t step = 0;
+        while ((detail::parts_of_step(*each.own, step) & bit) == 0) ++step;
         const auto before = detail::seconds_of(aten, phase);
-        const auto after = detail::seconds_of(operator_times_[{each.number, bit}], phase);
+        const auto after = detail::seconds_of(operator_times_[{each.number, step}], phase);
         if (!(compare_paired(before, after).bounds.low > 1 + settings_.alike)) continue;
         faster |= bit;
         for (std::size_t i = 0; i < saved.size(); ++i) saved[i] += before[i] - after[i];
@@ -249,22 +282,23 @@ class choice_measurement {
       for (std::size_t i = 0; i < after.size(); ++i) after[i] = std::max(after[i] - saved[i], 0.01 * after[i]);
       best_.kernels[each.layer] = compare_paired(before, after);
     }
-    if (!convolves_ && other_.kernels.empty()) return begin(stage::done, {});
-    begin(stage::images, other_);
+    if (convolves_ || !(settings_.quick || other_.kernels.empty())) return begin(stage::images, other_);
+    best_.choice = other_;
+    begin(stage::done, {});
   }
 
   tuning_settings settings_;
   bool convolves_;
   std::vector<own_operator> own_;
-  std::size_t parts_ = 0;  // that a kernel has, at most
-  executor_choice other_;  // what is timed against the best so far
+  std::size_t steps_with_kernels_ = 0;  // of a round
+  executor_choice other_;               // what is timed against the best so far
   tuned_choice best_ = {};
   stage stage_ = stage::weights;
   std::size_t round_ = 0, step_ = 0;
   double spent_ = 0;
   std::vector<double> seconds_[2] = {};
   bool is_first_ = true;  // no operators were timed yet
-  std::map<std::pair<std::size_t, kernel_parts>, std::vector<op_time>> operator_times_ = {};
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<op_time>> operator_times_ = {};  // by step of a round
 };
 
 /// Runs `batch()`, which trains a step and returns its seconds. Returns: its times, with those of operators where these

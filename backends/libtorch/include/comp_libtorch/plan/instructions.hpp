@@ -8,7 +8,6 @@
 
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
-#include <comp_libtorch/kernels/bias.hpp>
 #include <comp_libtorch/kernels/kernels.hpp>
 #include <comp_libtorch/plan/forward_map.hpp>
 #include <comp_libtorch/plan/low_weights.hpp>
@@ -53,14 +52,14 @@ struct instruction {
   bool lowers = false;   // the plan gives it another precision than FP32
   std::uint32_t end = 0;
   // What needs more than casts and a call:
-  bool unusual = false;           // one of the following
-  bool adds_bias = false;         // in place, perhaps by kernels/bias.hpp
-  bool tf32 = false;              // TensorFloat-32 is switched on for it
-  bool hands_on_fp32 = false;     // results are cast back
-  bool follows_written = false;   // inputs are cast to the format of the tensor that it writes
-  bool wants_view = false;        // strides may not fit a view any more
-  bool wants_contiguous = false;  // the user's own operator, which may not know channels-last
-  bool gives_contiguous = false;  // results go to a Function, which may not know it either
+  bool unusual = false;                           // one of the following
+  bool (*by_bits)(torch::jit::Stack&) = nullptr;  // comp's kernel that has ATen's results, as kernel::run
+  bool tf32 = false;                              // TensorFloat-32 is switched on for it
+  bool hands_on_fp32 = false;                     // results are cast back
+  bool follows_written = false;                   // inputs are cast to the format of the tensor that it writes
+  bool wants_view = false;                        // strides may not fit a view any more
+  bool wants_contiguous = false;                  // the user's own operator, which may not know channels-last
+  bool gives_contiguous = false;                  // results go to a Function, which may not know it either
 };
 
 /// Returns: comp's kernel for an operator that runs in `target`; null where ATen's is the only one.
@@ -188,10 +187,9 @@ class compiler {
     now.wants_contiguous = channels_last && any_low_ && !known.aten;
     now.gives_contiguous = channels_last && now.hands_on_fp32;
     choose_kernel(now, known);
-    now.adds_bias =
-        any_low_ && known.kind == "aten::add_.Tensor" && op.parameter != nullptr && settings_->device.is_cpu();
+    if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
     now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous ||
-                  now.own.parts != 0 || now.adds_bias;
+                  now.own.parts != 0 || now.by_bits != nullptr;
     compiled.instructions.push_back(now);
   }
 

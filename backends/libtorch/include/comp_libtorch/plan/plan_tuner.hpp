@@ -84,36 +84,63 @@ class plan_tuner {
   }
 
   /// Returns: whether the current plan should be measured before it trains on.
-  bool needs_measuring() const {
+  bool needs_measuring() {
     const plan& now = program_.current_plan();
     const auto low = detail::prevailing(now);
     if (!measures_ || !low || now.runs_autocast() || by_plan_.contains(now)) return false;
-    if (now == trained_ && batches_in_a_row_ >= settings_.trained_with) return true;
-    return !by_precision_.contains(*low) && batches_per_epoch_ >= settings_.shortest_epoch;
+    if (has_trained_long()) return true;
+    if (by_precision_.contains(*low)) return false;
+    if (batches_per_epoch_ >= settings_.shortest_epoch) return true;
+    const double steps = steps_of_quick();
+    return steps > 0 && steps <= settings_.most_epochs * static_cast<double>(batches_per_epoch_);
   }
 
   /// Measures how the current plan is best run, and runs it so from now on. Returns: the choice; nothing for autocast's
   /// plan, which LibTorch runs. `batch()` trains one and returns its seconds.
   template <class Batch>
   tuned_choice measure(Batch batch) {
-    const plan& now = program_.current_plan();
-    if (now.runs_autocast()) return {};
-    const tuned_choice tuned = measured_choice(
-        {program_.graph(), now, program_.own_operators(), settings_},
-        [&](const executor_choice& c) { use(program_, c); },
-        [&](bool by_operator) { return timed_step(program_, by_operator, batch); });
-    learn(now, tuned);
-    return tuned;
+    return measure(batch, settings_);
   }
-  /// Does the same for a plan that may be too slow to be worth it.
+  /// Does the same as quickly as the length of an epoch asks for, for a plan that may be too slow to be worth it.
   template <class Batch>
   tuned_choice measure_unless_hopeless(Batch batch) {
-    if (!is_hopeless(batch)) return measure(batch);
+    const bool thorough = has_trained_long() || batches_per_epoch_ >= settings_.shortest_epoch;
+    if (!is_hopeless(batch)) return measure(batch, thorough ? settings_ : quick(settings_));
     learn(program_.current_plan(), {});
     return {};
   }
 
  private:
+  template <class Batch>
+  tuned_choice measure(Batch batch, const tuning_settings& settings) {
+    const plan& now = program_.current_plan();
+    if (now.runs_autocast()) return {};
+    const tuned_choice tuned = measured_choice(
+        {program_.graph(), now, program_.own_operators(), settings},
+        [&](const executor_choice& c) { use(program_, c); },
+        [&](bool by_operator) { return timed_step(program_, by_operator, batch); });
+    if (settings.quick) {
+      by_precision_.try_emplace(*detail::prevailing(now), tuned);
+    } else {
+      learn(now, tuned);
+    }
+    return tuned;
+  }
+
+  bool has_trained_long() const {
+    return program_.current_plan() == trained_ && batches_in_a_row_ >= settings_.trained_with;
+  }
+  /// Returns: the steps of a quick measurement of the current plan.
+  double steps_of_quick() {
+    const plan& now = program_.current_plan();
+    const auto [at, is_new] = quick_steps_.try_emplace(now);
+    if (is_new) {
+      const choice_measurement measurement{program_.graph(), now, program_.own_operators(), quick(settings_)};
+      at->second = static_cast<double>(measurement.least_steps());
+    }
+    return at->second;
+  }
+
   /// Returns: whether the plan is too slow to be measured. One batch tells, or a second one where the first may have
   /// paid for what is made once.
   template <class Batch>
@@ -127,8 +154,9 @@ class plan_tuner {
   program& program_;
   bool measures_;
   tuning_settings settings_;
-  std::map<plan, tuned_choice> by_plan_;            // what was measured for a plan itself
+  std::map<plan, tuned_choice> by_plan_;            // what was measured for a plan itself, thoroughly
   std::map<precision, tuned_choice> by_precision_;  // for plans in which this low precision prevails
+  std::map<plan, double> quick_steps_;              // of plans that were not measured
   plan trained_;                                    // the plan that trained last
   std::int64_t batches_in_a_row_ = 0, batches_per_epoch_ = 0;
   double fp32_seconds_ = 0;  // [s] of a batch
