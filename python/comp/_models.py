@@ -16,7 +16,7 @@ Models = "nn.Module | Mapping[str, nn.Module]"
 Named = list[tuple[str, list[tuple[str, torch.Tensor]]]]
 
 
-def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+def modules_of(model: nn.Module | Mapping[str, nn.Module], may_be_compiled: bool = False) -> dict[str, nn.Module]:
     """The models under the names that begin the names of their operators; "" for one that is given alone."""
     given = dict(model) if isinstance(model, Mapping) else {"": model}
     if not given:
@@ -27,7 +27,7 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
                 f'model "{name}" is a {type(module).__name__} (a torch.nn.Module is wanted): give the '
                 "module whose parameters are trained"
             )
-        _require_usable(module)
+        _require_usable(module, may_be_compiled)
         if isinstance(module, nn.parallel.DistributedDataParallel):
             leave_outside(module, "_pre_forward", "_post_forward")
     return {name: unwrapped(module) for name, module in given.items()}
@@ -69,17 +69,22 @@ def leave_outside(module: nn.Module, *methods: str) -> None:
 
 
 def named_parameters(models: Mapping[str, nn.Module]) -> Named:
-    """Each model's parameters by name."""
-    return [(name, list(module.named_parameters())) for name, module in models.items()]
+    """Each model's parameters by name. What torch.compile returns has those of the module that it compiles."""
+
+    def named(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+        return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in module.named_parameters()]
+
+    return [(name, named(module)) for name, module in models.items()]
 
 
-def _require_usable(module: nn.Module) -> None:
+def _require_usable(module: nn.Module, may_be_compiled: bool) -> None:
     for path, part in module.named_modules():
         called = f'"{path}"' if path else "the model"
-        if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
+        is_compiled = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        if is_compiled and not may_be_compiled:
             raise SettingsError(
-                f"{called} is compiled by torch.compile (its operators are fused, and a plan gives each "
-                "its own precision): give the module that was compiled, and call that in the step"
+                f"{called} is compiled by torch.compile (a search changes the plan from batch to batch, and each would be "
+                "compiled anew): search with the module that was compiled, and compile it to train with the plan"
             )
         if type(part).__name__ in ("FullyShardedDataParallel", "FSDPModule"):
             raise SettingsError(

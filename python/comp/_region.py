@@ -19,6 +19,7 @@ from torch.backends import mha
 
 from comp import _comp
 from comp._comp import Error
+from comp._compile import Compilers
 from comp._models import modules_of, named_parameters
 
 
@@ -37,8 +38,9 @@ class Region:
     """Runs the operators of a block of code in the precisions of a plan. As torch.autocast, it is for the forward and
     the loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, for evaluation.
 
-    A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile run
-    uncompiled in it, and TorchScript unoptimized, because a plan is about single operators.
+    A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile are compiled
+    with the casts of a plan from a file; in a search, in the first forward and under torch.no_grad() they run uncompiled.
+    TorchScript runs unoptimized.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Region:
         segment: str = "forward",
         entered: Callable[[], None] | None = None,
         evaluated: Callable[[], None] | None = None,
+        compilers: Compilers | None = None,
     ) -> None:
         _follow_checkpoints()
         _heed_optional_blocks()
@@ -54,10 +57,11 @@ class Region:
         self._segment = segment
         self._entered = entered
         self._evaluated = evaluated  # called before a region without gradients
+        self._compilers = compilers
 
     def __call__(self, segment: str) -> Region:
         """The region of another segment of the step."""
-        return Region(self._regions, segment, self._entered, self._evaluated)
+        return Region(self._regions, segment, self._entered, self._evaluated, self._compilers)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -73,11 +77,12 @@ class Region:
             )
         if self._evaluated is not None and not torch.is_grad_enabled():
             self._evaluated()
-        _one_by_one.enter()
+        _follow_compilation()
+        _slow_path.enter()
         try:
             self._regions.enter(self._segment)
         except BaseException:
-            _one_by_one.exit()
+            _slow_path.exit()
             raise
         _open.regions.append(self)
         if self._entered is not None:
@@ -110,7 +115,7 @@ def _leave(by_exception: bool) -> None:
     try:
         _open.regions.pop()._regions.exit(by_exception)
     finally:
-        _one_by_one.exit()
+        _slow_path.exit()
 
 
 def depth() -> int:
@@ -122,7 +127,7 @@ def forget_beyond(kept: int) -> None:
     """Drops regions of this thread that were entered and never left, down to the first `kept`."""
     while depth() > kept:
         _open.regions.pop()
-        _one_by_one.exit()
+        _slow_path.exit()
 
 
 def _in_compiled_code() -> bool:
@@ -132,27 +137,17 @@ def _in_compiled_code() -> bool:
     return callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
-class _OneByOne:
-    """Has models call their operators one by one while any thread is in a region. torch.compile's functions run as they
-    were written, as with torch.compiler.set_stance("force_eager"). Calling that takes longer than all else of a region,
-    so the stance, which is that of the process, is set directly. nn.Transformer's layers leave out their fast path for
-    inference, one operator for all of a layer, as they do under torch.autocast."""
+class _SlowPath:
+    """While any thread is in a region, nn.Transformer's layers leave out their fast path for inference, one operator for all
+    of a layer, as they do under torch.autocast."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._regions = 0
-        self._eager: Any = None
-        self._stance: Any = None
         self._fast = True
 
     def enter(self) -> None:
         with self._lock:
-            if self._stance is None:
-                frames = sys.modules.get("torch._dynamo.eval_frame")
-                self._stance = getattr(frames, "_stance", None)
-                if self._stance is not None:
-                    self._eager = self._eager or type(self._stance)("force_eager")
-                    setattr(frames, "_stance", self._eager)
             if self._regions == 0:
                 self._fast = mha.get_fastpath_enabled()
                 mha.set_fastpath_enabled(False)
@@ -161,15 +156,29 @@ class _OneByOne:
     def exit(self) -> None:
         with self._lock:
             self._regions -= 1
-            if self._regions > 0:
-                return
-            mha.set_fastpath_enabled(self._fast)
-            if self._stance is not None:
-                setattr(sys.modules["torch._dynamo.eval_frame"], "_stance", self._stance)
-                self._stance = None
+            if self._regions == 0:
+                mha.set_fastpath_enabled(self._fast)
 
 
-_one_by_one = _OneByOne()
+_slow_path = _SlowPath()
+
+
+def _follow_compilation() -> None:
+    """Wraps the function by which torch.compile chooses what compiles, once: in a region that is the region's choice."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    original = getattr(frames, "_callback_from_stance", None)
+    if original is None or hasattr(original, "told_by_comp"):
+        return
+
+    def told(callback: Any) -> Any:
+        chosen = original(callback)
+        if not _open.regions or chosen is None or chosen is False:
+            return chosen
+        compilers = _open.regions[-1]._compilers
+        return None if compilers is None else compilers.callback(chosen)
+
+    told.told_by_comp = True  # type: ignore[attr-defined]
+    setattr(frames, "_callback_from_stance", told)
 
 
 class _Remembered:
@@ -251,7 +260,12 @@ class Planned(Region):
     """A plan from a file for a model. Made by comp.plan()."""
 
     def __init__(self, inner: Any, models: Mapping[str, nn.Module]) -> None:
-        super().__init__(inner.regions, entered=self._tell, evaluated=self._name_new_parameters)
+        super().__init__(
+            inner.regions,
+            entered=self._tell,
+            evaluated=self._name_new_parameters,
+            compilers=Compilers(inner.regions),
+        )
         self._inner = inner
         self._models = models
         self._named = self._parameters()
@@ -344,7 +358,7 @@ def plan(
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
     """
     _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
-    models = modules_of(model)
+    models = modules_of(model, may_be_compiled=True)
     return Planned(
         _comp.Planned(
             named_parameters(models),

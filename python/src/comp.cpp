@@ -57,7 +57,15 @@ void add_regions(py::module_& m) {
       .def("enter", &regions::enter, "segment"_a)
       .def("exit", &regions::exit, "by_exception"_a)
       .def("here", &regions::here)
-      .def("enter_again", &regions::enter_again, "place"_a);
+      .def("enter_again", &regions::enter_again, "place"_a)
+      .def("compiles", &regions::compiles)
+      .def_static("unheard", &regions::unheard, "work"_a)
+      .def("next_operator", &regions::next_operator)
+      .def("go_to", &regions::go_to, "number"_a)
+      .def("begin_capture", &regions::begin_capture, "first"_a)
+      .def("end_capture", &regions::end_capture)
+      .def("run_compiled", [](regions& of, const py::function& compiled, std::size_t first, std::size_t end,
+                              const py::args& arguments) { return of.run_compiled(compiled, arguments, first, end); });
   py::class_<planned>(m, "Planned")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
                        std::vector<std::string> segments, const std::string& match, bool forced,

@@ -81,6 +81,47 @@ class regions {
     place found{at == open_.end() ? libtorch::detail::resumption{} : at->second->from_here()};
     return found.resume ? std::optional{std::move(found)} : std::nullopt;
   }
+  /// Returns: how torch.compile may compile what runs in the innermost region of this thread: "as it is", as if comp
+  /// were not there; "captured", by the members below; "not", operator by operator.
+  std::string compiles() {
+    const auto at = innermost();
+    if (at == open_.end()) return "not";
+    return !at->second->listens() ? "as it is" : at->second->as_capturable() != nullptr ? "captured" : "not";
+  }
+  /// Calls `work()`, which compiles: its operators do not come to the region.
+  static py::object unheard(const py::function& work) {
+    const libtorch::detail::unheard_guard none;
+    return work();
+  }
+  /// Returns: the number of the operator that comes next.
+  std::size_t next_operator() { return captured().place(); }
+  void go_to(std::size_t number) { captured().go_to(number); }
+  /// Captures operators from `first` on.
+  void begin_capture(std::size_t first) {
+    libtorch::detail::capturable& to = captured();
+    to.go_to(first);
+    to.begin_capture();
+    heard_.emplace(to.as_listener());
+  }
+  /// Returns: the number of the operator behind the captured ones; nothing where they were not the recorded ones.
+  std::optional<std::size_t> end_capture() {
+    heard_.reset();
+    libtorch::detail::capturable& from = captured();
+    return from.end_capture() ? std::optional{from.place()} : std::nullopt;
+  }
+  /// Runs `compiled(*arguments)` in place of the operators from `first` to `end`, or of others that the plan treats
+  /// alike. Returns: its result, in a tuple; an empty one where the region is at other operators.
+  py::tuple run_compiled(const py::function& compiled, const py::args& arguments, std::size_t first, std::size_t end) {
+    const auto at = innermost();
+    libtorch::detail::capturable* const now = at == open_.end() ? nullptr : at->second->as_capturable();
+    if (now == nullptr) return py::tuple{};
+    const std::size_t here = now->place();
+    if (here != first && !now->is_alike(first, end, here)) return py::tuple{};
+    const libtorch::detail::unheard_guard none;
+    py::object result = compiled(*arguments);
+    now->go_to(here + (end - first));
+    return py::make_tuple(std::move(result));
+  }
   void enter_again(const place& from) { add(std::make_unique<libtorch::region>(from.resume())); }
   bool open() { return innermost() != open_.end(); }
   std::size_t entered() const { return entered_; }
@@ -101,10 +142,20 @@ class regions {
     return at == open_.rend() ? open_.end() : std::prev(at.base());
   }
 
+  libtorch::detail::capturable& captured() {
+    const auto at = innermost();
+    auto* const found = at == open_.end() ? nullptr : at->second->as_capturable();
+    require<error>(found != nullptr,
+                   "torch.compile captures operators where no plan's region can be captured (one that was left, or a "
+                   "first forward): call compiled code in `with plan:` itself");
+    return *found;
+  }
+
   maker make_;
   std::vector<entered_region> open_;
   std::size_t entered_ = 0;
   bool failed_ = false;
+  std::optional<libtorch::detail::listening_guard> heard_;  // while operators are captured
 };
 
 /// A plan from a file over a Python model, for a loop of the user's own.

@@ -199,8 +199,8 @@ inline bool draws_as_aten() {
 /// Returns: false where nothing was drawn.
 inline bool draw_as_aten(at::Tensor& to, double p, const std::optional<at::Generator>& generator) {
   constexpr std::int64_t worth_it = 256;
-  const bool fits = to.numel() >= worth_it && p >= 0 && p <= 1 && !to.requires_grad() && !to.is_inference() &&
-                    to.is_non_overlapping_and_dense() && only_autograd_sees(*to.unsafeGetTensorImpl());
+  const bool fits = only_autograd_sees(*to.unsafeGetTensorImpl()) && to.numel() >= worth_it && p >= 0 && p <= 1 &&
+                    !to.requires_grad() && !to.is_inference() && to.is_non_overlapping_and_dense();
   if (!fits || !draws_as_aten()) return false;
   auto* of = at::get_generator_or_default<at::CPUGeneratorImpl>(generator, at::detail::getDefaultCPUGenerator());
   if (!draw_bernoulli(to, p, *of)) return false;

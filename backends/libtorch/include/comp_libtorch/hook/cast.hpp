@@ -30,7 +30,7 @@ inline bool converts_small(const at::TensorImpl& tensor, at::ScalarType to) {
   constexpr std::int64_t small = 512;
   const at::ScalarType from = c10::typeMetaToScalarType(tensor.dtype());
   const bool formats = (from == at::kFloat && to == at::kBFloat16) || (from == at::kBFloat16 && to == at::kFloat);
-  return formats && tensor.numel() <= small && only_autograd_sees(tensor) && tensor.is_non_overlapping_and_dense();
+  return formats && only_autograd_sees(tensor) && tensor.numel() <= small && tensor.is_non_overlapping_and_dense();
 }
 
 /// Returns: `tensor` in another format and the same order in memory; autograd does not see it. A few numbers are

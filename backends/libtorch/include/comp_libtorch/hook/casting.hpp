@@ -113,6 +113,10 @@ inline void make_viewable(torch::jit::Stack& stack) {
   at::IValue& value = stack[stack.size() - 2];
   const at::Tensor& tensor = value.toTensor();
   if (tensor.is_contiguous()) return;
+  if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {  // torch.compile captures for other sizes, too
+    value = tensor.contiguous();
+    return;
+  }
   const auto shape = at::infer_size(stack.back().toIntVector(), tensor.numel());
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), at::IntArrayRef{shape})) value = tensor.contiguous();
 }

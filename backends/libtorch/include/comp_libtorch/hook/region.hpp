@@ -34,6 +34,11 @@ class [[nodiscard]] region {
   /// Returns: how the part of the forward that begins here is run again in the backward; nothing where that needs no
   /// region.
   detail::resumption from_here() const { return session_->from_here(); }
+  /// Returns: whether operators come to the session. They do not under LibTorch's own autocast, nor where a plan lowers
+  /// nothing: code in it may be compiled as if comp were not there.
+  bool listens() const { return guard_.has_value(); }
+  /// Returns: what torch.compile captures parts of the region by; null where that is not possible.
+  detail::capturable* as_capturable() const { return session_->as_capturable(); }
   region(const region&) = delete;
   region& operator=(const region&) = delete;
 

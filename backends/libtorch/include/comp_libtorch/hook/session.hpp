@@ -6,6 +6,7 @@
 #include <comp/core/error.hpp>
 #include <comp_libtorch/hook/author_blocks.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/hook/capture.hpp>
 #include <comp_libtorch/hook/dispatch_key.hpp>
 #include <cstddef>
 #include <mutex>
@@ -45,6 +46,8 @@ class session : public listener {
                     "switch it off, the plan alone decides precisions",
                     c10::DeviceTypeName(device_, true))};
   }
+  /// Returns: this session where its parts can be compiled; null otherwise.
+  virtual capturable* as_capturable() { return nullptr; }
   /// The region runs a part of an earlier region again (checkpoint.hpp), which stood in `block` there.
   void begin_in(author_choice block) { blocks_.begin_in(block); }
   at::DeviceType device() const { return device_; }

@@ -5,6 +5,7 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <comp/core/op_graph.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/composite.hpp>
@@ -39,7 +40,7 @@ struct executor_context {
   const named_choice* choose = nullptr;  // gives a precision to operators that the recorded forward does not have
 };
 
-class executor final : public session {
+class executor final : public session, public capturable {
  public:
   /// `times`: where times go; null: operators are not timed.
   executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<region_times> times)
@@ -103,6 +104,30 @@ class executor final : public session {
     return true;
   }
 
+  capturable* as_capturable() override {
+    const bool plain = times_ == nullptr && context_.errors == nullptr && context_.autocast_plan == nullptr;
+    return plain && !goes_on_in_fp32_ && !is_repeat_ && composite_.empty() ? this : nullptr;
+  }
+  listener* as_listener() override { return this; }
+  std::size_t place() const override { return next_; }
+  void go_to(std::size_t place) override { next_ = place; }
+  void begin_capture() override {
+    captures_ = true;
+    strays_ = false;
+  }
+  bool end_capture() override {
+    captures_ = false;
+    return !strays_;
+  }
+  bool is_alike(std::size_t first, std::size_t end, std::size_t here) const override {
+    const auto at = [&](std::size_t i) { return code_->instructions.begin() + static_cast<std::ptrdiff_t>(i); };
+    return here + (end - first) <= code_->instructions.size() &&
+           std::equal(at(first), at(end), at(here), [](const instruction& a, const instruction& b) {
+             return a.op == b.op && a.target == b.target && a.lowers == b.lowers && a.slots == b.slots &&
+                    a.hands_on_fp32 == b.hands_on_fp32 && a.follows_written == b.follows_written;
+           });
+  }
+
   bool begin() override {
     if (context_.autocast_plan != nullptr) begin_autocast(autocast_, scalar_type(context_.low));
     context_.weights->begin_region();
@@ -162,7 +187,11 @@ class executor final : public session {
   /// Returns: the instruction of the operator on the stack; nothing where the recorded forward does not have it. The
   /// instruction behind it is then the next one.
   std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-    if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
+    if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) {
+      strays_ = strays_ || code_->instructions[next_].tf32;  // compiled code does not switch TensorFloat-32 on
+      return next_++;
+    }
+    strays_ = true;
     if (!follows() || !composite_.empty()) return {};
     const c10::TensorImpl* parameter = nullptr;
     for_each_tensor(stack, traits(op).arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
@@ -260,6 +289,7 @@ class executor final : public session {
   }
 
   at::Tensor cast_for_slot(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+    if (captures_) return cast(tensor, now.target, layout(now, slot, tensor));
     if (slot.weight >= 0) {
       return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
     }
@@ -317,6 +347,7 @@ class executor final : public session {
 
   /// Runs the operator by comp's kernel. Returns: false where that does not serve these arguments.
   bool run_own(const instruction& now, torch::jit::Stack& stack) const {
+    if (captures_) return false;
     if (now.by_bits != nullptr) return now.by_bits(stack);
     if (now.own.parts == 0) return false;
     const op_info& recorded = (*context_.graph)[now.index];
@@ -402,6 +433,8 @@ class executor final : public session {
   bool goes_on_in_fp32_ = false;  // the forward has left the recorded sequence and goes on in FP32
   bool has_unknown_ = false;
   bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
+  bool captures_ = false;   // torch.compile runs the operators
+  bool strays_ = false;     // an operator was not the next one
 };
 
 }  // namespace comp::libtorch::detail
