@@ -25,23 +25,24 @@ class _Capture:
     numbers = itertools.count()
     open: dict[int, _Capture] = {}
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: Regions, parameters: list[torch.Tensor]) -> None:
         self.regions = regions
+        self.parameters = parameters
         self.first = regions.next_operator()
         self.end: int | None = None
         self.strayed = False
 
-    def begin(self) -> None:
-        self.regions.begin_capture(self.first)
+    def begin(self, traced: list[torch.Tensor]) -> None:
+        self.regions.begin_capture(self.first, traced, self.parameters)
 
     def finish(self) -> None:
         self.end = self.regions.end_capture()
         self.strayed = self.strayed or self.end is None
 
 
-def begin(number: int) -> None:
-    """Called where a captured graph begins, each time that a compiler traces it."""
-    _Capture.open[number].begin()
+def begin(number: int, *traced: torch.Tensor) -> None:
+    """Called where a captured graph begins, each time that a compiler traces it. `traced`: what stands for parameters."""
+    _Capture.open[number].begin(list(traced))
 
 
 def finish(number: int) -> None:
@@ -58,10 +59,11 @@ class _Backend:
         self._told = False
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        capture, number = _Capture(self._regions), next(_Capture.numbers)
+        of_parameters = [i for i, given in enumerate(inputs) if isinstance(given, torch.nn.Parameter)]
+        capture, number = _Capture(self._regions, [inputs[i] for i in of_parameters]), next(_Capture.numbers)
         _Capture.open[number] = capture
         try:
-            compiled = self._user(_listened_to(graph, number), inputs)
+            compiled = self._user(_listened_to(graph, number, of_parameters), inputs)
         finally:
             del _Capture.open[number]
             self._regions.go_to(capture.first)
@@ -85,13 +87,14 @@ class _Backend:
             warnings.warn(f"a compiled function runs uncompiled under the plan ({why})", stacklevel=2)
 
 
-def _listened_to(graph: torch.fx.GraphModule, number: int) -> torch.fx.GraphModule:
-    """A copy of the graph between begin() and finish()."""
+def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[int]) -> torch.fx.GraphModule:
+    """A copy of the graph between begin() and finish(). `of_parameters`: which of its inputs are parameters."""
     copied = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
     copied.meta = graph.meta
     nodes = list(copied.graph.nodes)
-    with copied.graph.inserting_before(next(node for node in nodes if node.op != "placeholder")):
-        copied.graph.call_function(begin, (number,))
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    with copied.graph.inserting_before(nodes[len(placeholders)]):
+        copied.graph.call_function(begin, (number, *(placeholders[i] for i in of_parameters)))
     with copied.graph.inserting_before(nodes[-1]):
         copied.graph.call_function(finish, (number,))
     copied.recompile()

@@ -62,7 +62,7 @@ void add_regions(py::module_& m) {
       .def_static("unheard", &regions::unheard, "work"_a)
       .def("next_operator", &regions::next_operator)
       .def("go_to", &regions::go_to, "number"_a)
-      .def("begin_capture", &regions::begin_capture, "first"_a)
+      .def("begin_capture", &regions::begin_capture, "first"_a, "traced"_a, "parameters"_a)
       .def("end_capture", &regions::end_capture)
       .def("run_compiled", [](regions& of, const py::function& compiled, std::size_t first, std::size_t end,
                               const py::args& arguments) { return of.run_compiled(compiled, arguments, first, end); });

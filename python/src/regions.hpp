@@ -96,11 +96,16 @@ class regions {
   /// Returns: the number of the operator that comes next.
   std::size_t next_operator() { return captured().place(); }
   void go_to(std::size_t number) { captured().go_to(number); }
-  /// Captures operators from `first` on.
-  void begin_capture(std::size_t first) {
+  /// Captures operators from `first` on. `traced`: tensors without data that stand for `parameters`.
+  void begin_capture(std::size_t first, const std::vector<at::Tensor>& traced,
+                     const std::vector<at::Tensor>& parameters) {
     libtorch::detail::capturable& to = captured();
+    libtorch::detail::capturable::stand_ins stand_ins;
+    for (std::size_t i = 0; i < traced.size(); ++i) {
+      stand_ins.emplace(traced[i].unsafeGetTensorImpl(), parameters.at(i).unsafeGetTensorImpl());
+    }
     to.go_to(first);
-    to.begin_capture();
+    to.begin_capture(std::move(stand_ins));
     heard_.emplace(to.as_listener());
   }
   /// Returns: the number of the operator behind the captured ones; nothing where they were not the recorded ones.

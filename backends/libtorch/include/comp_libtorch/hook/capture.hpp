@@ -6,6 +6,7 @@
 
 #include <comp_libtorch/hook/listener.hpp>
 #include <cstddef>
+#include <unordered_map>
 #include <utility>
 
 namespace comp::libtorch::detail {
@@ -16,10 +17,13 @@ class capturable {
   /// Returns: the number of the operator that comes next.
   virtual std::size_t place() const = 0;
   virtual void go_to(std::size_t place) = 0;
+  /// Tensors without data, each with the parameter that it stands for.
+  using stand_ins = std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*>;
   /// Between the two, operators are captured. Low copies of weights and casts of several readers are then made anew
-  /// where they are read, because what is kept between operators has no data.
-  virtual void begin_capture() = 0;
-  /// Returns: whether the operators since begin_capture() were the recorded ones, each of which can be compiled.
+  /// where they are read, because what is kept between operators has no data. A compiler leaves out operators that it
+  /// need not run, such as conversions to the format that there is.
+  virtual void begin_capture(stand_ins parameters) = 0;
+  /// Returns: whether the operators that have a precision were the recorded ones, and can be compiled.
   virtual bool end_capture() = 0;
   /// Returns: whether the plan treats as many operators from `here` on as it does those from `first` to `end`.
   virtual bool is_alike(std::size_t first, std::size_t end, std::size_t here) const = 0;
@@ -32,8 +36,8 @@ class capturable {
   ~capturable() = default;
 };
 
-/// While it lives, operators of this thread run as they are: a compiler runs them. The dispatch keys of the thread stay,
-/// because compiled code is for the keys that it was compiled under.
+/// While it lives, operators of this thread run as they are: a compiler runs them. The dispatch keys of the thread
+/// stay, because compiled code is for the keys that it was compiled under.
 class unheard_guard {
  public:
   unheard_guard() : before_{std::exchange(listening, &passes_)} {}

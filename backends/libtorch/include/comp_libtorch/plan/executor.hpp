@@ -70,8 +70,9 @@ class executor final : public session, public capturable {
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const std::optional<std::size_t> here = find_instruction(op, stack);
-    if (!here) return run_unrecorded(op, stack);
+    if (!here) return captures_ ? capture_unrecorded(op, stack) : run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
+    strays_ = strays_ || now.tf32;  // compiled code does not switch TensorFloat-32 on
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
@@ -111,12 +112,14 @@ class executor final : public session, public capturable {
   listener* as_listener() override { return this; }
   std::size_t place() const override { return next_; }
   void go_to(std::size_t place) override { next_ = place; }
-  void begin_capture() override {
+  void begin_capture(stand_ins parameters) override {
     captures_ = true;
     strays_ = false;
+    stand_ins_ = std::move(parameters);
   }
   bool end_capture() override {
     captures_ = false;
+    stand_ins_.clear();
     return !strays_;
   }
   bool is_alike(std::size_t first, std::size_t end, std::size_t here) const override {
@@ -161,7 +164,10 @@ class executor final : public session, public capturable {
 
   /// Returns: argument `i` of the operator on the stack, which is the next instruction; null where it is no tensor.
   const c10::TensorImpl* tensor_at(const torch::jit::Stack& stack, std::size_t i) const {
-    const at::IValue& value = stack[stack.size() - code_->instructions[next_].arguments + i];
+    return tensor_of(code_->instructions[next_], stack, i);
+  }
+  static const c10::TensorImpl* tensor_of(const instruction& now, const torch::jit::Stack& stack, std::size_t i) {
+    const at::IValue& value = stack[stack.size() - now.arguments + i];
     return value.isTensor() && value.toTensor().defined() ? value.unsafeToTensorImpl() : nullptr;
   }
 
@@ -171,9 +177,13 @@ class executor final : public session, public capturable {
   bool is_next(const c10::OperatorHandle& op, Argument argument) const {
     const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
     if (next_ >= end || code_->instructions[next_].op != op) return false;
-    const instruction& now = code_->instructions[next_];
+    return reads_as_recorded(code_->instructions[next_], argument);
+  }
+  template <class Argument>
+  bool reads_as_recorded(const instruction& now, Argument argument) const {
     if (now.parameter == nullptr || !composite_.empty() || !follows()) return true;
     const c10::TensorImpl* reads = argument(now.parameter_argument);
+    if (const auto stands_for = stand_ins_.find(reads); stands_for != stand_ins_.end()) reads = stands_for->second;
     return reads == now.parameter || !is_of_another_module(reads, now.parameter);
   }
   /// Returns: whether `parameter` belongs to another module than `recorded`. It does not where nobody named it, or
@@ -187,11 +197,8 @@ class executor final : public session, public capturable {
   /// Returns: the instruction of the operator on the stack; nothing where the recorded forward does not have it. The
   /// instruction behind it is then the next one.
   std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-    if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) {
-      strays_ = strays_ || code_->instructions[next_].tf32;  // compiled code does not switch TensorFloat-32 on
-      return next_++;
-    }
-    strays_ = true;
+    if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
+    if (captures_) return find_captured(op, stack);
     if (!follows() || !composite_.empty()) return {};
     const c10::TensorImpl* parameter = nullptr;
     for_each_tensor(stack, traits(op).arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
@@ -202,6 +209,30 @@ class executor final : public session, public capturable {
     if (!found) return {};
     if (found->follows || code_->instructions[found->at].opens) next_ = found->at + 1;
     return found->at;
+  }
+
+  /// Returns: the next instruction that is `op`, where those before it have no precision; nothing where they have.
+  std::optional<std::size_t> find_captured(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
+    for (std::size_t at = next_; at < end; ++at) {
+      const instruction& now = code_->instructions[at];
+      if (now.op == op && reads_as_recorded(now, [&](std::size_t i) { return tensor_of(now, stack, i); })) {
+        next_ = at + 1;
+        return at;
+      }
+      if (now.opens || (*context_.graph)[now.index].choosable) return {};
+    }
+    return {};
+  }
+  /// Runs an operator that the recorded forward does not have there. Where it computes, what torch.compile has captured
+  /// is another forward.
+  void capture_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    const op_traits& known = traits(op);
+    const bool computes = !known.writes && !known.views && !known.makes;
+    for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
+      strays_ = strays_ || (computes && is_eligible(tensor, device()));
+    });
+    op.callBoxed(stack);
   }
 
   /// Runs a composite by the instructions of the operators inside it.
@@ -434,7 +465,8 @@ class executor final : public session, public capturable {
   bool has_unknown_ = false;
   bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
   bool captures_ = false;   // torch.compile runs the operators
-  bool strays_ = false;     // an operator was not the next one
+  bool strays_ = false;     // and has captured others than were recorded
+  stand_ins stand_ins_;     // for parameters, while it does
 };
 
 }  // namespace comp::libtorch::detail
