@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32, torch.autocast, and
-torch.autocast of compiled models: the twenty trainings of the tests, larger, a step of each in turns. A line of a Markdown
-table for each.
+"""What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32 and torch.autocast,
+with torch.compile and without: the twenty trainings of the tests, larger, a step of each in turns. A line of a Markdown table
+for each.
 Usage: trainings.py [rounds] [NAME...]"""
 
 import os
@@ -42,13 +42,14 @@ def ratio(a, b):
     return '{:.2f} ({:.2f} to {:.2f})'.format(*bounds([x / y for x, y in zip(a, b)]))
 
 
-def compiles(training):
-    """Compiles the models with torch.compile's defaults, and trains a batch. Returns: whether that went well."""
+def compiles(training, region):
+    """Compiles the models with torch.compile's defaults, and trains two batches. Returns: whether that went well."""
     models = training.model.values() if isinstance(training.model, dict) else [training.model]
     try:
         for model in models:
             model.compile()
-        training.train(Autocast(), training.data[0])
+        for batch in training.data[:2]:
+            training.train(region, batch)
     except Exception as problem:
         print(f'torch.compile: {str(problem).splitlines()[0]}', file=sys.stderr)
         return False
@@ -72,13 +73,12 @@ def measure(name, rounds):
         path = os.path.join(folder, 'plan.json')
         found.save(path)
         ways = {}
-        for way in ('fp32', 'autocast', 'compiled', 'plan'):
+        for way in ('fp32', 'autocast', 'plan', 'compiled autocast', 'compiled plan'):
             training = fresh(name)
-            if way == 'compiled' and not compiles(training):
-                continue
-            region = NoPlan() if way == 'fp32' else Autocast() if way != 'plan' else None
+            region = NoPlan() if way == 'fp32' else Autocast() if 'autocast' in way else None
             region = region or comp.plan(path, training.model, segments=training.segments)
-            ways[way] = (training, region, [])
+            if 'compiled' not in way or compiles(training, region):
+                ways[way] = (training, region, [])
         for turn in range(rounds + 3):
             for way in (list(ways) if turn % 2 == 0 else list(ways)[::-1]):
                 training, region, seconds = ways[way]
@@ -87,22 +87,25 @@ def measure(name, rounds):
                 if turn >= 3:
                     seconds.append(time.perf_counter() - begun)
     fp32, autocast, plan = (ways[way][2] for way in ('fp32', 'autocast', 'plan'))
-    compiled = ratio(ways['compiled'][2], plan) if 'compiled' in ways else 'it fails'
+    compiled = [ways[way][2] for way in ('compiled autocast', 'compiled plan') if way in ways]
+    both = f'{ratio(compiled[0], plan)} | {ratio(*compiled)}' if len(compiled) == 2 else 'it fails | it fails'
     low = sum(letter not in '1@' for letter in found.plan.split('@')[0])
     kept = 'autocast' if found.plan.endswith('@autocast') else f'{low} of {len(found.operators)} low'
-    print(f'| {name} | {kept} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | {ratio(autocast, plan)} | {compiled} | '
+    print(f'| {name} | {kept} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | {ratio(autocast, plan)} | {both} | '
           f'{searched:.0f} s |', flush=True)
 
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    print('| training | plan | autocast over FP32 | plan over FP32 | plan over autocast | plan over compiled autocast | search |')
-    print('|---|---|---|---|---|---|---|')
+    print('| training | plan | autocast over FP32 | plan over FP32 | plan over autocast | plan over compiled autocast '
+          '| compiled plan over compiled autocast | search |')
+    print('|---|---|---|---|---|---|---|---|')
     for name in sys.argv[2:] or TRAININGS:
         if TRAININGS[name].missing:
-            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | |')
+            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | | |')
         else:
             measure(name, rounds)
 
 
-main()
+if __name__ == "__main__":
+    main()

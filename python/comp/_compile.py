@@ -30,14 +30,14 @@ class _Capture:
         self.parameters = parameters
         self.first = regions.next_operator()
         self.end: int | None = None
-        self.strayed = False
+        self.stray = ""
 
     def begin(self, traced: list[torch.Tensor]) -> None:
         self.regions.begin_capture(self.first, traced, self.parameters)
 
     def finish(self) -> None:
-        self.end = self.regions.end_capture()
-        self.strayed = self.strayed or self.end is None
+        self.end, stray = self.regions.end_capture()
+        self.stray = self.stray or stray
 
 
 def begin(number: int, *traced: torch.Tensor) -> None:
@@ -68,15 +68,15 @@ class _Backend:
             del _Capture.open[number]
             self._regions.go_to(capture.first)
         first, end = capture.first, capture.end
-        if end is None or capture.strayed:
-            self._tell("its operators are not those of the first forward, in their order")
+        if end is None or capture.stray:
+            self._tell(capture.stray and f"{capture.stray} is not where the first forward had it, or cannot be compiled")
             return graph.forward
 
         def run(*given: Any) -> Any:
             done = self._regions.run_compiled(compiled, first, end, *given)
             if done:
                 return done[0]
-            self._tell("it is called at another place of the forward, which the plan treats otherwise")
+            self._tell("it is called at another place of the forward, where the plan differs")
             return graph(*given)
 
         return run
@@ -84,6 +84,7 @@ class _Backend:
     def _tell(self, why: str) -> None:
         if not self._told:
             self._told = True
+            why = why or "its backend does not trace operators"
             warnings.warn(f"a compiled function runs uncompiled under the plan ({why})", stacklevel=2)
 
 

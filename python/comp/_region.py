@@ -72,8 +72,8 @@ class Region:
     def __enter__(self) -> Region:
         if _in_compiled_code():
             raise Error(
-                "a compiled function enters a plan (a plan gives single operators their precisions, and "
-                "compiling fuses them): compile nothing that has `with plan:` in it"
+                "a compiled function enters a plan (what it compiles is captured in the plan's region, so that has to be open "
+                "before): call what is compiled inside of `with plan:`"
             )
         if self._evaluated is not None and not torch.is_grad_enabled():
             self._evaluated()

@@ -108,11 +108,12 @@ class regions {
     to.begin_capture(std::move(stand_ins));
     heard_.emplace(to.as_listener());
   }
-  /// Returns: the number of the operator behind the captured ones; nothing where they were not the recorded ones.
-  std::optional<std::size_t> end_capture() {
+  /// Returns: the number of the operator behind the captured ones, and the first of these that cannot be compiled (""
+  /// where all can).
+  std::pair<std::size_t, std::string> end_capture() {
     heard_.reset();
     libtorch::detail::capturable& from = captured();
-    return from.end_capture() ? std::optional{from.place()} : std::nullopt;
+    return {from.place(), from.end_capture()};
   }
   /// Runs `compiled(*arguments)` in place of the operators from `first` to `end`, or of others that the plan treats
   /// alike. Returns: its result, in a tuple; an empty one where the region is at other operators.

@@ -6,6 +6,7 @@
 
 #include <comp_libtorch/hook/listener.hpp>
 #include <cstddef>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -19,12 +20,12 @@ class capturable {
   virtual void go_to(std::size_t place) = 0;
   /// Tensors without data, each with the parameter that it stands for.
   using stand_ins = std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*>;
-  /// Between the two, operators are captured. Low copies of weights and casts of several readers are then made anew
-  /// where they are read, because what is kept between operators has no data. A compiler leaves out operators that it
-  /// need not run, such as conversions to the format that there is.
+  /// Between the two, operators are captured. A compiler leaves out operators that it need not run, such as conversions
+  /// to the format that there is.
   virtual void begin_capture(stand_ins parameters) = 0;
-  /// Returns: whether the operators that have a precision were the recorded ones, and can be compiled.
-  virtual bool end_capture() = 0;
+  /// Returns: the first operator that has a precision and is not the recorded one, or cannot be compiled; "" where all
+  /// are and can.
+  virtual std::string end_capture() = 0;
   /// Returns: whether the plan treats as many operators from `here` on as it does those from `first` to `end`.
   virtual bool is_alike(std::size_t first, std::size_t end, std::size_t here) const = 0;
   virtual listener* as_listener() = 0;

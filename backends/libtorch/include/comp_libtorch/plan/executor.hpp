@@ -16,10 +16,12 @@
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -72,7 +74,7 @@ class executor final : public session, public capturable {
     const std::optional<std::size_t> here = find_instruction(op, stack);
     if (!here) return captures_ ? capture_unrecorded(op, stack) : run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
-    strays_ = strays_ || now.tf32;  // compiled code does not switch TensorFloat-32 on
+    if (now.tf32 && captures_) stray(expected_at(now));  // compiled code does not switch TensorFloat-32 on
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
@@ -114,13 +116,17 @@ class executor final : public session, public capturable {
   void go_to(std::size_t place) override { next_ = place; }
   void begin_capture(stand_ins parameters) override {
     captures_ = true;
-    strays_ = false;
+    stray_.clear();
+    captured_weights_.clear();
+    shared_.assign(shared_.size(), {});
     stand_ins_ = std::move(parameters);
   }
-  bool end_capture() override {
+  std::string end_capture() override {
     captures_ = false;
     stand_ins_.clear();
-    return !strays_;
+    captured_weights_.clear();
+    shared_.assign(shared_.size(), {});  // what was captured has no data
+    return stray_;
   }
   bool is_alike(std::size_t first, std::size_t end, std::size_t here) const override {
     const auto at = [&](std::size_t i) { return code_->instructions.begin() + static_cast<std::ptrdiff_t>(i); };
@@ -230,9 +236,12 @@ class executor final : public session, public capturable {
     const op_traits& known = traits(op);
     const bool computes = !known.writes && !known.views && !known.makes;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
-      strays_ = strays_ || (computes && is_eligible(tensor, device()));
+      if (computes && is_eligible(tensor, device())) stray(known.kind);
     });
     op.callBoxed(stack);
+  }
+  void stray(std::string at) {
+    if (stray_.empty()) stray_ = std::move(at);
   }
 
   /// Runs a composite by the instructions of the operators inside it.
@@ -320,7 +329,11 @@ class executor final : public session, public capturable {
   }
 
   at::Tensor cast_for_slot(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
-    if (captures_) return cast(tensor, now.target, layout(now, slot, tensor));
+    if (slot.weight >= 0 && captures_) {
+      at::Tensor& copy = captured_weights_[slot.weight];
+      if (!copy.defined()) copy = cast(tensor, now.target, layout(now, slot, tensor));
+      return copy;
+    }
     if (slot.weight >= 0) {
       return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
     }
@@ -441,8 +454,8 @@ class executor final : public session, public capturable {
   }
 
   /// Returns: the next recorded operator, in words.
-  std::string expected() const {
-    const instruction& now = code_->instructions[next_];
+  std::string expected() const { return expected_at(code_->instructions[next_]); }
+  std::string expected_at(const instruction& now) const {
     if (now.opens) return traits(now.op).kind;
     const op_info& op = (*context_.graph)[now.index];
     return fmt::format("{} (\"{}\")", op.kind, op.name);
@@ -465,8 +478,9 @@ class executor final : public session, public capturable {
   bool has_unknown_ = false;
   bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
   bool captures_ = false;   // torch.compile runs the operators
-  bool strays_ = false;     // and has captured others than were recorded
+  std::string stray_;       // the first operator that it has captured and that was not recorded
   stand_ins stand_ins_;     // for parameters, while it does
+  std::unordered_map<std::int32_t, at::Tensor> captured_weights_;  // their low copies, by low_weights' numbers
 };
 
 }  // namespace comp::libtorch::detail

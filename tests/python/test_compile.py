@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile inside `with plan:`."""
+
+import json
+import threading
+import unittest
+import warnings
+
+import comp
+import torch
+from support import NoPlan, plan_file
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+
+TOKENS, Y = torch.arange(96).view(4, 24) % 50, (torch.arange(96).view(4, 24) * 7) % 50
+
+
+class Block(nn.Module):
+    def __init__(self, d=32):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.up, self.down = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+
+    def forward(self, x):
+        n, t, d = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(n, t, 3, 2, d // 2).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x + self.out(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, t, d))
+        return x + self.down(gelu(self.up(x)))
+
+
+class Transformer(nn.Module):
+    def __init__(self, blocks=2, breaks=False):
+        super().__init__()
+        torch.manual_seed(1)
+        self.embed, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+        self.blocks = nn.ModuleList([Block() for _ in range(blocks)])
+        self.breaks, self.run = breaks, lambda block, x: block(x)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = self.run(block, x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.head(torch.relu(x))
+
+
+class Counting:
+    """A backend that runs ATen's kernels as they were traced, and counts graphs."""
+
+    def __init__(self):
+        self.graphs = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+        return aot_eager(graph, inputs)
+
+
+def forward(net, x=TOKENS, y=Y):
+    def run(plan, called=None):
+        with plan:
+            return cross_entropy((net if called is None else called)(x).flatten(0, 1), y.flatten())
+
+    return run
+
+
+def planned(net, kinds=('linear', 'attention'), precision='bf16', **more):
+    """A plan whose first forward was seen."""
+    path = plan_file(net, forward(net), precision=precision, kinds=kinds)
+    plan = comp.plan(path, net, **more)
+    forward(net)(plan)
+    return plan
+
+
+def gradients(net, loss):
+    net.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+class Compiled(unittest.TestCase):
+    def setUp(self):
+        torch._dynamo.reset()
+        self.backend = Counting()
+
+    def same(self, net, plan, called=None, prepare=lambda: None, x=TOKENS, y=Y):
+        """Losses and gradients with and without compilation have the same bits."""
+        run = forward(net, x, y)
+        expected = run(plan)
+        wanted = gradients(net, expected)
+        prepare()
+        for _ in range(3):
+            loss = run(plan, called)
+            self.assertEqual(loss.item(), expected.item())
+            for one, other in zip(wanted, gradients(net, loss)):
+                self.assertTrue(torch.equal(one, other))
+
+    def test_a_compiled_model_has_the_plans_losses_and_gradients_and_is_compiled_once(self):
+        net = Transformer()
+        plan = planned(net)
+        self.assertNotEqual(forward(net)(plan).item(), forward(net)(NoPlan()).item())
+        self.same(net, plan, torch.compile(net, backend=self.backend, fullgraph=True))
+        self.assertEqual(self.backend.graphs, 1)
+        self.assertEqual(plan.left, (0, ''))
+
+    def test_outside_of_the_plan_the_same_function_is_compiled_without_it(self):
+        net = Transformer()
+        plan, called = planned(net), torch.compile(net, backend=self.backend)
+        inside, outside = forward(net)(plan), forward(net)(NoPlan())
+        for _ in range(2):
+            self.assertEqual(forward(net)(NoPlan(), called).item(), outside.item())
+            self.assertEqual(forward(net)(plan, called).item(), inside.item())
+        self.assertEqual(self.backend.graphs, 2)
+
+    def test_a_plan_of_fp32_and_one_of_autocast_run_what_compiles_without_comp(self):
+        net = Transformer()
+        called = torch.compile(net, backend=self.backend)
+        plan = planned(net, kinds=())
+        self.assertEqual(forward(net)(plan, called).item(), forward(net)(NoPlan(), called).item())
+
+    def test_a_graph_may_break_and_the_operators_between_run_under_the_plan(self):
+        net = Transformer(breaks=True)
+        self.same(net, planned(net), torch.compile(net, backend=self.backend))
+        self.assertEqual(self.backend.graphs, 2)
+
+    def test_one_function_for_all_blocks_is_compiled_once_where_the_plan_treats_them_alike(self):
+        net = Transformer(blocks=3)
+        plan = planned(net)
+
+        def compile_blocks():
+            net.run = torch.compile(net.run, backend=self.backend)
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings('error', message='a compiled function')
+            self.same(net, plan, prepare=compile_blocks)
+        self.assertEqual(self.backend.graphs, 1)
+
+    def test_where_the_plan_differs_between_blocks_the_others_run_uncompiled_and_that_is_told(self):
+        net = Transformer(blocks=3)
+        path = plan_file(net, forward(net), kinds=('linear',))
+        with open(path) as file:
+            written = json.load(file)
+        for operator in written['operators']:
+            if 'blocks.1' in operator['name']:
+                operator['precision'] = 'fp32'
+        with open(path, 'w') as file:
+            json.dump(written, file)
+        plan = comp.plan(path, net)
+        forward(net)(plan)
+
+        def compile_blocks():
+            net.run = torch.compile(net.run, backend=self.backend)
+
+        with self.assertWarnsRegex(UserWarning, 'runs uncompiled under the plan .*where the plan differs'):
+            self.same(net, plan, prepare=compile_blocks)
+
+    def test_another_batch_size_compiles_for_all_sizes_and_keeps_the_bits(self):
+        net = Transformer()
+        plan, called = planned(net), torch.compile(net, backend=self.backend)
+        self.same(net, plan, called)
+        self.same(net, plan, called, x=TOKENS[:3], y=Y[:3])
+        self.same(net, plan, called, x=TOKENS[:2], y=Y[:2])
+        self.assertEqual(self.backend.graphs, 2)
+
+    def test_a_graph_that_computes_otherwise_than_the_first_forward_runs_uncompiled_and_that_is_told(self):
+        net = Transformer()
+        plan = planned(net)
+        net.run = lambda block, x: block(x.tanh())
+        with self.assertWarnsRegex(UserWarning, 'runs uncompiled under the plan \\(aten::tanh is not where'):
+            self.same(net, plan, torch.compile(net, backend=self.backend))
+
+    def test_the_first_forward_and_evaluation_run_uncompiled(self):
+        net = Transformer()
+        called = torch.compile(net, backend=self.backend)
+        plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
+        forward(net)(plan, called)
+        self.assertEqual(self.backend.graphs, 0)
+        forward(net)(plan)
+        with torch.no_grad():
+            forward(net)(plan, called)
+        self.assertEqual(self.backend.graphs, 0)
+
+    def test_names_of_parameters_are_those_of_the_module_that_is_compiled(self):
+        net = Transformer()
+        path = plan_file(net, forward(net), kinds=('linear',))
+        net.blocks[0] = torch.compile(net.blocks[0], backend=self.backend)
+        called = torch.compile(net, backend=self.backend)
+        plan = comp.plan(path, called)
+        forward(net)(plan, called)
+        forward(net)(plan, called)
+        self.assertEqual(plan.left, (0, ''))
+        self.assertEqual(plan.warnings, [])
+        self.assertGreater(len(set(plan.letters)), 1)
+
+    def test_a_failing_backend_leaves_the_region_as_it_was(self):
+        net = Transformer()
+        plan = planned(net)
+        expected = forward(net)(plan).item()
+
+        def fails(graph, inputs):
+            aot_eager(graph, inputs)
+            raise ZeroDivisionError
+
+        called = torch.compile(net, backend=fails)
+        with self.assertRaises(Exception):
+            forward(net)(plan, called)
+        self.assertEqual(forward(net)(plan).item(), expected)
+
+    def test_a_backend_that_traces_nothing_runs_uncompiled_and_that_is_told(self):
+        net = Transformer()
+        with self.assertWarnsRegex(UserWarning, 'its backend does not trace operators'):
+            self.same(net, planned(net), torch.compile(net, backend=lambda graph, inputs: graph.forward))
+
+    def test_blocks_that_their_author_keeps_in_fp32_stay_so(self):
+        net = Transformer()
+        plain = net.run
+
+        def run(block, x):
+            with torch.autocast('cpu', enabled=False):
+                return plain(block, x.float())
+
+        net.run = run
+        plan = planned(net)
+        self.same(net, plan, torch.compile(net, backend=self.backend))
+
+    def test_a_compiled_step_that_enters_a_plan_is_refused_in_a_sentence(self):
+        net = Transformer()
+        run = torch.compile(forward(net), backend='eager')
+        with self.assertRaisesRegex(Exception, 'a compiled function enters a plan'):
+            run(planned(net))
+
+    def test_a_thread_outside_of_the_plan_compiles_without_it(self):
+        net, seen = Transformer(), []
+        plan, called = planned(net), torch.compile(net, backend=self.backend)
+        outside = forward(net)(NoPlan()).item()
+        with plan:
+            thread = threading.Thread(target=lambda: seen.append(forward(net)(NoPlan(), called).item()))
+            thread.start()
+            thread.join()
+            cross_entropy(called(TOKENS).flatten(0, 1), Y.flatten())
+        self.assertEqual(seen, [outside])
+        self.assertEqual(self.backend.graphs, 2)
+
+    def test_inductor_gives_the_plans_losses_up_to_rounding(self):
+        net = Transformer(blocks=1)
+        plan = planned(net)
+        expected = forward(net)(plan)
+        wanted = gradients(net, expected)
+        called = torch.compile(net)
+        for _ in range(2):
+            loss = forward(net)(plan, called)
+            self.assertAlmostEqual(loss.item(), expected.item(), delta=0.01)
+            for one, other in zip(wanted, gradients(net, loss)):
+                self.assertLess((one - other).norm(), 0.03 * one.norm() + 1e-6)
+
+
+if __name__ == '__main__':
+    unittest.main()
