@@ -224,6 +224,34 @@ class Compiled(unittest.TestCase):
         plan = planned(net)
         self.same(net, plan, torch.compile(net, backend=self.backend))
 
+    def test_each_segment_of_a_step_has_its_own_place(self):
+        model = {'make': Block(), 'judge': Block()}
+        x = torch.randn(4, 6, 32)
+
+        def both(plan):
+            with plan:
+                return model['judge'](model['make'](x)).mean()
+
+        plan = comp.plan(plan_file(model, both, kinds=('linear',)), model, segments=('make', 'judge'))
+
+        def step(make, judge):
+            with plan('make'):
+                made = make(x)
+            with plan('judge'):
+                loss = judge(made).pow(2).mean()
+            loss.backward()
+            return loss.item(), made
+
+        for _ in range(2):
+            expected, made = step(**model)
+        called = {name: torch.compile(module, backend=self.backend) for name, module in model.items()}
+        for _ in range(2):
+            loss, again = step(**called)
+            self.assertEqual(loss, expected)
+            self.assertTrue(torch.equal(again, made))
+        self.assertEqual(plan.left, (0, ''))
+        self.assertGreater(self.backend.graphs, 0)
+
     def test_a_compiled_step_that_enters_a_plan_is_refused_in_a_sentence(self):
         net = Transformer()
         run = torch.compile(forward(net), backend='eager')
