@@ -224,6 +224,23 @@ class Compiled(unittest.TestCase):
         plan = planned(net)
         self.same(net, plan, torch.compile(net, backend=self.backend))
 
+    def test_a_weight_that_is_first_read_without_gradients_gets_its_gradient_nevertheless(self):
+        net = Transformer()
+
+        class Twice(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = net
+
+            def forward(self, x):
+                with torch.no_grad():
+                    wanted = self.net(x).softmax(-1)
+                return self.net(x) - wanted
+
+        twice = Twice()
+        self.same(twice, planned(twice), torch.compile(twice, backend=self.backend))
+        self.assertEqual(self.backend.graphs, 1)
+
     def test_each_segment_of_a_step_has_its_own_place(self):
         model = {'make': Block(), 'judge': Block()}
         x = torch.randn(4, 6, 32)

@@ -11,19 +11,17 @@
 #include <comp_libtorch/hook/composite.hpp>
 #include <comp_libtorch/hook/session.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
+#include <comp_libtorch/plan/input_casts.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/profiler.hpp>
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace comp::libtorch::detail {
 
@@ -49,7 +47,7 @@ class executor final : public session, public capturable {
       : session{context.settings->device.type(), !context.settings->protect_blocks},
         context_{context},
         code_{std::move(program)},
-        shared_(code_->shared),
+        casts_{*code_, *context_.weights, device(), context_.keeps_weights},
         times_{std::move(times)} {}
 
   resumption from_here() const override {
@@ -84,7 +82,7 @@ class executor final : public session, public capturable {
     if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
       return context_.errors->run(op, now.index, stack);
     }
-    if (now.slots != 0) cast_inputs(now, stack);
+    if (now.slots != 0) casts_.cast_inputs(now, stack);
     if (now.unusual) return run_unusual(now, stack);
     op.callBoxed(stack);
   }
@@ -101,8 +99,8 @@ class executor final : public session, public capturable {
     const cast_slot* slot = code_->slots.data() + now.first_slot;
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
       const at::Tensor* tensor = tensors[slot->argument];
-      if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
-      casts[slot->argument] = cast_for_slot(now, *slot, *tensor);
+      if (tensor == nullptr || !casts_.wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
+      casts[slot->argument] = casts_.cast_for_slot(now, *slot, *tensor);
     }
     return true;
   }
@@ -117,15 +115,13 @@ class executor final : public session, public capturable {
   void begin_capture(stand_ins parameters) override {
     captures_ = true;
     stray_.clear();
-    captured_weights_.clear();
-    shared_.assign(shared_.size(), {});
+    casts_.capture(true);
     stand_ins_ = std::move(parameters);
   }
   std::string end_capture() override {
     captures_ = false;
     stand_ins_.clear();
-    captured_weights_.clear();
-    shared_.assign(shared_.size(), {});  // what was captured has no data
+    casts_.capture(false);
     return stray_;
   }
   bool is_alike(std::size_t first, std::size_t end, std::size_t here) const override {
@@ -271,90 +267,6 @@ class executor final : public session, public capturable {
     return false;
   }
 
-  /// A cast that several operators of the forward read.
-  struct shared_cast {
-    at::Tensor source;
-    at::Tensor copy;
-    std::uint32_t source_version = 0;
-    std::uint32_t copy_version = 0;
-
-    bool is_of(const at::Tensor& tensor) const {
-      return source.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && copy.defined() &&
-             source_version == version(*tensor.unsafeGetTensorImpl()) &&
-             copy_version == version(*copy.unsafeGetTensorImpl()) && differentiates_like(copy, tensor);
-    }
-  };
-
-  void cast_inputs(const instruction& now, torch::jit::Stack& stack) {
-    const std::size_t first = stack.size() - now.arguments;
-    const cast_slot* slot = code_->slots.data() + now.first_slot;
-    if (now.lists) return cast_lists(now, stack, first);
-    for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
-      at::IValue& value = stack[first + slot->argument];
-      if (!value.isTensor() || !wants_cast(*value.unsafeToTensorImpl(), now)) continue;
-      value = cast_for_slot(now, *slot, value.toTensor());
-    }
-  }
-
-  void cast_lists(const instruction& now, torch::jit::Stack& stack, std::size_t first) {
-    for (std::size_t s = now.first_slot; s < now.first_slot + now.slots; ++s) {
-      const cast_slot& slot = code_->slots[s];
-      at::IValue& value = stack[first + slot.argument];
-      if (slot.element < 0) {
-        if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now))
-          value = cast_for_slot(now, slot, value.toTensor());
-        continue;
-      }
-      if (!value.isTensorList()) continue;
-      c10::List<at::Tensor> list = value.toTensorList().copy();  // the caller's own list stays as it is
-      std::size_t last = s;
-      while (last + 1 < now.first_slot + now.slots && code_->slots[last + 1].argument == slot.argument) ++last;
-      for (; s <= last; ++s) {
-        const cast_slot& each = code_->slots[s];
-        const auto element = static_cast<std::size_t>(each.element);
-        if (element >= list.size()) continue;
-        const at::Tensor tensor = list.get(element);
-        if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
-          list.set(element, cast_for_slot(now, each, tensor));
-      }
-      --s;
-      value = std::move(list);
-    }
-  }
-
-  bool wants_cast(const at::TensorImpl& tensor, const instruction& now) const {
-    const at::ScalarType type = c10::typeMetaToScalarType(tensor.dtype());
-    if (type == now.target && now.layout == at::MemoryFormat::Preserve) return false;
-    return is_plannable(type) && tensor.device_type() == device();
-  }
-
-  at::Tensor cast_for_slot(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
-    if (slot.weight >= 0 && captures_) {
-      at::Tensor& copy = captured_weights_[slot.weight];
-      if (!copy.defined()) copy = cast(tensor, now.target, layout(now, slot, tensor));
-      return copy;
-    }
-    if (slot.weight >= 0) {
-      return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
-    }
-    if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
-    shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
-    if (!shared.is_of(tensor)) {
-      shared.copy = cast(tensor, now.target, layout(now, slot, tensor));
-      shared.source = tensor;
-      shared.source_version = version(*tensor.unsafeGetTensorImpl());
-      shared.copy_version = version(*shared.copy.unsafeGetTensorImpl());
-    }
-    if (!slot.last_use) return shared.copy;
-    shared.source.reset();
-    return std::exchange(shared.copy, {});
-  }
-
-  static at::MemoryFormat layout(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
-    const bool image = slot.argument < 2 && tensor.dim() == (now.layout == at::MemoryFormat::ChannelsLast3d ? 5 : 4);
-    return image ? now.layout : at::MemoryFormat::Preserve;
-  }
-
   /// Runs the operator, which LibTorch's autocast casts, and notes what it computed in: the format of its results
   /// tells.
   void run_autocast(const instruction& now, torch::jit::Stack& stack) const {
@@ -368,7 +280,7 @@ class executor final : public session, public capturable {
   }
 
   void run_timed(const instruction& now, torch::jit::Stack& stack) {
-    if (now.slots != 0) cast_inputs(now, stack);
+    if (now.slots != 0) casts_.cast_inputs(now, stack);
     profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
@@ -469,7 +381,7 @@ class executor final : public session, public capturable {
 
   executor_context context_;
   std::shared_ptr<const code> code_;
-  std::vector<shared_cast> shared_;
+  input_casts casts_;
   std::shared_ptr<region_times> times_;
   std::optional<autocast_guard> autocast_;
   std::size_t next_ = 0;
@@ -480,7 +392,6 @@ class executor final : public session, public capturable {
   bool captures_ = false;   // torch.compile runs the operators
   std::string stray_;       // the first operator that it has captured and that was not recorded
   stand_ins stand_ins_;     // for parameters, while it does
-  std::unordered_map<std::int32_t, at::Tensor> captured_weights_;  // their low copies, by low_weights' numbers
 };
 
 }  // namespace comp::libtorch::detail
