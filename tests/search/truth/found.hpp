@@ -8,7 +8,6 @@
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <optional>
 #include <set>
