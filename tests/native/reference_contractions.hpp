@@ -2,7 +2,6 @@
 // Linear, convolution, embedding, batched matrix products and losses of the FP64 reference device.
 #pragma once
 
-
 #include "reference_tensor.hpp"
 
 namespace comp::native::reference {

@@ -2,7 +2,6 @@
 // Tensors with the same values in another precision, order or shape.
 #pragma once
 
-
 #include "context.hpp"
 
 namespace comp::cuda {
