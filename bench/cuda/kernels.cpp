@@ -14,8 +14,6 @@
 namespace comp::cuda::bench {
 namespace {
 
-using native::activation;
-
 constexpr stream on{};
 constexpr index width = 1024, heads = 8, head_width = 16, degree = 16;
 

@@ -6,7 +6,6 @@
 #include <bench/native/attention.hpp>
 #include <bench/seconds.hpp>
 #include <comp/core/statistics.hpp>
-#include <cstdlib>
 #include <vector>
 
 namespace {

@@ -10,7 +10,6 @@
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
-#include <cstdlib>
 #include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
 #include <fstream>

@@ -10,7 +10,6 @@
 #include <bench/native/jobs.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>

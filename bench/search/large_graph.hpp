@@ -6,8 +6,6 @@
 
 #include <comp/core/op_graph.hpp>
 #include <cstddef>
-#include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -9,13 +9,11 @@
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <search/truth/found.hpp>
 #include <search/truth/odd_worlds.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "truth_row.hpp"

@@ -12,7 +12,6 @@
 #include <examples/data/images.hpp>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>

@@ -6,7 +6,6 @@
 
 #include <comp/files/json_reader.hpp>
 #include <examples/data/text.hpp>
-#include <optional>
 #include <utility>
 
 namespace data_sets {

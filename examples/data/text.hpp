@@ -94,21 +94,4 @@ class vocabulary {
   std::array<std::int32_t, 256> token_of_;
 };
 
-struct text_split {
-  std::string_view train;
-  std::string_view test;
-};
-
-/// Splits a text. held_out: the part of it, from the end, that is for testing, since language models are tested on
-/// later text. Both results point into `text`. Throws: `error` unless both parts have a letter.
-inline text_split split_text(std::string_view text, double held_out = 0.1) {
-  require<error>(held_out > 0 && held_out < 1,
-                 "a share of {} held out for testing (it must lie between 0 and 1): change it", held_out);
-  const auto tail = static_cast<std::size_t>(static_cast<double>(text.size()) * held_out);
-  require<error>(tail > 0 && tail < text.size(),
-                 "{} letters with a share of {} held out (each part needs a letter): use more text or another share",
-                 text.size(), held_out);
-  return {text.substr(0, text.size() - tail), text.substr(text.size() - tail)};
-}
-
 }  // namespace data_sets

@@ -7,9 +7,6 @@
 #include <algorithm>
 #include <comp/autocast/casts.hpp>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "model_graphs.hpp"
 #include "processor_time.hpp"

@@ -16,7 +16,6 @@ namespace {
 using comp::op_graph;
 using comp::op_info;
 using comp::precision;
-using comp::tensor_info;
 using comp::autocast::cast_target;
 using comp::autocast::casts;
 using comp::autocast::rule_plan;

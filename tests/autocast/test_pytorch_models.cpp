@@ -8,9 +8,6 @@
 #include <comp/policy/pytorch.hpp>
 #include <set>
 #include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "model_graphs.hpp"
 

@@ -37,83 +37,6 @@ const comp::op_graph vgg{{op("conv2d", {}), op("batch_norm", {0}), op("relu", {1
                           view("flatten", {7}), op("linear", {8}), op("relu", {9}), op("dropout", {10}),
                           op("linear", {11}), op("cross_entropy_loss", {12})}};
 
-// One block of a transformer: embeddings, attention with its residual, MLP with its residual, head and loss.
-const comp::op_graph transformer{{
-    op("embedding", {}),      // 0
-    op("layer_norm", {0}),    // 1
-    op("linear", {1}),        // 2 query, key and value
-    view("transpose", {2}),   // 3
-    op("bmm", {3}),           // 4
-    op("softmax", {4}),       // 5
-    op("bmm", {5, 3}),        // 6
-    op("linear", {6}),        // 7
-    op("add", {0, 7}),        // 8
-    op("layer_norm", {8}),    // 9
-    op("linear", {9}),        // 10
-    op("gelu", {10}),         // 11
-    op("linear", {11}),       // 12
-    op("add", {8, 12}),       // 13
-    op("linear", {13}),       // 14
-    op("log_softmax", {14}),  // 15
-    op("nll_loss", {15}),     // 16
-}};
-
-TEST_CASE("VGG16 under PyTorch's lists: all but view and loss low, on CUDA and on the CPU") {
-  CHECK(rule_plan(cuda, vgg, precision::fp16).str() ==
-        "00000000"
-        "1"
-        "0000"
-        "1");
-  CHECK(rule_plan(cpu, vgg, precision::bf16).str() ==
-        "bbbbbbbb"
-        "1"
-        "bbbb"
-        "1");
-}
-
-TEST_CASE("a transformer on CUDA: normalisation, softmax, residuals and loss stay in FP32") {
-  CHECK(rule_plan(cuda, transformer, precision::fp16).str() ==
-        "1"
-        "1"
-        "0"
-        "1"
-        "0"
-        "1"
-        "0"
-        "0"
-        "1"
-        "1"
-        "0"
-        "0"
-        "0"
-        "1"
-        "0"
-        "1"
-        "1");
-}
-
-TEST_CASE(
-    "a transformer on the CPU: softmax and log_softmax follow into BF16, normalisation follows the FP32 residual") {
-  CHECK(rule_plan(cpu, transformer, precision::bf16).str() ==
-        "1"
-        "1"
-        "b"
-        "1"
-        "b"
-        "b"
-        "b"
-        "b"
-        "1"
-        "1"
-        "b"
-        "b"
-        "b"
-        "1"
-        "b"
-        "b"
-        "1");
-}
-
 TEST_CASE("a view hands on what it reads, through any number of views") {
   const comp::op_graph graph{{op("linear", {}), view("view", {0}), view("transpose", {1}), op("relu", {2}),
                               op("softmax", {3}), view("view", {4}), op("relu", {5})}};
@@ -216,11 +139,9 @@ TEST_CASE("a conversion gives what it was told to") {
   CHECK(rule_plan(cpu, graph, precision::bf16).str() == "b111b");
 }
 
-TEST_CASE("an empty graph has an empty plan, and every plan fits its graph") {
+TEST_CASE("an empty graph has an empty plan, and a plan fits its graph") {
   CHECK(rule_plan(cuda, comp::op_graph{}, precision::fp16).empty());
-  for (const comp::op_graph* graph : {&vgg, &transformer}) {
-    CHECK_NOTHROW(require_fits(rule_plan(cuda, *graph, precision::fp16), *graph));
-  }
+  CHECK_NOTHROW(require_fits(rule_plan(cuda, vgg, precision::fp16), vgg));
 }
 }  // namespace
 

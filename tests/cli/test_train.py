@@ -43,13 +43,25 @@ def safetensors(file):
     return metadata, tensors
 
 
-class Train(unittest.TestCase):
+class Runs(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.out = self.folder / 'out'
 
+    def succeeds(self, *more, **what):
+        got = self.train(*more, **what)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        return got
+
+    def refused(self, got, *sentences):
+        self.assertEqual(got.returncode, 1, got.stdout + got.stderr)
+        for sentence in sentences:
+            self.assertIn(sentence, got.stderr)
+
+
+class Train(Runs):
     def command(self, *more, model='mlp', data=DIGITS, limit='256', batch='64'):
         job = ['--model', model, '--data', str(data), '--epochs', '1', '--threads', '1']
         if model not in ('gcn', 'gat'):
@@ -67,11 +79,6 @@ class Train(unittest.TestCase):
 
     def runs(self):
         return [(line['stage'], line['plan'], line.get('repeat')) for line in self.ledger() if 'stage' in line]
-
-    def refused(self, got, *sentences):
-        self.assertEqual(got.returncode, 1, got.stdout + got.stderr)
-        for sentence in sentences:
-            self.assertIn(sentence, got.stderr)
 
     def squad(self):
         """A folder of questions whose answers are a word of their text, and a vocabulary."""
@@ -103,16 +110,14 @@ class Train(unittest.TestCase):
         for model, data, more in (('bert', squad, ('--size', 'tiny')), ('gan', mnist, ())):
             with self.subTest(model):
                 self.out = self.folder / model
-                got = self.train('--compare-epochs', *more, model=model, data=data, limit='64', batch='16')
-                self.assertEqual(got.returncode, 0, got.stderr)
+                got = self.succeeds('--compare-epochs', *more, model=model, data=data, limit='64', batch='16')
                 scores = [row['validation_score'] for row in self.summary()['contest'] if row['status'] == 'ok']
                 self.assertTrue(all(0 <= score <= 1 for score in scores), scores)  # a loss below 0 is what others have
                 metadata, tensors = safetensors(self.out / 'checkpoint.safetensors')
                 self.assertTrue(any(name.startswith('optimizer.second.') for name in tensors))
                 one_more = got.stdout.count('\nepoch ') + 1
-                again = self.train(*more, '--epochs', str(one_more), '--resume', model=model, data=data, limit='64',
+                again = self.succeeds(*more, '--epochs', str(one_more), '--resume', model=model, data=data, limit='64',
                                    batch='16')
-                self.assertEqual(again.returncode, 0, again.stderr)
                 self.assertIn(f'epoch {one_more:3}:', again.stdout)
         self.out = self.folder / 'other'
         plan = str(self.folder / 'gan' / 'plan.json')
@@ -122,8 +127,7 @@ class Train(unittest.TestCase):
         other = self.train('--plan', str(self.folder / 'bert' / 'plan.json'), *in_one, model='bert', data=squad,
                            limit='64', batch='16')
         self.refused(other, 'is for another model')
-        got = self.train(*in_one, model='bert', data=squad, limit='64', batch='16')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds(*in_one, model='bert', data=squad, limit='64', batch='16')
         self.assertIn('"block1.attention.heads"', (self.out / 'plan.json').read_text())
         other = self.train('--size', 'convolutional', model='gan', data=mnist, limit='64', batch='16')
         self.refused(other, 'use --backend libtorch')
@@ -149,8 +153,7 @@ class Train(unittest.TestCase):
         self.assertRegex(got.stdout, r'^comp \d+\.\d+\.\d+\n$')
 
     def test_a_search_writes_what_it_promises_and_its_plan_can_be_trained_with(self):
-        got = self.train('--t4', str(self.folder / 't4.json'))
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--t4', str(self.folder / 't4.json'))
         json.loads((self.out / 'plan.json').read_text())
         json.loads((self.out / 'summary.json').read_text())
         json.loads((self.folder / 't4.json').read_text())
@@ -177,8 +180,7 @@ class Train(unittest.TestCase):
         plan = self.folder / 'plan.json'
         shutil.copy(self.out / 'plan.json', plan)
         before = self.ledger()
-        with_plan = self.train('--plan', str(plan))
-        self.assertEqual(with_plan.returncode, 0, with_plan.stderr)
+        with_plan = self.succeeds('--plan', str(plan))
         self.assertEqual(self.ledger(), before)  # no search
         other_model = self.train('--plan', str(plan), batch='32')
         self.refused(other_model, 'is for another model')
@@ -191,8 +193,7 @@ class Train(unittest.TestCase):
         return [line for line in self.ledger() if line.get('stage') == 'epochs' and line['repeat'] < 1_000_000]
 
     def test_losses_are_told_against_fp32_on_the_same_batches_and_epochs_only_when_asked_for(self):
-        got = self.train()
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds()
         self.assertIn('Judged by losses: ', got.stderr)
         self.assertIn("loss against FP32's", got.stdout)
         self.assertNotIn('epoch loss', got.stdout)
@@ -205,8 +206,7 @@ class Train(unittest.TestCase):
             if run['plan'] in rows and run['sample']['status'] == 'ok':
                 told = rows[run['plan']]['loss_against_fp32']
                 self.assertEqual((told['batches'], told['accepted']), (run['sample']['batches'], run['accepted']))
-        compared = self.train('--compare-epochs')
-        self.assertEqual(compared.returncode, 0, compared.stderr)
+        compared = self.succeeds('--compare-epochs')
         self.assertIn('epoch loss', compared.stdout)
         for row in self.summary()['contest']:
             if row['status'] == 'ok':
@@ -216,16 +216,14 @@ class Train(unittest.TestCase):
     def test_whole_epochs_are_judged_when_asked_for_by_every_strategy(self):
         for stage1 in ('guided', 'greedy', 'exhaustive'):
             with self.subTest(stage1):
-                got = self.train('--judge-by', 'epochs', '--stage1', stage1)
-                self.assertEqual(got.returncode, 0, got.stderr)
+                self.succeeds('--judge-by', 'epochs', '--stage1', stage1)
                 batches = {run['sample']['batches'] for run in self.judged() if run['sample']['status'] == 'ok'}
                 self.assertEqual(batches, {4})
-        self.assertEqual(self.train().returncode, 0)
+        self.succeeds()
         self.assertTrue(all(run['sample']['batches'] >= 8 for run in self.judged() if run['sample']['status'] == 'ok'))
 
     def test_each_epoch_s_loss_and_score_are_written(self):
-        got = self.train('--epochs', '30', '--policy', 'fp32')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--epochs', '30', '--policy', 'fp32')
         self.assertIn(f'{self.out}/training.json', got.stdout)
         training = json.loads((self.out / 'training.json').read_text())
         self.assertEqual([len(training[key]) for key in ('epochs', 'fallbacks', 'warnings')], [30, 0, 0])
@@ -237,14 +235,12 @@ class Train(unittest.TestCase):
         self.assertIn(f", score {training['epochs'][-1]['score']:.4f}", got.stdout)
 
     def test_a_limit_holds_for_the_images_that_validate(self):
-        got = self.train('--epochs', '60', '--policy', 'fp32', limit='64', batch='16')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--epochs', '60', '--policy', 'fp32', limit='64', batch='16')
         score = json.loads((self.out / 'training.json').read_text())['epochs'][-1]['score']
         self.assertEqual(64 * score, round(64 * score))  # of 64 images, where the digits have 179
 
     def test_scores_decide_when_asked_for(self):
-        got = self.train('--judge-by', 'scores')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--judge-by', 'scores')
         self.assertIn("below FP32's score", got.stdout)
         self.assertIn('Plans were judged by scores after whole epochs.', got.stdout)
         judged = [run for run in self.judged() if run['sample']['status'] == 'ok']
@@ -255,8 +251,7 @@ class Train(unittest.TestCase):
         self.assertEqual(self.summary()['judged_by'], 'scores after whole epochs')
 
     def test_the_least_memory_within_a_slowdown(self):
-        got = self.train('--slowdown', '5')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--slowdown', '5')
         rows = self.summary()['contest']
         found = next(row for row in rows if row['label'] == self.summary()['comp'])
         self.assertEqual(found['peak_bytes'], min(row['peak_bytes'] for row in rows))
@@ -276,39 +271,35 @@ class Train(unittest.TestCase):
                 self.assertIn(option, got.stdout + got.stderr)
 
     def test_a_search_without_a_budget_ends_with_a_plan(self):
-        got = self.train('--budget', '0')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--budget', '0')
         self.assertIn(self.summary()['plan'], [row['plan'] for row in self.summary()['contest']])
 
     def test_a_search_starts_from_a_plan_of_another_batch_size(self):
-        self.assertEqual(self.train().returncode, 0)
+        self.succeeds()
         plan = self.folder / 'plan.json'
         shutil.copy(self.out / 'plan.json', plan)
         self.refused(self.train('--plan', str(plan), batch='32'), 'is for another model')
-        got = self.train('--warm-start', str(plan), batch='32')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--warm-start', str(plan), batch='32')
         self.assertNotIn('Note: ', got.stderr)
         text = json.loads(plan.read_text())
         text['operators'][0]['name'] = 'other'
         plan.write_text(json.dumps(text))
-        got = self.train('--warm-start', str(plan))
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--warm-start', str(plan))
         self.assertIn('operators by name and kind: the search starts from FP32 for the others', got.stderr)
         page = shutil.copy(self.out / 'report.html', self.folder)
         self.refused(self.train('--warm-start', str(page)), 'report.html', 'no JSON')
 
     def test_a_limit_of_memory_is_a_size(self):
-        self.assertEqual(self.train('--memory-limit', '4GiB').returncode, 0)
+        self.succeeds('--memory-limit', '4GiB')
         got = self.train('--memory-limit', 'much')
         self.assertNotEqual(got.returncode, 0)
         self.assertIn('--memory-limit', got.stdout + got.stderr)
 
     def test_a_resumed_search_says_how_much_came_from_the_ledger(self):
-        self.assertEqual(self.train().returncode, 0)
+        self.succeeds()
         before = self.runs()
         self.checkpoint().unlink()  # or the training would go on, without the search
-        got = self.train('--resume')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--resume')
         recalled = self.summary()['runs_from_ledger']
         self.assertGreaterEqual(recalled, len(self.judged()))
         self.assertIn(f'{recalled} of {self.summary()["runs"]} runs came from the ledger', got.stdout)
@@ -370,8 +361,7 @@ class Train(unittest.TestCase):
     def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
         # Long enough to search in: in a shorter training only the first system's plan is looked at.
         job = ('--precisions', 'bf16', '--accumulate', '2', '--scaling', 'paddle-guide')
-        got = self.train('--rules', 'all', *job, limit='512')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--rules', 'all', *job, limit='512')
         contest = json.loads((self.out / 'summary.json').read_text())['contest']
         labels = [row['label'] for row in contest]
         self.assertEqual(len({row['plan'] for row in contest}), len(contest), labels)
@@ -412,7 +402,7 @@ class Train(unittest.TestCase):
         self.refused(self.train('--resume'), 'search.jsonl', 'No space left')
 
     def test_a_ledger_of_another_search_is_refused_with_what_differs(self):
-        self.assertEqual(self.train().returncode, 0)
+        self.succeeds()
         self.refused(self.train('--resume', '--seed', '7'), 'checkpoint.safetensors', 'has seed 1, this one has seed 7')
         self.checkpoint().unlink()
         self.refused(self.train('--resume', '--seed', '7'), 'search.jsonl', 'seed')
@@ -433,8 +423,7 @@ class Train(unittest.TestCase):
         self.assertIn('<meta http-equiv="refresh"', watched)
         self.assertIn('<h1>Searching: ', watched)
         self.assertFalse(any('end' in line for line in self.ledger()), 'it ended by itself: make the job longer')
-        resumed = self.train('--resume', *job, limit='1536')
-        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        resumed = self.succeeds('--resume', *job, limit='1536')
         self.assertNotIn('<h1>Searching: ', (self.out / 'report.html').read_text())
         after = self.runs()
         self.assertEqual(after[:len(before)], before)
@@ -474,8 +463,7 @@ class Train(unittest.TestCase):
         self.assertIn(option, got.stdout + got.stderr)
 
     def test_a_leading_zero_means_no_octal_number(self):
-        got = self.train('--epochs', '010', '--policy', 'fp32')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--epochs', '010', '--policy', 'fp32')
         self.assertIn('epoch  10:', got.stdout)
 
     def test_outputs_that_cannot_be_written_are_refused_before_the_search_with_their_option(self):
@@ -532,8 +520,7 @@ class Train(unittest.TestCase):
 
     def test_threads_that_the_machine_does_not_have_are_not_used(self):
         cores = len(os.sched_getaffinity(0))
-        got = self.train('--threads', str(cores + 1), '--policy', 'fp32')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--threads', str(cores + 1), '--policy', 'fp32')
         self.assertIn(f'Note: --threads {cores + 1} on a machine that runs {cores} at once: {cores} are used', got.stderr)
         self.assertEqual(self.summary()['hardware']['threads'], cores)
 
@@ -554,7 +541,7 @@ class Train(unittest.TestCase):
 
     def fp16_plan(self):
         """A plan to train with, so that nothing of a training depends on times; losses are scaled."""
-        self.assertEqual(self.train('--precisions', 'fp16').returncode, 0)
+        self.succeeds('--precisions', 'fp16')
         plan = max((row['plan'] for row in self.summary()['contest']), key=lambda letters: letters.count('0'))
         self.assertIn('0', plan)
         shutil.rmtree(self.out)
@@ -563,8 +550,7 @@ class Train(unittest.TestCase):
         return file
 
     def test_steps_that_are_skipped_are_told(self):
-        got = self.train('--plan', str(self.fp16_plan()), '--scaling', '1e12', '--epochs', '3')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--plan', str(self.fp16_plan()), '--scaling', '1e12', '--epochs', '3')
         epochs = json.loads((self.out / 'training.json').read_text())['epochs']
         self.assertEqual(len(epochs), 3)
         for number, epoch in enumerate(epochs, 1):
@@ -578,8 +564,7 @@ class Train(unittest.TestCase):
 
     def test_the_last_line_names_what_was_written(self):
         weights, plan = self.folder / 'weights', self.folder / 'plan.json'
-        got = self.train('--policy', 'fp32')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--policy', 'fp32')
         search = [self.out / name for name in ('plan.json', 'search.jsonl', 'summary.json', 'report.html')]
         training = [self.out / 'training.json', self.checkpoint()]
         self.assertEqual(self.written(got), [*search, *training])
@@ -593,8 +578,7 @@ class Train(unittest.TestCase):
 
     def test_weights_are_written_as_any_reader_of_safetensors_wants_them(self):
         file = self.folder / 'weights.safetensors'
-        got = self.train('--weights-out', str(file), '--policy', 'fp32')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds('--weights-out', str(file), '--policy', 'fp32')
         self.assertIn(str(file), got.stdout)
         metadata, tensors = safetensors(file)
         self.assertEqual(metadata, {})
@@ -611,8 +595,7 @@ class Train(unittest.TestCase):
     def test_a_training_that_ended_at_any_moment_goes_on_with_the_same_losses(self):
         plan, job = self.fp16_plan(), ['--epochs', '30', '--plan', str(self.folder / 'plan.json')]
         whole, resumed = self.folder / 'whole', self.folder / 'resumed'
-        got = self.train(*job, '--weights-out', str(whole))
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds(*job, '--weights-out', str(whole))
         expected = self.trained()
         self.assertEqual(len(expected[0]), 30)
         for ending in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -625,8 +608,7 @@ class Train(unittest.TestCase):
                 behind = len(self.trained()[0])
                 self.assertGreater(behind, 0)
                 self.assertLess(behind, 30, 'it ended by itself: make the job longer')
-                got = self.train(*job, '--resume', '--weights-out', str(resumed))
-                self.assertEqual(got.returncode, 0, got.stderr)
+                got = self.succeeds(*job, '--resume', '--weights-out', str(resumed))
                 self.assertIn(f'The training goes on after {behind} epochs', got.stdout)
                 self.assertIn('epoch   1:', got.stdout)
                 self.assertEqual(self.trained(), expected)
@@ -690,24 +672,22 @@ class Train(unittest.TestCase):
         expected, runs = self.trained(), self.runs()
         self.assertLess(len(self.trained(copy)[0]), 30)
         shutil.copy(copy, self.checkpoint())
-        got = self.train('--epochs', '30', '--resume', '--weights-out', str(resumed))
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--epochs', '30', '--resume', '--weights-out', str(resumed))
         self.assertEqual(self.trained(), expected)
         self.assertEqual(resumed.read_bytes(), whole.read_bytes())
         self.assertEqual(self.runs(), runs)
 
     def test_a_finished_training_can_be_made_longer(self):
         job = ['--policy', 'fp32', '--plan', str(self.fp16_plan())]
-        self.assertEqual(self.train(*job, '--epochs', '5').returncode, 0)
+        self.succeeds(*job, '--epochs', '5')
         expected = self.trained()
-        self.assertEqual(self.train(*job, '--epochs', '2').returncode, 0)
-        got = self.train(*job, '--resume', '--epochs', '5')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds(*job, '--epochs', '2')
+        self.succeeds(*job, '--resume', '--epochs', '5')
         self.assertEqual(self.trained(), expected)
 
     def test_of_a_damaged_checkpoint_the_one_before_is_taken(self):
         job = ['--plan', str(self.fp16_plan()), '--epochs', '4']
-        self.assertEqual(self.train(*job).returncode, 0)
+        self.succeeds(*job)
         expected = self.trained()
         self.assertEqual(len(self.trained(self.checkpoint('.previous'))[0]), 3)
         damaged = bytearray(self.checkpoint().read_bytes())
@@ -715,8 +695,7 @@ class Train(unittest.TestCase):
         half = self.out / 'checkpoint.safetensors.123.tmp'  # as a kill leaves it
         half.touch()
         self.checkpoint().write_bytes(damaged)
-        got = self.train(*job, '--resume')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        got = self.succeeds(*job, '--resume')
         self.assertFalse(half.exists())
         self.assertIn('is damaged', got.stderr)
         self.assertIn('goes on after 3 epochs', got.stdout)
@@ -728,10 +707,9 @@ class Train(unittest.TestCase):
 
     def test_a_new_training_keeps_the_checkpoints_of_an_older_one_beside_and_goes_on_from_none(self):
         plan = self.fp16_plan()
-        self.assertEqual(self.train('--plan', str(plan), '--epochs', '3').returncode, 0)
+        self.succeeds('--plan', str(plan), '--epochs', '3')
         old = self.checkpoint().read_bytes()
-        got = self.train('--plan', str(plan), '--epochs', '1')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--plan', str(plan), '--epochs', '1')
         self.assertEqual((self.out / 'checkpoint.safetensors.old').read_bytes(), old)
         self.assertEqual(len(self.trained()[0]), 1)
         other = self.folder / 'other.json'
@@ -751,13 +729,10 @@ class Train(unittest.TestCase):
 
 
 @unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_cuda').exists(), 'this build has no CUDA')
-class TrainCuda(unittest.TestCase):
+class TrainCuda(Runs):
     """--backend cuda: linked with CUDA's own libraries; what it does without a GPU, and on one where there is one."""
 
     def train(self, *more):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name, 'out')
         job = ['--backend', 'cuda', '--epochs', '1', '--limit', '256', '--batch', '64', '--out', str(self.out)]
         return subprocess.run([TRAIN, *job, *more], text=True, capture_output=True, timeout=SECONDS)
 
@@ -772,41 +747,32 @@ class TrainCuda(unittest.TestCase):
 
     @unittest.skipUnless(pathlib.Path('/dev/nvidia0').exists(), 'there is no GPU')
     def test_on_a_gpu_a_search_writes_what_it_promises(self):
-        got = self.train('--model', 'mlp', '--data', str(DIGITS))
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--model', 'mlp', '--data', str(DIGITS))
         json.loads((self.out / 'plan.json').read_text())
         self.assertEqual(json.loads((self.out / 'summary.json').read_text())['hardware']['kind'], 'cuda')
 
 
 @unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_libtorch').exists(), 'this build has no LibTorch')
-class TrainLibTorch(unittest.TestCase):
+class TrainLibTorch(Runs):
     """--backend libtorch: the same program to the user, on made-up data where none is named."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = pathlib.Path(folder.name, 'out')
 
     def train(self, *more):
         job = ['--backend', 'libtorch', '--batch', '16', '--limit', '64', '--epochs', '1', '--threads', '1']
         return subprocess.run([TRAIN, *job, '--out', str(self.out), *more], text=True, capture_output=True, timeout=SECONDS)
 
     def test_a_search_writes_what_it_promises_and_its_plan_can_be_trained_with(self):
-        got = self.train('--model', 'gan')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--model', 'gan')
         for file in ('plan.json', 'summary.json'):
             json.loads((self.out / file).read_text())
         self.assertTrue((self.out / 'report.html').exists())
         ledger = (self.out / 'search.jsonl').read_text()
-        again = self.train('--model', 'gan', '--plan', str(self.out / 'plan.json'))
-        self.assertEqual(again.returncode, 0, again.stderr)
+        again = self.succeeds('--model', 'gan', '--plan', str(self.out / 'plan.json'))
         self.assertEqual((self.out / 'search.jsonl').read_text(), ledger)  # no search
 
     def test_a_resumed_search_makes_no_run_again(self):
-        self.assertEqual(self.train('--model', 'simplenet').returncode, 0)
+        self.succeeds('--model', 'simplenet')
         runs = [line for line in (self.out / 'search.jsonl').read_text().splitlines() if '"stage"' in line]
-        got = self.train('--model', 'simplenet', '--resume')
-        self.assertEqual(got.returncode, 0, got.stderr)
+        self.succeeds('--model', 'simplenet', '--resume')
         after = [line for line in (self.out / 'search.jsonl').read_text().splitlines() if '"stage"' in line]
         self.assertEqual(after, runs)
 
@@ -815,8 +781,7 @@ class TrainLibTorch(unittest.TestCase):
         whole, parted = self.out.parent / 'whole', self.out.parent / 'parted'
 
         def losses(out, *more):
-            got = self.train(*job, *more, '--out', str(out))
-            self.assertEqual(got.returncode, 0, got.stderr)
+            got = self.succeeds(*job, *more, '--out', str(out))
             return [epoch['loss'] for epoch in json.loads((out / 'training.json').read_text())['epochs']], got.stdout
 
         expected, _ = losses(whole, '--epochs', '5')
@@ -831,20 +796,16 @@ class TrainLibTorch(unittest.TestCase):
         for model, modules in (('simplenet', 1), ('gan', 2)):
             with self.subTest(model):
                 file = self.out.parent / model
-                self.assertEqual(self.train('--model', model, '--weights-out', str(file)).returncode, 0)
+                self.succeeds('--model', model, '--weights-out', str(file))
                 with zipfile.ZipFile(file) as archive:  # LibTorch's archives are zip files
                     self.assertIsNone(archive.testzip())
                     self.assertGreater(sum('/data/' in name for name in archive.namelist()), modules)
 
     def test_a_model_that_it_lacks_is_refused_with_those_it_has(self):
-        got = self.train('--model', 'mlp')
-        self.assertEqual(got.returncode, 1)
-        self.assertIn('mlp is no model of backend libtorch (it trains alexnet, vgg16, gan,', got.stderr)
+        self.refused(self.train('--model', 'mlp'), 'mlp is no model of backend libtorch (it trains alexnet, vgg16, gan,')
 
     def test_data_that_are_not_there_are_named(self):
-        got = self.train('--model', 'gan', '--data', str(self.out / 'nowhere'))
-        self.assertEqual(got.returncode, 1)
-        self.assertIn('nowhere', got.stderr)
+        self.refused(self.train('--model', 'gan', '--data', str(self.out / 'nowhere')), 'nowhere')
 
 
 if __name__ == '__main__':

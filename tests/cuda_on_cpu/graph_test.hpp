@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of graphs share: graphs with every peculiarity, and the comparison with matrices in FP64. On the SIMT shim
-// and on a GPU.
+// For tests of sparse products: graphs with every peculiarity, and the comparison with matrices in FP64. On the SIMT
+// shim and on a GPU.
 #pragma once
 
 #include <comp_cuda/graph_attention.hpp>
 #include <comp_cuda/sparse.hpp>
-#include <functional>
-#include <numeric>
 
 #include "kernel_test.hpp"
 
@@ -20,21 +18,6 @@ struct matrix {
   double& operator()(std::int64_t r, std::int64_t k) { return v[static_cast<std::size_t>(r * columns + k)]; }
   double operator()(std::int64_t r, std::int64_t k) const { return v[static_cast<std::size_t>(r * columns + k)]; }
 };
-/// The gradient of <f(at), dy> by central differences.
-inline matrix by_differences(const matrix& at, const matrix& dy, const std::function<matrix(const matrix&)>& f,
-                             double step) {
-  matrix d{at.rows, at.columns}, moved = at;
-  const auto objective = [&](std::size_t i, double to) {
-    moved.v[i] = to;
-    const matrix y = f(moved);
-    return std::inner_product(y.v.begin(), y.v.end(), dy.v.begin(), 0.0);
-  };
-  for (std::size_t i = 0; i < at.v.size(); ++i) {
-    d.v[i] = (objective(i, at.v[i] + step) - objective(i, at.v[i] - step)) / (2 * step);
-    moved.v[i] = at.v[i];
-  }
-  return d;
-}
 /// f(row, column, element) for each element, row by row.
 template <class F>
 void for_elements_of(const host_csr& m, F f) {

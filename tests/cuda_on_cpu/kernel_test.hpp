@@ -10,10 +10,8 @@
 #include <cmath>
 #include <comp_cuda/kernels.hpp>
 #include <comp_native/math/formats.hpp>
-#include <cstdint>
-#include <functional>
+#include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #ifndef COMP_SIMT
@@ -32,6 +30,13 @@ void put(const buffer<T>& to, std::size_t at, T value) {
   check(cudaMemcpy(to.data() + at, &value, sizeof(T), cudaMemcpyHostToDevice), "writing an element");
   check(cudaStreamSynchronize(nullptr), "writing an element");  // the copy returns when the value is taken, not there
 }
+
+template <class T>
+inline constexpr precision format = precision::fp32;
+template <>
+inline constexpr precision format<bf16> = precision::bf16;
+template <>
+inline constexpr precision format<fp16> = precision::fp16;
 
 template <class T>
 inline constexpr double half_ulp = 0x1p-24;
@@ -62,6 +67,16 @@ inline std::vector<float> normal(std::size_t n, unsigned seed, float scale = 1) 
 template <class T>
 std::vector<T> values(std::size_t n, unsigned seed, float scale = 1) {
   return rounded<T>(normal(n, seed, scale));
+}
+
+/// Equal in bits, NaN included.
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+inline void check_same_bits(const std::vector<std::vector<float>>& got, const std::vector<std::vector<float>>& want) {
+  REQUIRE(got.size() == want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], want[i]));
 }
 
 /// Device memory with the values beside it in FP64. shift: how many elements off a 256-byte boundary.

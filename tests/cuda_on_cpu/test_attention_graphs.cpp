@@ -9,7 +9,6 @@
 namespace {
 
 using namespace comp::cuda;
-using comp::error;
 namespace fe = graphs::fe;
 
 struct gpu {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches that are copied while the step before computes: beside it, in time, and the same ones.
-#include <doctest/doctest.h>
-
 #include <atomic>
 #include <chrono>
 #include <comp_cuda/comp_cuda.hpp>
@@ -9,8 +7,6 @@
 #include <comp_native/trainer.hpp>
 #include <memory>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "../native/support.hpp"
 #include "fresh.hpp"
@@ -20,7 +16,6 @@ namespace {
 
 using namespace comp::native;
 using namespace comp::native::testing;
-using comp::precision;
 using comp::sample;
 
 struct copying_device : cuda::device {

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps that are looked at once, and captured ones, beside steps that wait for each loss: the same bits, fewer calls.
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
 #include <examples/models/native/models.hpp>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "../native/graphs.hpp"
 #include "../native/support.hpp"
@@ -83,6 +77,10 @@ std::vector<std::vector<float>> values(D& device, trainer<D>& t) {
   for (const auto& p : t.network().parameters()) all.push_back(device.values(p));
   return all;
 }
+training captured_with(training settings, capture_mode mode = capture_mode::on) {
+  settings.captured = mode;
+  return settings;
+}
 /// What a training leaves: everything that has to be the same.
 struct course {
   std::vector<std::vector<double>> curves;
@@ -152,9 +150,7 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
   }
   {
     same_device device;
-    training as = settings;
-    as.captured = capture_mode::on;
-    auto t = trainer_on(device, m, as);
+    auto t = trainer_on(device, m, captured_with(settings));
     captured = trained(device, t, plans);
     CHECK(t.capture_refused() == "");
     CHECK(simt::device.seen.graphs > 0);
@@ -276,9 +272,7 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
   }
   {
     same_device device;
-    training as = settings;
-    as.captured = capture_mode::on;
-    auto t = trainer_on(device, lenet(), as);
+    auto t = trainer_on(device, lenet(), captured_with(settings));
     captured = calls(t, 1);
   }
   CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
@@ -313,9 +307,7 @@ TEST_CASE("a graph is dropped where plan, state or place change, and the trainin
   const fresh_for_training gpu;
   const training settings{.optimizer = adam(0.01)};
   const auto course_of = [&](auto& device, bool captures) {
-    training as = settings;
-    as.captured = captures ? capture_mode::on : capture_mode::off;
-    auto t = trainer_on(device, gpt(), as);
+    auto t = trainer_on(device, gpt(), captured_with(settings, captures ? capture_mode::on : capture_mode::off));
     const auto saved = t.save();
     std::vector<double> curve;
     const auto add = [&](const sample& s) { curve.insert(curve.end(), s.curve.begin(), s.curve.end()); };

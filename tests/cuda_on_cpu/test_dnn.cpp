@@ -3,7 +3,6 @@
 // cuDNN refuses an order or a type; how algorithms are chosen. Values are few bits long, so that operands are exact in
 // every precision and only results are rounded.
 #include <comp_cuda/device.hpp>
-#include <tuple>
 
 #include "../native/reference_device.hpp"
 #include "dnn_test.hpp"
@@ -307,56 +306,6 @@ TEST_CASE("a convolution that cuDNN does not do says what it was and how much wo
   CHECK(refused_with<unsupported>([&] { (void)d.conv2d(x, w, nullptr, {}); }) ==
         "conv2d of x (1,4,2,2) with weights (1,4,1,1), by a deterministic algorithm in 268435456 bytes of workspace, "
         "failed (cuDNN says CUDNN_STATUS_NOT_SUPPORTED): use another precision or size");
-}
-
-TEST_CASE("shapes that do not fit are refused in a sentence") {
-  const fresh_dnn machine;
-  device d;
-  const auto w = [&](const shape& s) { return d.make_parameter(coarse(elements(s), 1), s); };
-  const auto x = [&](const shape& s) { return d.upload(coarse(elements(s), 1), s, precision::fp32); };
-  auto kernel = w({4, 3, 3, 3}), bias = w({3});
-  const auto says = [](auto f) { return refused_with<error>(f); };
-  CHECK(says([&] {
-          (void)d.conv2d(x({1, 2, 4, 4}), kernel, nullptr, {});
-        }) ==
-        "conv2d of x (1,2,4,4) with weights (4,3,3,3) in 1 groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix "
-        "the shapes");
-  CHECK(says([&] {
-          (void)d.conv2d(x({1, 3, 4, 4}), kernel, &bias, {});
-        }) == "conv2d with weights (4,3,3,3) and a bias of (3) (the first sizes must be equal): make the bias (4)");
-  CHECK(says([&] {
-          (void)d.conv2d(x({1, 3, 2, 4}), kernel, nullptr, {});
-        }) ==
-        "conv2d of x (1,3,2,4) with weights (4,3,3,3) (the kernel is larger than the padded image): pad more or use a "
-        "smaller kernel");
-  CHECK(says([&] {
-          (void)d.conv2d_backward(x({1, 4, 3, 3}), x({1, 3, 4, 4}), kernel, nullptr, {}, true);
-        }) == "conv2d_backward of (1,4,3,3) and (1,4,2,2) (the shapes must be equal): reshape one of them");
-  CHECK(says([&] { (void)d.max_pool2d(x({2, 3}), {}); }) == "max_pool2d of x (2,3) (it takes (B,C,H,W)): reshape it");
-  CHECK(says([&] {
-          (void)d.avg_pool2d(x({1, 1, 4, 4}), {.padding = {2, 0}});
-        }) ==
-        "avg_pool2d with kernel 2, stride 2 and padding 2 (a window may not lie in the padding alone): pad by at most "
-        "half the kernel");
-  CHECK(says([&] {
-          (void)d.max_pool2d(x({1, 1, 4, 1}), {});
-        }) ==
-        "max_pool2d of x (1,1,4,1) with a kernel of 2 (it is larger than the padded image): use a smaller kernel");
-  CHECK(says([&] {
-          (void)d.adaptive_avg_pool2d(x({1, 1, 4, 4}), {2, 0});
-        }) == "adaptive_avg_pool2d of x (1,1,4,4) to 2x0 (it takes (B,C,H,W) and a positive size): fix the sizes");
-  CHECK(says([&] {
-          (void)d.adaptive_avg_pool2d_backward(x({1, 2, 2, 2}), {1, 1, 4, 4});
-        }) ==
-        "adaptive_avg_pool2d_backward of dy (1,2,2,2) for x (1,1,4,4) (images and channels must be equal): fix the "
-        "shapes");
-  auto right = w({4}), wrong = w({3}), mean = w({4}), variance = w({4});
-  CHECK(says([&] {
-          (void)d.batch_norm(x({2, 4, 3}), right, right, mean, variance, {});
-        }) == "batch_norm of x (2,4,3) (it takes (B,C,H,W) or (B,C)): reshape it");
-  CHECK(says([&] {
-          (void)d.batch_norm(x({2, 4}), wrong, right, mean, variance, {});
-        }) == "batch_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)");
 }
 
 TEST_CASE("a failing call of cuDNN is an error, whichever it is, and leaves nothing behind") {

@@ -2,7 +2,6 @@
 // Pooling and batch norm of the cuda Device against FP64, in every precision and both orders, and where cuDNN refuses a
 // type or an order.
 #include <comp_cuda/device.hpp>
-#include <limits>
 
 #include "../native/reference_device.hpp"
 #include "dnn_test.hpp"
@@ -62,13 +61,6 @@ void check_all_pools(device& d) {
     }
   }
 }
-
-struct bins_case {
-  shape x;
-  std::array<std::int64_t, 2> size;
-};
-const std::vector<bins_case> bins_cases{{{2, 3, 7, 5}, {3, 2}},  {{1, 8, 8, 8}, {2, 4}},    {{2, 16, 5, 3}, {7, 7}},
-                                        {{3, 1, 9, 10}, {4, 6}}, {{1, 1030, 3, 3}, {2, 2}}, {{2, 9, 4, 300}, {3, 299}}};
 
 /// The parameters of a batch norm on both devices.
 struct norm_pair {
@@ -166,30 +158,6 @@ TEST_CASE("NaN goes through a maximum and its order does not matter") {
       const auto y = d.download(d.max_pool2d(x, {}).output);
       CHECK(std::isnan(y[0]));
       CHECK(y[1] == 8);
-    }
-  }
-}
-
-TEST_CASE("averages over bins agree with FP64, where bins share elements and where there are more than elements") {
-  const fresh_dnn machine;
-  device d;
-  reference::device exact;
-  for (const auto& [s, size] : bins_cases) {
-    CAPTURE(text(s));
-    for (const precision p : precisions) {
-      CAPTURE(name(p));
-      for (const order places : both_orders) {
-        const auto values = coarse(elements(s), 1);
-        const tensor y = d.adaptive_avg_pool2d(laid(d, values, s, p, places), size);
-        const auto want = exact.adaptive_avg_pool2d(exact.upload(values, s, p), size);
-        CHECK(y.shape() == want.shape());
-        CHECK(y.precision() == p);
-        check_near(d.download(y), want.values(), p);
-        const auto gradients = coarse(y.size(), 2);
-        const tensor dx = d.adaptive_avg_pool2d_backward(laid(d, gradients, y.shape(), p, places), s);
-        check_near(d.download(dx),
-                   exact.adaptive_avg_pool2d_backward(exact.upload(gradients, y.shape(), p), s).values(), p);
-      }
     }
   }
 }

@@ -38,55 +38,48 @@ struct small_convolution {
 
 TEST_CASE("a convolution is refused where its descriptors do not fit") {
   const fresh_dnn machine;
+  const auto after = [](auto change) {  // what a convolution is answered whose descriptors were changed
+    small_convolution c;
+    CHECK(change(c) == CUDNN_STATUS_SUCCESS);
+    return c.run();
+  };
+  const auto rows = CUDNN_TENSOR_NCHW;
+  CHECK(after([](auto&) { return CUDNN_STATUS_SUCCESS; }) == CUDNN_STATUS_SUCCESS);
+  CHECK(after([=](auto& c) { return cudnnSetTensor4dDescriptor(c.y.get(), rows, CUDNN_DATA_FLOAT, 1, 2, 5, 4); }) ==
+        CUDNN_STATUS_BAD_PARAM);
+  const auto half_the_channels = [=](auto& c) {
+    return cudnnSetFilter4dDescriptor(c.w.get(), CUDNN_DATA_FLOAT, rows, 2, 2, 3, 3);
+  };
+  CHECK(after(half_the_channels) == CUDNN_STATUS_BAD_PARAM);
+  CHECK(after([=](auto& c) {
+          CHECK(half_the_channels(c) == CUDNN_STATUS_SUCCESS);
+          return cudnnSetConvolutionGroupCount(c.how.get(), 2);
+        }) == CUDNN_STATUS_SUCCESS);
+  CHECK(is_unsupported(
+      after([=](auto& c) { return cudnnSetFilter4dDescriptor(c.w.get(), CUDNN_DATA_HALF, rows, 2, 4, 3, 3); })));
+  CHECK(is_unsupported(after(
+      [](auto& c) { return cudnnSetFilter4dDescriptor(c.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, 2, 4, 3, 3); })));
+  CHECK(is_unsupported(after([](auto& c) {  // a true convolution, which nobody asked for
+    return cudnnSetConvolution2dDescriptor(c.how.get(), 0, 0, 1, 1, 1, 1, CUDNN_CONVOLUTION, CUDNN_DATA_FLOAT);
+  })));
   small_convolution c;
-  CHECK(c.run() == CUDNN_STATUS_SUCCESS);
-  SUBCASE("a size of y") {
-    CHECK(cudnnSetTensor4dDescriptor(c.y.get(), CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, 2, 5, 4) ==
-          CUDNN_STATUS_SUCCESS);
-    CHECK(c.run() == CUDNN_STATUS_BAD_PARAM);
-  }
-  SUBCASE("channels") {
-    CHECK(cudnnSetFilter4dDescriptor(c.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 2, 2, 3, 3) ==
-          CUDNN_STATUS_SUCCESS);
-    CHECK(c.run() == CUDNN_STATUS_BAD_PARAM);
-    CHECK(cudnnSetConvolutionGroupCount(c.how.get(), 2) == CUDNN_STATUS_SUCCESS);
-    CHECK(c.run() == CUDNN_STATUS_SUCCESS);
-  }
-  SUBCASE("one type beside another") {
-    CHECK(cudnnSetFilter4dDescriptor(c.w.get(), CUDNN_DATA_HALF, CUDNN_TENSOR_NCHW, 2, 4, 3, 3) ==
-          CUDNN_STATUS_SUCCESS);
-    CHECK(is_unsupported(c.run()));
-  }
-  SUBCASE("weights in another format") {
-    CHECK(cudnnSetFilter4dDescriptor(c.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, 2, 4, 3, 3) ==
-          CUDNN_STATUS_SUCCESS);
-    CHECK(is_unsupported(c.run()));
-  }
-  SUBCASE("a true convolution, which nobody asked for") {
-    CHECK(cudnnSetConvolution2dDescriptor(c.how.get(), 0, 0, 1, 1, 1, 1, CUDNN_CONVOLUTION, CUDNN_DATA_FLOAT) ==
-          CUDNN_STATUS_SUCCESS);
-    CHECK(is_unsupported(c.run()));
-  }
-  SUBCASE("BF16 where the card has none") {
-    c.describe(CUDNN_TENSOR_NCHW, CUDNN_DATA_BFLOAT16);
-    simt::device.properties.major = 7;
-    CHECK(is_unsupported(c.run()));
-  }
-  SUBCASE("nothing was described") {
-    CHECK(cudnnConvolutionForward(c.handle.get(), &dnn_one, tensor_descriptor{}.get(), c.x_at.data(), c.w.get(),
-                                  c.w_at.data(), c.how.get(), CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, nullptr, 0,
-                                  &dnn_zero, c.y.get(), c.y_at.data()) == CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
-  }
-  SUBCASE("sizes and steps that are none") {
-    CHECK(refused(cudnnSetTensor4dDescriptor(c.x.get(), CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 0, 4, 6, 6)));
-    CHECK(
-        is_unsupported(cudnnSetTensor4dDescriptor(c.x.get(), CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 70000, 4, 100, 100)));
-    CHECK(refused(
-        cudnnSetConvolution2dDescriptor(c.how.get(), 0, 0, 0, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT)));
-    CHECK(refused(
-        cudnnSetConvolution2dDescriptor(c.how.get(), -1, 0, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT)));
-    CHECK(refused(cudnnSetConvolutionGroupCount(c.how.get(), 0)));
-  }
+  CHECK(cudnnConvolutionForward(c.handle.get(), &dnn_one, tensor_descriptor{}.get(), c.x_at.data(), c.w.get(),
+                                c.w_at.data(), c.how.get(), CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, nullptr, 0,
+                                &dnn_zero, c.y.get(), c.y_at.data()) == CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED);
+  const auto steps = [&](int pad, int stride) {
+    return cudnnSetConvolution2dDescriptor(c.how.get(), pad, 0, stride, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+                                           CUDNN_DATA_FLOAT);
+  };
+  CHECK(refused(cudnnSetTensor4dDescriptor(c.x.get(), rows, CUDNN_DATA_FLOAT, 0, 4, 6, 6)));
+  CHECK(is_unsupported(cudnnSetTensor4dDescriptor(c.x.get(), rows, CUDNN_DATA_FLOAT, 70000, 4, 100, 100)));
+  CHECK(refused(steps(0, 0)));
+  CHECK(refused(steps(-1, 1)));
+  CHECK(refused(cudnnSetConvolutionGroupCount(c.how.get(), 0)));
+  CHECK(is_unsupported(after([=](auto& of) {
+    of.describe(rows, CUDNN_DATA_BFLOAT16);
+    simt::device.properties.major = 7;  // which has none
+    return CUDNN_STATUS_SUCCESS;
+  })));
 }
 
 TEST_CASE("a convolution is refused without its workspace, at odd addresses and by algorithms that do not do it") {
@@ -110,25 +103,14 @@ TEST_CASE("a convolution is refused without its workspace, at odd addresses and 
 TEST_CASE("memory that is too small, not written, or not the device's is a fault") {
   const fresh_dnn machine;
   small_convolution c;
-  SUBCASE("too small") {
-    const buffer<float> less{coarse(140, 1)};
-    CHECK_THROWS_AS((void)c.run(0, 0, less.data()), simt::fault);
-  }
-  SUBCASE("not written") {
-    const buffer<float> empty{std::size_t{144}};
-    CHECK_THROWS_AS((void)c.run(0, 0, empty.data()), simt::fault);
-  }
-  SUBCASE("of the host") {
-    alignas(16) static float host[144] = {};
-    CHECK_THROWS_AS((void)c.run(0, 0, host), simt::fault);
-  }
-  SUBCASE("a workspace shorter than was said") {
-    const buffer<float> less{std::size_t{4}};
-    CHECK_THROWS_AS((void)cudnnConvolutionForward(c.handle.get(), &dnn_one, c.x.get(), c.x_at.data(), c.w.get(),
-                                                  c.w_at.data(), c.how.get(), CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
-                                                  less.data(), 1 << 16, &dnn_zero, c.y.get(), c.y_at.data()),
-                    simt::fault);
-  }
+  const buffer<float> less{coarse(140, 1)}, empty{std::size_t{144}}, little{std::size_t{4}};
+  alignas(16) static float host[144] = {};
+  for (const float* from : {less.data(), empty.data(), static_cast<float*>(host)})
+    CHECK_THROWS_AS((void)c.run(0, 0, from), simt::fault);
+  CHECK_THROWS_AS((void)cudnnConvolutionForward(c.handle.get(), &dnn_one, c.x.get(), c.x_at.data(), c.w.get(),
+                                                c.w_at.data(), c.how.get(), CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+                                                little.data(), 1 << 16, &dnn_zero, c.y.get(), c.y_at.data()),
+                  simt::fault);
 }
 
 TEST_CASE("a descriptor or a handle that was destroyed is a fault") {

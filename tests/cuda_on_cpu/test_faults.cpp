@@ -3,7 +3,6 @@
 // is lost. A step ends in an error that says which, the trainer goes on with the bits that it would have had, memory is
 // given back, and files of a search are as good as before.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <array>
 #include <cmath>
@@ -11,13 +10,11 @@
 #include <comp_cuda/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "../native/support.hpp"
+#include "../scratch.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -118,15 +115,6 @@ struct orders {
 int allocations_left() { return simt::device.fail_allocation; }
 int launches_left() { return simt::device.fail_launch; }
 int calls_left() { return simt::device.fail_library; }
-
-struct folder {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("comp_faults_{}", static_cast<int>(::getpid()));
-  folder() { std::filesystem::create_directories(path); }
-  ~folder() { std::filesystem::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
-std::string text_of(const std::string& path) { return comp::detail::read_file(path, 1 << 24); }
 
 }  // namespace
 
@@ -431,7 +419,7 @@ TEST_CASE("a device that is lost at any piece of an epoch's work ends it in a se
 }
 
 TEST_CASE("a device that is lost in a search stops it, with a ledger that another process goes on from") {
-  const folder files;
+  const scratch files;
   const two_stage search{policy::pytorch{}, strategy::greedy{}, strategy::greedy{},
                          search_settings{.tolerance = 0.5,
                                          .precisions = {precision::fp32, precision::bf16},

@@ -157,7 +157,7 @@ void check_product(const std::vector<float>& got, index m, index n, index k, con
   check_all(got, exact, allowed);
 }
 
-std::vector<std::array<index, 3>> grid() {
+std::vector<std::array<index, 3>> product_sizes() {
   if (small) return {{1, 1, 1}, {5, 17, 33}, {16, 32, 48}};
   return {{1, 1, 1},    {2, 3, 5},    {16, 16, 16}, {5, 17, 33},  {33, 10, 84},
           {64, 32, 48}, {70, 80, 65}, {1, 128, 7},  {129, 16, 96}};
@@ -307,7 +307,7 @@ TEST_CASE("FP8 linear is the product of the quantised operands, and near that of
   rig r;
   if (!r.has(precision::fp8_e4m3)) return;
   for (const precision p : {precision::fp8_e4m3, precision::fp8_e5m2}) {
-    for (const auto [rows, outputs, inputs] : grid()) {
+    for (const auto [rows, outputs, inputs] : product_sizes()) {
       INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
       const auto x = in_bf16(normal(static_cast<std::size_t>(rows * inputs), 1, 2));
       const auto w = normal(static_cast<std::size_t>(outputs * inputs), 2, 0.1F);

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training after a search keeps captured steps where they are faster, by a clock that is made up: whatever it
 // decides, and while it measures, the bits are those of plain steps.
-#include <doctest/doctest.h>
-
 #include <comp/comp.hpp>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/trainer.hpp>
-#include <vector>
 
 #include "../native/support.hpp"
 #include "fresh.hpp"

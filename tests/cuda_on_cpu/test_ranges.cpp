@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a profiler sees of a step: its phases, and in them each operator by name. Nothing unless it is asked for.
-#include <doctest/doctest.h>
-
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/trainer.hpp>
-#include <string>
-#include <vector>
 
 #include "../native/support.hpp"
 #include "fresh.hpp"

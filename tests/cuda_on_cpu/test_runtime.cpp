@@ -22,6 +22,12 @@ std::vector<float> fetched(const device_block& x, std::size_t n) {
   check(cudaMemcpy(v.data(), x.data(), n * sizeof(float), cudaMemcpyDeviceToHost), "fetching");
   return v;
 }
+/// Of 100 numbers, which the stream has still to send.
+device_block sent(memory_pool& pool, const owned_stream& on, const std::vector<float>& values) {
+  device_block x = pool.allocate(400, on.get());
+  check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, on.get()), "sending");
+  return x;
+}
 std::span<const std::byte> bytes_of(const std::vector<float>& v) { return std::as_bytes(std::span{v}); }
 
 }  // namespace
@@ -177,8 +183,7 @@ TEST_CASE("work of a stream is done in order, and other streams wait by events")
   const event ready, done;
   const std::vector<float> values(100, 3);
   {
-    device_block x = pool.allocate(400, first.get());
-    check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    device_block x = sent(pool, first, values);
     doubled(x, 100, first.get());
     first.record(ready);
     CHECK_FALSE(ready.passed());
@@ -201,8 +206,7 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
   const std::vector<float> values(100, 3);  // until the streams have sent it
   const owned_stream first, second;
   SUBCASE("a kernel on another stream reads what was not sent yet") {
-    device_block x = pool.allocate(400, first.get());
-    check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    device_block x = sent(pool, first, values);
     doubled(x, 100, second.get());
     CHECK_THROWS_AS(second.synchronize(), simt::fault);
     CHECK_THROWS_AS(check(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(&pool)), "waiting"), cuda_error);
@@ -239,8 +243,7 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
   }
   SUBCASE("memory is freed while another stream still needs it") {
     {
-      device_block x = pool.allocate(400, first.get());
-      check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+      device_block x = sent(pool, first, values);
       first.synchronize();
       doubled(x, 100, second.get());
     }
@@ -256,9 +259,8 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
     CHECK_THROWS_AS(first.synchronize(), simt::fault);
   }
   SUBCASE("memory that is not pinned is written before it was sent, or read before it was fetched") {
-    device_block x = pool.allocate(400, first.get());
     std::vector<float> given = values, got(100);
-    check(cudaMemcpyAsync(x.data(), given.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    const device_block x = sent(pool, first, given);
     check(cudaMemcpyAsync(got.data(), x.data(), 400, cudaMemcpyDeviceToHost, first.get()), "fetching");
     given[5] = 9;
     CHECK(got == std::vector<float>(100));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse products and what graph attention does along edges, against FP64; what a stand-in of cuSPARSE refuses.
+// How sparse products are made, and what is refused; what a stand-in of cuSPARSE refuses. That products and what graph
+// attention does along edges are those of FP64 is asked of each Device: ../native/devices/test_graphs.cpp.
 #include "graph_test.hpp"
 
 namespace comp::cuda::test {
@@ -21,44 +22,6 @@ std::pair<matrix, matrix> times(const host_csr& m, bool by_row, const matrix& x,
   return {y, size};
 }
 
-/// Graph attention in FP64, for gradients by differences: y from the terms of the nodes and their features.
-struct attention {
-  const host_csr& m;
-  std::int64_t heads;
-  double slope = 0.2;
-  matrix shares(const matrix& target, const matrix& source) const {
-    matrix y{std::ssize(m.column), heads}, most{m.rows, heads}, total{m.rows, heads};
-    std::ranges::fill(most.v, -1e300);
-    const auto each = [&](auto f) {
-      for_elements_of(m, [&](std::int64_t r, std::int64_t k, std::int64_t e) {
-        for (std::int64_t h = 0; h < heads; ++h) f(r, k, e, h);
-      });
-    };
-    each([&](auto r, auto k, auto e, auto h) {
-      const double sum = target(r, h) + source(k, h);
-      y(e, h) = sum > 0 ? sum : slope * sum;
-      most(r, h) = std::max(most(r, h), y(e, h));
-    });
-    each([&](auto r, auto, auto e, auto h) { total(r, h) += y(e, h) = std::exp(y(e, h) - most(r, h)); });
-    each([&](auto r, auto, auto e, auto h) { y(e, h) /= total(r, h); });
-    return y;
-  }
-  matrix sums(const matrix& share, const matrix& x) const {
-    matrix y{m.rows, x.columns};
-    const std::int64_t width = x.columns / heads;
-    for_elements_of(m, [&](std::int64_t r, std::int64_t k, std::int64_t e) {
-      for (std::int64_t i = 0; i < x.columns; ++i) y(r, i) += share(e, i / width) * x(k, i);
-    });
-    return y;
-  }
-};
-/// Sizes for check_near where a chain of roundings has been: a multiple of the largest value.
-matrix all_of(const matrix& like, double size) {
-  matrix m = like;
-  std::ranges::fill(m.v, size);
-  return m;
-}
-
 /// The product and its gradient are those of FP64, each time that they are made of the same operands.
 void check_products(context& c, const csr& on, const host_csr& m, std::int64_t width, precision p, int times_made) {
   CAPTURE(width);
@@ -75,20 +38,6 @@ void check_products(context& c, const csr& on, const host_csr& m, std::int64_t w
 }
 
 }  // namespace
-
-TEST_CASE("a sparse product and its gradient are those of FP64 within one rounding, for every graph and width") {
-  graph_device device;
-  for (const auto& [name, m] : graph_cases()) {
-    for (const precision p : {fp32, tf32, bf16, fp16}) {
-      if (!device.has(p)) continue;
-      const csr on{device.c(), m};
-      for (const std::int64_t width : {1, 3, 8, 33}) {
-        CAPTURE(name);
-        check_products(device.c(), on, m, width, p, 1);
-      }
-    }
-  }
-}
 
 TEST_CASE(
     "a sparse product that was prepared once serves again, in every precision by turns, and gives the same bits") {
@@ -112,56 +61,40 @@ TEST_CASE(
 
 TEST_CASE("what is no sparse matrix is refused with what is wrong") {
   graph_device device;
-  host_csr m{.rows = 2, .columns = 3, .begin = {0, 1, 3}, .column = {2, 0, 1}, .value = {1, 2, 3}};
-  CHECK_NOTHROW(csr(device.c(), m));
-  SUBCASE("a column that there is not") {
-    m.column[1] = 3;
-    CHECK_THROWS_WITH_AS(csr(device.c(), m),
-                         "a sparse matrix of 2 x 3 has column 3 in row 1 (they are counted from 0 to 2): leave it out",
-                         error);
-    m.column[1] = -1;
-    CHECK_THROWS_AS(csr(device.c(), m), error);
-  }
-  SUBCASE("a column twice") {
-    m.column[1] = 1;
-    CHECK_THROWS_WITH_AS(
-        csr(device.c(), m),
-        "a sparse matrix of 2 x 3 has column 1 twice in row 1 (sparse products need each once): add the two up", error);
-  }
-  SUBCASE("rows that fall") {
-    m.rows = 3;
-    m.begin = {0, 2, 1, 3};
-    CHECK_THROWS_WITH_AS(csr(device.c(), m),
-                         "a sparse matrix of 3 x 3 has a row 1 from 2 to 1 (rows may not end before they begin): sort "
-                         "the elements by row",
-                         error);
-    m.begin = {0, 9, -9, 3};  // a wrong end in between, though first and last are right
-    CHECK_THROWS_AS(csr(device.c(), m), error);
-  }
-  SUBCASE("rows that end elsewhere") {
-    m.begin = {0, 1, 2};
-    CHECK_THROWS_WITH_AS(csr(device.c(), m),
-                         "a sparse matrix of 2 x 3 with 3 elements has 3 places where rows begin, from 0 to 2 (one "
-                         "more than rows are needed, from 0 to the number of elements): count them again",
-                         error);
-    m.begin = {0, 3};
-    CHECK_THROWS_AS(csr(device.c(), m), error);
-    m.begin = {};
-    CHECK_THROWS_AS(csr(device.c(), m), error);
-  }
-  SUBCASE("too few values") {
-    m.value.pop_back();
-    CHECK_THROWS_WITH_AS(csr(device.c(), m),
-                         "a sparse matrix of 2 x 3 with 3 elements has 2 values (there is one for each, or none for "
-                         "all 1): give as many",
-                         error);
-  }
-  SUBCASE("sizes that are none") {
-    m.columns = 0;
-    CHECK_THROWS_AS(csr(device.c(), m), error);
-    m.columns = std::int64_t{1} << 31;
-    CHECK_THROWS_AS(csr(device.c(), m), error);
-  }
+  const auto refused = [&](auto change) -> std::string {
+    host_csr m{.rows = 2, .columns = 3, .begin = {0, 1, 3}, .column = {2, 0, 1}, .value = {1, 2, 3}};
+    change(m);
+    try {
+      (void)csr(device.c(), m);
+    } catch (const error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(refused([](auto&) {}) == "");
+  CHECK(refused([](auto& m) { m.column[1] = 3; }) ==
+        "a sparse matrix of 2 x 3 has column 3 in row 1 (they are counted from 0 to 2): leave it out");
+  CHECK(refused([](auto& m) { m.column[1] = 1; }) ==
+        "a sparse matrix of 2 x 3 has column 1 twice in row 1 (sparse products need each once): add the two up");
+  CHECK(refused([](auto& m) {
+          m.rows = 3, m.begin = {0, 2, 1, 3};
+        }) ==
+        "a sparse matrix of 3 x 3 has a row 1 from 2 to 1 (rows may not end before they begin): sort the elements by "
+        "row");
+  CHECK(refused([](auto& m) {
+          m.begin = {0, 1, 2};
+        }) ==
+        "a sparse matrix of 2 x 3 with 3 elements has 3 places where rows begin, from 0 to 2 (one more than rows are "
+        "needed, from 0 to the number of elements): count them again");
+  CHECK(refused([](auto& m) { m.value.pop_back(); }) ==
+        "a sparse matrix of 2 x 3 with 3 elements has 2 values (there is one for each, or none for all 1): give as "
+        "many");
+  CHECK(refused([](auto& m) { m.column[1] = -1; }) != "");
+  CHECK(refused([](auto& m) { m.rows = 3, m.begin = {0, 9, -9, 3}; }) != "");  // first and last are right
+  CHECK(refused([](auto& m) { m.begin = {0, 3}; }) != "");
+  CHECK(refused([](auto& m) { m.begin = {}; }) != "");
+  CHECK(refused([](auto& m) { m.columns = 0; }) != "");
+  CHECK(refused([](auto& m) { m.columns = std::int64_t{1} << 31; }) != "");
 }
 
 TEST_CASE("sparse operators refuse tensors that do not fit the graph, naming both") {
@@ -191,89 +124,6 @@ TEST_CASE("sparse operators refuse tensors that do not fit the graph, naming bot
   CHECK_THROWS_AS(edge_scores_backward(c, m, two, two, three), error);
   CHECK_THROWS_AS(weighted_sum_backward(c, m, three, three, three), error);
   CHECK_THROWS_AS(edge_softmax_backward(c, m, two, three), error);
-}
-
-TEST_CASE("graph attention is that of FP64, and its gradients those of differences, for every graph and heads") {
-  graph_device device;
-  context& c = device.c();
-  for (const auto& [name, m] : graph_cases()) {
-    const csr on{c, m};
-    for (const auto& [heads, width] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 5}, {4, 8}, {1, 36}}) {
-      CAPTURE(name);
-      CAPTURE(heads);
-      const attention exact{m, heads};
-      const matrix target = normal_matrix(m.rows, heads, fp32, 1), source = normal_matrix(m.columns, heads, fp32, 2);
-      const matrix x = normal_matrix(m.columns, heads * width, fp32, 3);
-      const matrix dy = normal_matrix(m.rows, heads * width, fp32, 4);
-      const tensor t = on_device(c, target, fp32), s = on_device(c, source, fp32), f = on_device(c, x, fp32);
-      const tensor g = on_device(c, dy, fp32);
-
-      const tensor scores = edge_scores(c, on, t, s), share = edge_softmax(c, on, scores);
-      const matrix want_share = exact.shares(target, source), want = exact.sums(want_share, x);
-      check_near(c, share, want_share, all_of(want_share, 1));
-      check_near(c, weighted_sum(c, on, share, f), want, all_of(want, 4));
-
-      const auto [d_share, d_x] = weighted_sum_backward(c, on, g, share, f);
-      const auto [d_target, d_source] = edge_scores_backward(c, on, edge_softmax_backward(c, on, d_share, share), t, s);
-      if (m.columns * heads * width > 200) continue;  // differences take their square
-      const auto against = [&](const tensor& got, const matrix& at, const std::function<matrix(const matrix&)>& y) {
-        const matrix d = by_differences(at, dy, y, 1e-5);
-        check_near(c, got, d, all_of(d, 40));
-      };
-      against(d_x, x, [&](const matrix& v) { return exact.sums(want_share, v); });
-      against(d_share, want_share, [&](const matrix& v) { return exact.sums(v, x); });
-      against(d_target, target, [&](const matrix& v) { return exact.sums(exact.shares(v, source), x); });
-      against(d_source, source, [&](const matrix& v) { return exact.sums(exact.shares(target, v), x); });
-    }
-  }
-}
-
-TEST_CASE("in low precision each step of graph attention rounds once, from FP32") {
-  graph_device device;
-  context& c = device.c();
-  const host_csr m = random_csr(20, 30, 0.3, 9);
-  const csr on{c, m};
-  for (const precision p : {bf16, fp16}) {
-    if (!device.has(p)) continue;
-    for (const std::int64_t width : {3, 16}) {
-      CAPTURE(name(p));
-      CAPTURE(width);
-      const std::int64_t heads = width == 3 ? 2 : 8, edges = std::ssize(m.column);
-      const attention exact{m, heads};
-      const matrix target = normal_matrix(20, heads, p, 1), source = normal_matrix(30, heads, p, 2);
-      const matrix x = normal_matrix(30, heads * width, p, 3), share = normal_matrix(edges, heads, p, 4);
-      const matrix dy = normal_matrix(20, heads * width, p, 5);
-      const tensor t = on_device(c, target, p), s = on_device(c, source, p), f = on_device(c, x, p);
-      const tensor v = on_device(c, share, p), g = on_device(c, dy, p);
-      const matrix want = exact.sums(share, x);
-      const tensor y = weighted_sum(c, on, v, f);
-      CHECK(y.precision() == p);
-      check_near(c, y, want, all_of(want, 30));
-
-      matrix scores{edges, heads}, d_share{edges, heads}, d_x{30, heads * width}, d_target{20, heads},
-          d_source{30, heads};
-      for_elements_of(m, [&](std::int64_t r, std::int64_t k, std::int64_t e) {
-        for (std::int64_t h = 0; h < heads; ++h) {
-          const double sum = target(r, h) + source(k, h);
-          scores(e, h) = sum > 0 ? sum : 0.2 * sum;
-          const double d = share(e, h) * (sum > 0 ? 1.0 : 0.2);
-          d_target(r, h) += d;
-          d_source(k, h) += d;
-          for (std::int64_t i = h * width; i < (h + 1) * width; ++i) {
-            d_share(e, h) += dy(r, i) * x(k, i);
-            d_x(k, i) += share(e, h) * dy(r, i);
-          }
-        }
-      });
-      check_near(c, edge_scores(c, on, t, s), scores, all_of(scores, 4));
-      const auto [got_share, got_x] = weighted_sum_backward(c, on, g, v, f);
-      check_near(c, got_share, d_share, all_of(d_share, 30));
-      check_near(c, got_x, d_x, all_of(d_x, 30));
-      const auto [got_target, got_source] = edge_scores_backward(c, on, v, t, s);
-      check_near(c, got_target, d_target, all_of(d_target, 30));
-      check_near(c, got_source, d_source, all_of(d_source, 30));
-    }
-  }
 }
 
 #ifdef COMP_SIMT  // faults, and what the stand-in refuses
@@ -383,38 +233,30 @@ struct by_hand {
 
 TEST_CASE("the stand-in of cuSPARSE answers wrong arguments with the library's status") {
   graph_device device;
+  const auto after = [](auto change) {  // what a product is answered whose arguments were changed
+    by_hand h;
+    change(h);
+    const cusparseStatus_t s = h.multiply();
+    CHECK_NOTHROW(h.c.synchronize());
+    return s;
+  };
+  CHECK(after([](by_hand&) {}) == CUSPARSE_STATUS_SUCCESS);
+  CHECK(after([](by_hand& h) { h.dense(h.b, 2, 4, 4, h.x.materialize()); }) == CUSPARSE_STATUS_INVALID_VALUE);
+  CHECK(after([](by_hand& h) { h.buffer.reset(); }) == CUSPARSE_STATUS_INVALID_VALUE);
+  CHECK(after([](by_hand& h) { h.dense(h.b, 3, 4, 4, h.x.materialize(), CUDA_R_16F); }) ==
+        CUSPARSE_STATUS_NOT_SUPPORTED);
+  CHECK(after([](by_hand& h) {
+          h.column = nullptr;  // no address, and so no matrix
+          CHECK(h.sparse(3) == CUSPARSE_STATUS_INVALID_VALUE);
+        }) == CUSPARSE_STATUS_INVALID_VALUE);
   by_hand h;
-  CHECK(h.multiply() == CUSPARSE_STATUS_SUCCESS);
-  CHECK_NOTHROW(h.c.synchronize());
-  SUBCASE("a leading dimension below the columns") {
-    CHECK(h.dense(h.b, 3, 4, 3, h.x.materialize()) == CUSPARSE_STATUS_INVALID_VALUE);
-  }
-  SUBCASE("sizes that do not agree") {
-    CHECK(h.dense(h.b, 2, 4, 4, h.x.materialize()) == CUSPARSE_STATUS_SUCCESS);
-    CHECK(h.multiply() == CUSPARSE_STATUS_INVALID_VALUE);
-  }
-  SUBCASE("no buffer") {
-    h.buffer.reset();
-    CHECK(h.multiply() == CUSPARSE_STATUS_INVALID_VALUE);
-  }
-  SUBCASE("types that differ") {
-    CHECK(h.dense(h.b, 3, 4, 4, h.x.materialize(), CUDA_R_16F) == CUSPARSE_STATUS_SUCCESS);
-    CHECK(h.multiply() == CUSPARSE_STATUS_NOT_SUPPORTED);
-  }
-  SUBCASE("a transpose, or an algorithm that gives other bits each time") {
-    CHECK(h.multiply(CUSPARSE_OPERATION_TRANSPOSE) == CUSPARSE_STATUS_NOT_SUPPORTED);
-    CHECK(h.multiply(CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_SPMM_CSR_ALG2) == CUSPARSE_STATUS_NOT_SUPPORTED);
-  }
-  SUBCASE("more elements than places, or none of its addresses") {
-    CHECK(h.sparse(7) == CUSPARSE_STATUS_INVALID_VALUE);
-    h.column = nullptr;
-    CHECK(h.sparse(3) == CUSPARSE_STATUS_INVALID_VALUE);
-    CHECK(h.multiply() == CUSPARSE_STATUS_INVALID_VALUE);  // no matrix
-  }
-  SUBCASE("no handle") {
-    CHECK(cusparseSetStream(nullptr, nullptr) == CUSPARSE_STATUS_NOT_INITIALIZED);
-    CHECK(cusparseDestroy(nullptr) == CUSPARSE_STATUS_NOT_INITIALIZED);
-  }
+  CHECK(h.multiply(CUSPARSE_OPERATION_TRANSPOSE) == CUSPARSE_STATUS_NOT_SUPPORTED);
+  CHECK(h.multiply(CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_SPMM_CSR_ALG2) ==  // other bits each time
+        CUSPARSE_STATUS_NOT_SUPPORTED);
+  CHECK(h.dense(h.b, 3, 4, 3, h.x.materialize()) == CUSPARSE_STATUS_INVALID_VALUE);  // leading below the columns
+  CHECK(h.sparse(7) == CUSPARSE_STATUS_INVALID_VALUE);                               // more elements than places
+  CHECK(cusparseSetStream(nullptr, nullptr) == CUSPARSE_STATUS_NOT_INITIALIZED);
+  CHECK(cusparseDestroy(nullptr) == CUSPARSE_STATUS_NOT_INITIALIZED);
 }
 
 TEST_CASE("where cuSPARSE would read or write elsewhere, or what was destroyed, the stand-in faults") {

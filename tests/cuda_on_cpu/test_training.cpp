@@ -3,7 +3,6 @@
 // The stand-in's wall clock is that of a simulation and says nothing of a GPU. Searches here are timed by the bytes
 // that kernels and libraries moved: the same each time, so a plan can be expected, but no measurement of anything.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <comp/comp.hpp>
@@ -11,12 +10,10 @@
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
-#include <filesystem>
-#include <string>
-#include <vector>
 
 #include "../native/graphs.hpp"
 #include "../native/support.hpp"
+#include "../scratch.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -136,12 +133,6 @@ search_settings quick() {
 }
 const two_stage search{policy::pytorch{}, strategy::greedy{}, strategy::greedy{}, quick()};
 
-/// Asks to stop after so many runs.
-struct stop_after {
-  std::size_t runs;
-  bool trial_done(const trial&) { return --runs == 0; }
-};
-
 void check_complete(const outcome& found) {
   CHECK(found.plan.size() == found.graph.size());
   CHECK(found.fallbacks.back() == plan{found.graph.size()});
@@ -157,15 +148,6 @@ void check_complete(const outcome& found) {
     if (c.plan == found.plan && c.loss) CHECK(c.loss->difference <= 0.05);
   }
 }
-
-/// A folder that is gone in the end.
-struct folder {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("comp_training_{}", static_cast<int>(::getpid()));
-  folder() { std::filesystem::create_directories(path); }
-  ~folder() { std::filesystem::remove_all(path); }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
 
 }  // namespace
 
@@ -198,7 +180,7 @@ TEST_CASE("in FP32 LeNet-5, the transformer, GCN and GAT have the host's losses,
 TEST_CASE("the two-stage search finds a plan for LeNet-5 and the transformer, which another run loads and trains") {
   for (const job& of : {lenet(), transformer()}) {
     CAPTURE(of.model.name);
-    const folder files;
+    const scratch files;
     outcome found;
     {
       device d = quiet();
@@ -236,27 +218,6 @@ TEST_CASE("the two-stage search finds a plan for LeNet-5 and the transformer, wh
     }
     simt::device.reset();
   }
-}
-
-TEST_CASE("a search that was stopped goes on from its ledger to the plan of an undisturbed one") {
-  const job of = lenet();
-  const folder files;
-  const auto searched = [&](auto&&... observers) {
-    device d = quiet();
-    auto t = of.on(d);
-    timed_by_traffic timed{t};
-    return search.run(timed, observers...);
-  };
-  const outcome whole = searched();
-  for (const std::size_t runs : {5, 1}) {
-    ledger kept{files / "search.jsonl"};
-    CHECK_THROWS_AS(searched(kept, stop_after{runs}), interrupted);
-  }
-  ledger again{files / "search.jsonl"};
-  const outcome resumed = searched(again);
-  CHECK(resumed.plan == whole.plan);
-  CHECK(resumed.trials.size() == whole.trials.size());
-  simt::device.reset();
 }
 
 }  // namespace comp::cuda::test

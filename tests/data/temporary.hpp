@@ -5,18 +5,13 @@
 #include <doctest/doctest.h>
 #include <zlib.h>
 
-#include <atomic>
-#include <chrono>
-#include <comp/core/error.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <initializer_list>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "../scratch.hpp"
 
 namespace test_data {
 
@@ -41,44 +36,15 @@ inline std::string gzip(std::string_view text) {
   return packed;
 }
 
-class folder {
- public:
-  folder() {
-    static std::atomic<int> count = 0;
-    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-    path_ =
-        std::filesystem::temp_directory_path() / ("comp_data_" + std::to_string(now) + "_" + std::to_string(count++));
-    std::filesystem::create_directories(path_);
-  }
-  ~folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  folder(const folder&) = delete;
-  folder& operator=(const folder&) = delete;
-
+struct folder : scratch {
   std::filesystem::path write(const std::string& name, std::string_view contents) const {
-    const std::filesystem::path file = path_ / name;
+    const std::filesystem::path file = *this / name;
     std::filesystem::create_directories(file.parent_path());
-    std::ofstream{file, std::ios::binary}.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+    write_text(file, contents);
     return file;
   }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
+  std::filesystem::path path() const { return *this / ""; }
 };
-
-/// The message of the error that `call` throws; "" when it throws none.
-template <class E = comp::file_error, class F>
-std::string message_of(F&& call) {
-  try {
-    call();
-  } catch (const E& e) {
-    return e.what();
-  }
-  return {};
-}
 
 /// "aaaa" n times over, for contents of a given size.
 inline std::string repeated(std::string_view part, std::size_t times) {

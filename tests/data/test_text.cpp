@@ -54,14 +54,4 @@ TEST_CASE("a file that is no text is refused") {
         "a vocabulary of an empty text (it has no letters): give it the training text");
 }
 
-TEST_CASE("the end of a text is held out, and no letter is lost") {
-  const auto [train, test] = split_text("0123456789", 0.25);
-  CHECK(train == "01234567");
-  CHECK(test == "89");
-  CHECK(message_of<comp::error>([] { split_text("0123456789", 0.05); }) ==
-        "10 letters with a share of 0.05 held out (each part needs a letter): use more text or another share");
-  CHECK(message_of<comp::error>([] {
-          split_text("0123456789", 1);
-        }).ends_with("(it must lie between 0 and 1): change it"));
-}
 }  // namespace

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "examinations.hpp"
-#include "observe/scratch.hpp"
+#include "scratch.hpp"
 
 namespace {
 

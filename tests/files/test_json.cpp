@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "observe/made_up.hpp"
-#include "observe/scratch.hpp"
+#include "scratch.hpp"
 
 using comp::json;
 

@@ -8,7 +8,7 @@
 #include <csignal>
 
 #include "observe/made_up.hpp"
-#include "observe/scratch.hpp"
+#include "scratch.hpp"
 #include "search/fake_trainer.hpp"
 
 using comp::json;

@@ -4,10 +4,9 @@
 #include <comp/files/safetensors.hpp>
 #include <cstring>
 #include <limits>
-#include <string>
 #include <vector>
 
-#include "observe/scratch.hpp"
+#include "scratch.hpp"
 
 namespace {
 

@@ -3,9 +3,8 @@
 
 #include <comp/files/training_file.hpp>
 #include <limits>
-#include <string>
 
-#include "observe/scratch.hpp"
+#include "scratch.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <comp/files/warm_start.hpp>
 
 #include "observe/made_up.hpp"
-#include "observe/scratch.hpp"
+#include "scratch.hpp"
 
 namespace {
 

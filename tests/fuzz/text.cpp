@@ -10,9 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string text = parse_text(fuzz::bytes(data, size), "f");
     const vocabulary own{text};
     fuzz::must(own.size() <= 255 && own.decode(own.encode(text)) == text);
-    const auto [train, test] = split_text(text, 0.5);
-    fuzz::must(train.size() + test.size() == text.size());
-    vocabulary{train}.encode(text);
+    vocabulary{text.substr(0, text.size() - text.size() / 2)}.encode(text);
   });
   return 0;
 }

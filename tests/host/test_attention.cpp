@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by blocks beside the FP64 reference and beside itself operator by operator: results, gradients, masks,
 // dropout, memory, and where it is left to the operators.
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
 #include <comp_host/device.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/network.hpp>
-#include <limits>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "../native/attention.hpp"
 #include "../native/reference_device.hpp"
@@ -21,7 +13,6 @@ namespace comp::host::test {
 namespace {
 
 using namespace native::testing;
-using native::attention_options;
 using native::op::attention;
 using native::op::softmax_mask;
 

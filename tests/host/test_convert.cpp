@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <comp_host/convert.hpp>
 #include <cstring>
-#include <limits>
 
 #include "../native/devices/agree.hpp"
 

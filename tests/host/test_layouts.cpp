@@ -2,7 +2,6 @@
 // Where values lie: copies of weights for BF16, tensors whose layout pads their channels, what pooling goes back to.
 #include <comp_host/device.hpp>
 #include <cstring>
-#include <limits>
 
 #include "../native/devices/agree.hpp"
 

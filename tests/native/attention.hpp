@@ -11,7 +11,6 @@
 #include <comp_native/op/attention.hpp>
 #include <comp_native/random.hpp>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace comp::native::testing {

@@ -2,11 +2,6 @@
 // Linear, convolution, embedding, batched matrix products and losses of the FP64 reference device.
 #pragma once
 
-#include <cmath>
-#include <limits>
-#include <utility>
-#include <vector>
-
 #include "reference_tensor.hpp"
 
 namespace comp::native::reference {

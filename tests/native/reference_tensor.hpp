@@ -9,7 +9,6 @@
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 

@@ -4,8 +4,6 @@
 
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
-#include <limits>
-#include <utility>
 
 #include "reference_device.hpp"
 #include "support.hpp"

@@ -10,7 +10,6 @@
 #include <vector>
 
 using namespace comp::native;
-using comp::precision;
 
 namespace {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <comp_native/network.hpp>
 #include <examples/models/native/models.hpp>
 #include <map>

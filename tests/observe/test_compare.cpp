@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <comp/observe/compare.hpp>
-#include <filesystem>
 
 #include "made_up.hpp"
 #include "scratch.hpp"

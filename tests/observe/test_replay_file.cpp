@@ -4,7 +4,6 @@
 #include <comp/observe/ledger.hpp>
 #include <comp/observe/replay_file.hpp>
 #include <comp/observe/t4.hpp>
-#include <random>
 
 #include "made_up.hpp"
 #include "scratch.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one search that the tests of the whole run: greedy in both stages, operators free.
+// The searches that the tests of the whole run: greedy in both stages with operators free, and the guided one.
 #pragma once
 
 #include <algorithm>
@@ -25,6 +25,29 @@ inline comp::outcome search_with(trainer& on, comp::search_settings settings = {
   watcher silent;
   return search_with(on, std::move(settings), silent);
 }
+
+/// The same search, or the guided one, which is the default.
+comp::outcome search_by(bool guided, full_trainer& on, const comp::search_settings& settings, watcher& watching);
+
+inline comp::outcome search_by(bool guided, full_trainer& on, const comp::search_settings& settings = {}) {
+  watcher silent;
+  return search_by(guided, on, settings, silent);
+}
+
+/// Greedy, and what it was told.
+struct listening {
+  std::vector<comp::trial>* told;
+  struct run {
+    comp::strategy::greedy::run greedy;
+    std::vector<comp::trial>* told;
+    std::vector<plan> ask(std::size_t at_most) { return greedy.ask(at_most); }
+    void tell(const comp::trial& t) {
+      told->push_back(t);
+      greedy.tell(t);
+    }
+  };
+  run start(comp::search_space over) const { return {comp::strategy::greedy{}.start(std::move(over)), told}; }
+};
 
 inline bool warns(const comp::outcome& found, const std::string& of) {
   return std::ranges::any_of(found.warnings, [&](const auto& w) { return w.find(of) != std::string::npos; });

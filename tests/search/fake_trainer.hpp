@@ -5,7 +5,6 @@
 // the machine and not to the training (the noise, the drift, the counters) is not restored.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <comp/core/concepts.hpp>

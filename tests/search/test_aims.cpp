@@ -3,14 +3,8 @@
 // that has no room.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
 #include <new>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "fake_search.hpp"
 
@@ -31,6 +25,13 @@ fake::world thrifty() {
   for (auto& op : ops) op.outputs = {{.shape = {1000}}};
   world.graph = {std::move(ops)};
   fake::timed_by(world, {std::vector(8, 1.0), {.5, .5, .5, .5, 1.01, 1.02, 1.03, 1.2}, 0});
+  return world;
+}
+
+// Of six operators that are all twice as fast low.
+fake::world six(std::size_t batches) {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = batches};
+  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
   return world;
 }
 
@@ -57,36 +58,21 @@ outcome search_on(scored_trainer& on, const comp::search_settings& settings = {.
 }  // namespace
 
 TEST_CASE("the fastest plan within a memory limit") {
-  fake::full_trainer trainer{thrifty()};
-  comp::search_settings settings;
-  SUBCASE("that the fastest plan keeps") {
-    settings.memory_limit = 960;
-    const outcome found = search_on(trainer, settings);
-    CHECK(found.plan.count_low() >= 4);
-    CHECK(found.warnings.empty());
-  }
-  SUBCASE("that takes slower operators") {
-    settings.memory_limit = 940;
-    const outcome found = search_on(trainer, settings);
-    CHECK(found.plan.count_low() >= 6);
-    CHECK(found.warnings.empty());
-  }
-  SUBCASE("that only slower plans than FP32 keep") {
-    fake::world world = thrifty();
-    fake::timed_by(world, {std::vector(8, 1.0), std::vector(8, 1.05), 0});
-    fake::full_trainer slower{world};
-    settings.memory_limit = 940;
-    const outcome found = search_on(slower, settings);
-    CHECK(found.plan.count_low() >= 6);
-    CHECK(found.speedup < 1);
-    CHECK(found.warnings.empty());
-  }
-  SUBCASE("that no plan keeps") {
-    settings.memory_limit = 100;
-    const outcome found = search_on(trainer, settings);
-    CHECK(warns(found, "memory limit of 100 bytes (the plan that won needs "));
-    CHECK(found.speedup > 1);
-  }
+  const auto within = [](fake::world world, std::int64_t bytes) {
+    fake::full_trainer trainer{std::move(world)};
+    return search_on(trainer, {.memory_limit = bytes});
+  };
+  fake::world slower = thrifty();  // where only slower plans than FP32 keep the limit
+  fake::timed_by(slower, {std::vector(8, 1.0), std::vector(8, 1.05), 0});
+  const outcome wide = within(thrifty(), 960), narrow = within(thrifty(), 940), slow = within(slower, 940);
+  CHECK(wide.plan.count_low() >= 4);
+  CHECK(narrow.plan.count_low() >= 6);  // slower operators too
+  CHECK(slow.plan.count_low() >= 6);
+  CHECK(slow.speedup < 1);
+  for (const outcome* each : {&wide, &narrow, &slow}) CHECK(each->warnings.empty());
+  const outcome none = within(thrifty(), 100);
+  CHECK(warns(none, "memory limit of 100 bytes (the plan that won needs "));
+  CHECK(none.speedup > 1);
 }
 
 TEST_CASE("noise keeps no plan from the place of an FP32 that is above the memory limit") {
@@ -164,8 +150,7 @@ TEST_CASE("the front holds what no other contestant beats in time, memory and lo
 }
 
 TEST_CASE("scores decide where they are asked for: an operator that spoils them is left in FP32") {
-  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 12};
-  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  fake::world world = six(12);
   scored_trainer trainer{world};
   trainer.score = [](const plan& p) { return p[2] == precision::bf16 ? 0.85 : 0.9; };
   const outcome found = search_on(trainer, {.criterion = comp::criterion::scores, .budget = 0.2});
@@ -182,8 +167,7 @@ TEST_CASE("scores decide where they are asked for: an operator that spoils them 
 }
 
 TEST_CASE("a lower score is not held against a plan when FP32's own moves as far by roundings") {
-  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 12};
-  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  fake::world world = six(12);
   scored_trainer trainer{world};
   trainer.score = [](const plan& p) { return p.count_low() > 0 ? 0.88 : 0.9; };
   CHECK(search_on(trainer).plan.count_low() == 0);
@@ -192,11 +176,10 @@ TEST_CASE("a lower score is not held against a plan when FP32's own moves as far
 }
 
 TEST_CASE("scores that are no numbers, or that a backend has not, are refused in a sentence") {
-  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 12};
-  scored_trainer trainer{world};
+  scored_trainer trainer{six(12)};
   trainer.score = [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); };
   CHECK_THROWS_WITH_AS(search_on(trainer), doctest::Contains("FP32's score is not a number"), comp::error);
-  fake::full_trainer without{world};
+  fake::full_trainer without{six(12)};
   CHECK_THROWS_WITH_AS(search_on(without, {.criterion = comp::criterion::scores}),
                        doctest::Contains("this backend has no validate()"), comp::settings_error);
 }
@@ -232,8 +215,7 @@ TEST_CASE("where no plan has room the search says so") {
 }
 
 TEST_CASE("a plan is not given up because the machine became slow while it was judged") {
-  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 150};
-  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  fake::world world = six(150);
   double load = 1;
   world.seconds = [&load, plain = world.seconds](const plan& p) { return load * plain(p); };
   for (const std::uint64_t from : {12, 17, 20, 30}) {
@@ -245,8 +227,7 @@ TEST_CASE("a plan is not given up because the machine became slow while it was j
 }
 
 TEST_CASE("a search can be stopped while FP32 is timed again") {
-  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 150};
-  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  fake::world world = six(150);
   double load = 1;
   int asked = 0, most = 0;
   world.seconds = [&load, plain = world.seconds](const plan& p) { return load * plain(p); };

@@ -6,7 +6,6 @@
 #include <comp/policy/pytorch.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
 #include <comp/strategy/exhaustive.hpp>
-#include <type_traits>
 
 namespace {
 

@@ -2,16 +2,9 @@
 // Trainers that break, or say what is not so: a search tells of it.
 #include <doctest/doctest.h>
 
-#include <chrono>
-#include <cmath>
 #include <comp/search/trainer/batch_clock.hpp>
 #include <comp/search/trainer/findings.hpp>
-#include <cstdint>
-#include <functional>
-#include <random>
 #include <stdexcept>
-#include <string>
-#include <thread>
 
 #include "fake_search.hpp"
 

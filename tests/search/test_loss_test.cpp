@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <limits>
 #include <random>
-#include <string>
 #include <vector>
 
 using comp::judge;

@@ -2,13 +2,8 @@
 // Trainings whose plan does harm after the search: which operators are blamed, what is kept, what it costs.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <comp/search/post_training.hpp>
 #include <comp/search/training/fallbacks.hpp>
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "fake_trainer.hpp"
 

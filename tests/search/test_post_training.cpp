@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/fallbacks.hpp>
 #include <comp/search/training/guard.hpp>
-#include <cstdint>
-#include <functional>
-#include <random>
-#include <string>
-#include <vector>
 
 #include "fake_trainer.hpp"
 

@@ -6,11 +6,8 @@
 #include <comp/search/timing/stage_two.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <limits>
-#include <numeric>
-#include <random>
 
-#include "fake_trainer.hpp"
+#include "fake_search.hpp"
 
 using comp::contestant;
 using comp::parse_plan;
@@ -57,21 +54,6 @@ std::vector<std::size_t> ranked(std::vector<contestant> contest) {
 comp::search_space one_choice() {
   return {comp::plan{3}, {{"a", {0}, {comp::precision::fp32, comp::precision::bf16}}}};
 }
-
-// Greedy, and what it was told.
-struct listening {
-  std::vector<comp::trial>* told;
-  struct run {
-    comp::strategy::greedy::run greedy;
-    std::vector<comp::trial>* told;
-    std::vector<comp::plan> ask(std::size_t at_most) { return greedy.ask(at_most); }
-    void tell(const comp::trial& t) {
-      told->push_back(t);
-      greedy.tell(t);
-    }
-  };
-  run start(comp::search_space over) const { return {comp::strategy::greedy{}.start(std::move(over)), told}; }
-};
 
 }  // namespace
 
@@ -342,7 +324,7 @@ TEST_CASE("a strategy is told that a plan is clearly faster only when the interv
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
     std::vector<comp::trial> told;
-    (void)comp::stage_two{t.run, t.log, {}}.run(listening{&told}, one_choice());
+    (void)comp::stage_two{t.run, t.log, {}}.run(fake::listening{&told}, one_choice());
     REQUIRE(told.size() == 2);
     clearly += clearly_faster(told[1], told[0]);
   }

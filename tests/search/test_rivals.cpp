@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <comp/observe/summary.hpp>
 #include <comp/policy/all_fp32.hpp>
 #include <comp/search/timing/rivals.hpp>
 #include <comp/systems/system_rules.hpp>
-#include <thread>
 
 #include "fake_search.hpp"
 

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <comp/search/space/segments.hpp>
-#include <random>
 #include <set>
 
 #include "fake_trainer.hpp"

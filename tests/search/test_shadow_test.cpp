@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <comp/search/training/shadow_test.hpp>
 #include <cstddef>
 #include <cstdint>

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "truth/best.hpp"
 #include "truth/late_worlds.hpp"
 #include "truth/worlds.hpp"

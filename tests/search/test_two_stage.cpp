@@ -4,33 +4,12 @@
 
 #include "fake_search.hpp"
 
-using comp::parse_plan;
 using comp::plan;
 using comp::stage;
 using comp::stages;
-using comp::status;
 using comp::trial;
 using fake::search_with;
 using fake::settings_with;
-
-TEST_CASE("every batch trains: the trainer has behind it what the outcome says, as if nothing else had been run") {
-  fake::trainer trainer{fake::typical()};
-  const comp::outcome found = search_with(trainer);
-  CHECK(found.plan.str() == "1bbb");  // softmax harms, the odd linear pays, ReLU pays between different neighbours
-  CHECK(trainer.now() == found.plan);
-  CHECK(found.trained_batches >= 16);
-  CHECK(found.trained_batches == trainer.weights().steps);
-  CHECK(found.trained_epochs() == found.trained_batches / 10);
-  CHECK(found.trained.batches == static_cast<std::int64_t>(found.trained_batches));
-
-  fake::trainer alone{fake::typical()};
-  alone.set_precision(found.plan);
-  std::vector<double> losses;
-  for (std::size_t k = 0; k < found.trained_batches; ++k) losses.push_back(alone.run_batch().loss);
-  CHECK(trainer.weights() == alone.weights());
-  CHECK(found.trained.curve == losses);
-  CHECK(trainer.run_epoch().loss == alone.run_epoch().loss);
-}
 
 TEST_CASE("the outcome says what was found, against what, and why") {
   fake::trainer trainer{fake::typical()};
@@ -86,73 +65,17 @@ TEST_CASE("seconds are those of the clock, and what was trained under the found 
   CHECK(found.overhead_share() == doctest::Approx(found.overhead_seconds() / (found.overhead_seconds() + hundred)));
 }
 
-TEST_CASE("when every candidate fails the outcome is FP32, whose batches are kept") {
-  fake::world world = fake::typical();
-  SUBCASE("by losses that are not finite") {
-    world.harm = [](const plan& p) { return p.count_low() ? fake::nan : 0; };
-  }
-  SUBCASE("by losses that are too high") {
-    world.harm = [](const plan& p) { return p.count_low() ? 0.5 : 0; };
-  }
-  SUBCASE("by exceptions") {
-    world.before_batch = [](const plan& p, std::uint64_t) {
-      if (p.count_low()) throw std::runtime_error{"no kernel"};
-    };
-  }
-  SUBCASE("by memory") {
-    world.before_batch = [](const plan& p, std::uint64_t) {
-      if (p.count_low()) throw std::bad_alloc{};
-    };
-  }
-  SUBCASE("by time") {
-    world.seconds = [](const plan& p) { return p.count_low() ? 50.0 : 1.0; };
-  }
-  fake::trainer trainer{world};
-  const comp::outcome found = search_with(trainer);
-  CHECK(found.plan.str() == "1111");
-  CHECK(found.speedup == 1);
-  CHECK(found.trained_batches >= 16);
-  CHECK(trainer.weights().steps == found.trained_batches);
-  CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, found.trained_batches)));
-  CHECK(trainer.now().count_low() == 0);
-}
-
-TEST_CASE("FP16 that is 50 times slower costs a few batches, not epochs") {
-  fake::world world = fake::typical();
-  world.batches = 200;
-  world.seconds = [](const plan& p) { return p.count_low() ? 50.0 : 1.0; };
-  fake::trainer trainer{world};
-  const comp::outcome found = search_with(trainer);
-  CHECK(found.plan.count_low() == 0);
-  for (const trial& t : found.trials) {
-    if (t.plan.count_low() > 0) CHECK(t.sample.batches <= 3);
-  }
-}
-
 TEST_CASE("FP32 that does not train is an error that says how it ended") {
-  fake::world world = fake::typical();
-  SUBCASE("not finite from the first batch") {
-    world.loss_offset = fake::nan;
+  fake::world at_once = fake::typical(), later = fake::typical(), throws = fake::typical();
+  at_once.loss_offset = fake::nan;
+  later.swing = [](std::uint64_t batch) { return batch >= 5 ? fake::nan : 0.0; };
+  throws.before_batch = [](auto&&...) { throw std::runtime_error{"data set is empty"}; };
+  const std::string judged = " (plans are judged against FP32, which must train): check the data, the learning rate";
+  for (const auto& [world, ended] : {std::pair{at_once, std::string{"the loss in FP32 is nan, batch after batch ("}},
+                                     {later, "FP32 training ended as not_finite after 9 batches" + judged},
+                                     {throws, "FP32 training ended as failed: data set is empty" + judged}}) {
     fake::trainer trainer{world};
-    CHECK_THROWS_WITH_AS((void)search_with(trainer), doctest::Contains("the loss in FP32 is nan, batch after batch ("),
-                         comp::error);
-  }
-  SUBCASE("not finite later") {
-    world.swing = [](std::uint64_t batch) { return batch >= 5 ? fake::nan : 0.0; };
-    fake::trainer trainer{world};
-    CHECK_THROWS_WITH_AS((void)search_with(trainer),
-                         "FP32 training ended as not_finite after 9 batches (plans are judged against FP32, which must "
-                         "train): check the data, the learning rate and the backend",
-                         comp::error);
-  }
-  SUBCASE("an exception") {
-    world.before_batch = [](auto&&...) { throw std::runtime_error{"data set is empty"}; };
-    fake::trainer trainer{world};
-    CHECK_THROWS_WITH_AS(
-        (void)search_with(trainer),
-        "FP32 training ended as failed: data set is empty (plans are judged against FP32, "
-        "which must train): check the data, the learning rate and the backend",
-        comp::error);
+    CHECK_THROWS_WITH_AS((void)search_with(trainer), doctest::Contains(ended.c_str()), comp::error);
   }
 }
 
@@ -167,19 +90,15 @@ TEST_CASE("when the allow-operators together do not converge they are lowered on
   fake::world world{.graph = fake::sized_chain({"allow.x", "allow.y", "allow.z"})};
   world.seconds = [](const plan& p) { return 4.0 - static_cast<double>(p.count_low()); };
   world.harm = fake::harmed_by({1});
-  SUBCASE("with one low precision") {
-    fake::trainer trainer{world};
-    const comp::outcome found = search_with(trainer);
-    CHECK(found.plan.str() == "b1b");
-    CHECK(found.warnings.size() >= 1);
-  }
-  SUBCASE("with two, of which one must be chosen") {
-    world.precisions = {comp::precision::fp32, comp::precision::bf16, comp::precision::fp16};
-    fake::trainer trainer{world};
-    const comp::outcome found = search_with(trainer);
-    CHECK(found.plan[1] == comp::precision::fp32);
-    CHECK(found.plan.count_low() == 2);
-  }
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "b1b");
+  CHECK(found.warnings.size() >= 1);
+  world.precisions.push_back(comp::precision::fp16);  // two low ones, of which one must be chosen
+  fake::trainer of_two{world};
+  const plan chosen = search_with(of_two).plan;
+  CHECK(chosen[1] == comp::precision::fp32);
+  CHECK(chosen.count_low() == 2);
 }
 
 TEST_CASE("the rule-based plan is the outcome when the search's own is fastest but does not converge") {
@@ -200,28 +119,20 @@ TEST_CASE("the rule-based plan is the outcome when the search's own is fastest b
 
 TEST_CASE("the ablations run one stage alone") {
   fake::world world = fake::typical();
-  SUBCASE("epochs only: what no list names stays in FP32") {
-    fake::trainer trainer{world};
-    const comp::outcome found = search_with(trainer, settings_with(stages::epochs_only));
-    CHECK(found.plan.str() == "11bb");
-    CHECK(found.cost(stage::batches).runs == 0);
-  }
-  SUBCASE("batches only: fast, without a look at the loss, and may not converge; nothing is trained") {
-    fake::trainer trainer{world};
-    const comp::outcome found = search_with(trainer, settings_with(stages::batches_only));
-    CHECK(found.plan.str() == "bbbb");
-    CHECK(found.cost(stage::epochs).runs == 0);
-    CHECK(found.trained_batches == 0);
-    CHECK(trainer.weights() == fake::state{});
-  }
-  SUBCASE("batches only, not finite: the trainer is at its start") {
-    world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
-    fake::trainer trainer{world};
-    const comp::outcome found = search_with(trainer, settings_with(stages::batches_only));
-    CHECK(found.plan.str() == "1bbb");  // a race drops what spoils the weights
-    CHECK(found.trained_batches == 0);
-    CHECK(trainer.weights() == fake::state{});
-  }
+  fake::trainer trainer{world}, untrained{world};
+  const comp::outcome epochs = search_with(trainer, settings_with(stages::epochs_only));
+  CHECK(epochs.plan.str() == "11bb");  // what no list names stays in FP32
+  CHECK(epochs.cost(stage::batches).runs == 0);
+  // Batches only: fast, without a look at the loss, and may not converge; nothing is trained.
+  const comp::outcome batches = search_with(untrained, settings_with(stages::batches_only));
+  CHECK(batches.plan.str() == "bbbb");
+  CHECK(batches.cost(stage::epochs).runs == 0);
+  world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
+  fake::trainer spoilt{world};
+  const comp::outcome raced = search_with(spoilt, settings_with(stages::batches_only));
+  CHECK(raced.plan.str() == "1bbb");  // a race drops what spoils the weights
+  CHECK((batches.trained_batches == 0 && raced.trained_batches == 0));
+  CHECK((untrained.weights() == fake::state{} && spoilt.weights() == fake::state{}));
 }
 
 TEST_CASE("a backend that supports FP32 alone is searched through in FP32's batches, which are kept") {
@@ -293,51 +204,26 @@ TEST_CASE("losses that are maximised are judged the other way round") {
 }
 
 TEST_CASE("settings that cannot be used are refused before anything is run") {
-  comp::search_settings settings;
-  std::string problem;
-  SUBCASE("tolerance") {
-    settings.tolerance = -1;
-    problem = "tolerance is -1";
+  using settings = comp::search_settings;
+  const std::pair<void (*)(settings&), const char*> refused[] = {
+      {[](settings& s) { s.tolerance = -1; }, "tolerance is -1"},
+      {[](settings& s) { s.race.min_rounds = 5; }, "race has 5 to 10 rounds and 40 in the contest"},
+      {[](settings& s) { s.race.hopeless = 1; }, "race lets plans out that are 1 times slower"},
+      {[](settings& s) { s.cut.slower_than_best = 0.9; }, "early cut at 1.5 times FP32 and 0.9 times the best"},
+      {[](settings& s) { s.cut.diverged = 0; }, "early cut calls a loss diverged at 0 times"},
+      {[](settings& s) { s.level = 0.5; }, "level is 0.5 (the chance of a wrong answer about a loss)"},
+      {[](settings& s) { s.budget = -0.1; }, "budget is -0.1 of a training of 100 epochs"},
+      {[](settings& s) { s.planned_epochs = 0; }, "of a training of 0 epochs"},
+      {[](settings& s) { s.memory_limit = -1; }, "memory limit of -1 bytes"},
+      {[](settings& s) { s.precisions = {comp::precision::fp16}; },
+       "precision fp16 was asked for (the backend supports fp32, bf16): leave it out"}};
+  for (const auto& [change, problem] : refused) {
+    settings changed;
+    change(changed);
+    fake::trainer trainer{fake::typical()};
+    CHECK_THROWS_WITH_AS((void)search_with(trainer, changed), doctest::Contains(problem), comp::settings_error);
+    CHECK(trainer.count().batches == 0);
   }
-  SUBCASE("rounds") {
-    settings.race.min_rounds = 5;
-    problem = "race has 5 to 10 rounds and 40 in the contest";
-  }
-  SUBCASE("hopeless") {
-    settings.race.hopeless = 1;
-    problem = "race lets plans out that are 1 times slower";
-  }
-  SUBCASE("cut by time") {
-    settings.cut.slower_than_best = 0.9;
-    problem = "early cut at 1.5 times FP32 and 0.9 times the best";
-  }
-  SUBCASE("cut by loss") {
-    settings.cut.diverged = 0;
-    problem = "early cut calls a loss diverged at 0 times";
-  }
-  SUBCASE("level") {
-    settings.level = 0.5;
-    problem = "level is 0.5 (the chance of a wrong answer about a loss)";
-  }
-  SUBCASE("budget") {
-    settings.budget = -0.1;
-    problem = "budget is -0.1 of a training of 100 epochs";
-  }
-  SUBCASE("planned epochs") {
-    settings.planned_epochs = 0;
-    problem = "of a training of 0 epochs";
-  }
-  SUBCASE("memory limit") {
-    settings.memory_limit = -1;
-    problem = "memory limit of -1 bytes";
-  }
-  SUBCASE("precision") {
-    settings.precisions = {comp::precision::fp16};
-    problem = "precision fp16 was asked for (the backend supports fp32, bf16): leave it out";
-  }
-  fake::trainer trainer{fake::typical()};
-  CHECK_THROWS_WITH_AS((void)search_with(trainer, settings), doctest::Contains(problem.c_str()), comp::settings_error);
-  CHECK(trainer.count().batches == 0);
 }
 
 TEST_CASE("a policy that fixes an operator at what the backend lacks is refused before anything is run") {

@@ -9,7 +9,6 @@
 #include <comp/core/trial.hpp>
 #include <cstddef>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>

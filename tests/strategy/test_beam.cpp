@@ -30,26 +30,6 @@ TEST_CASE("beam finds a pair that only pays together, where greedy stops") {
   CHECK(worlds::search(beam{.width = 4}, space, pairs).best.plan.str() == "11tt1111");
 }
 
-TEST_CASE("beam finds the best plan where groups do not interact, at any width") {
-  const bool holds = rc::check([] {
-    const auto levels = *rc::gen::container<std::vector<std::size_t>>(5, rc::gen::inRange<std::size_t>(1, 5));
-    const auto seconds = *rc::gen::container<std::vector<int>>(5 * 6, rc::gen::inRange(1, 1000));
-    double least = 0;
-    for (std::size_t i = 0; i < 5; ++i) {
-      const auto row = seconds.begin() + static_cast<std::ptrdiff_t>(i * 6);
-      least += *std::min_element(row, row + static_cast<std::ptrdiff_t>(levels[i]));
-    }
-    const beam strategy{.width = *rc::gen::inRange<std::size_t>(0, 6)};
-    const auto got = worlds::search(strategy, spaces::of(levels), [&](const plan& p) {
-      double all = 0;
-      for (std::size_t i = 0; i < p.size(); ++i) all += seconds[i * 6 + static_cast<std::size_t>(p[i])];
-      return spaces::accepted_in(p, all);
-    });
-    RC_ASSERT(got.best.seconds == least);
-  });
-  CHECK(holds);
-}
-
 TEST_CASE("beam makes a second pass only where the first found something better") {
   const auto space = spaces::of(std::vector<std::size_t>(6, 2));
   const auto flat = [](const plan& p) { return spaces::accepted_in(p, 1); };

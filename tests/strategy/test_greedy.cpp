@@ -6,7 +6,6 @@
 #include "spaces.hpp"
 
 using comp::plan;
-using comp::precision;
 using comp::trial;
 using comp::strategy::greedy;
 
@@ -39,26 +38,6 @@ double chain_seconds(const plan& p, double low, double cast) {
 }
 
 }  // namespace
-
-TEST_CASE("greedy finds the best plan where operators do not interact") {
-  const bool holds = rc::check([] {
-    const auto levels = *rc::gen::container<std::vector<std::size_t>>(5, rc::gen::inRange<std::size_t>(1, 5));
-    const auto seconds = *rc::gen::container<std::vector<int>>(5 * 6, rc::gen::inRange(1, 1000));
-    const auto time = [&](const plan& p) {
-      double all = 0;
-      for (std::size_t i = 0; i < p.size(); ++i) all += seconds[i * 6 + static_cast<std::size_t>(p[i])];
-      return spaces::accepted_in(p, all);
-    };
-    double least = 0;
-    for (std::size_t i = 0; i < 5; ++i) {
-      least += *std::min_element(seconds.begin() + static_cast<std::ptrdiff_t>(i * 6),
-                                 seconds.begin() + static_cast<std::ptrdiff_t>(i * 6 + levels[i]));
-    }
-    RC_ASSERT(search(greedy{}, spaces::of(levels), time).best.seconds == least);
-    RC_ASSERT(search(greedy{.both_ends = false}, spaces::of(levels), time).best.seconds == least);
-  });
-  CHECK(holds);
-}
 
 TEST_CASE("greedy starts from both ends, so that casts between neighbours do not hide the far one") {
   const auto space = spaces::of(std::vector<std::size_t>(6, 2));
@@ -124,22 +103,4 @@ TEST_CASE("a second pass finds what pays only after a later change, and ends ear
   CHECK(search(greedy{.passes = 2}, space, time).best.plan.str() == "t1t");
   CHECK(search(greedy{.passes = 50}, space, time).plans.size() ==
         search(greedy{.passes = 3}, space, time).plans.size());
-}
-
-TEST_CASE("greedy asks nothing of a space without plans and one plan of an empty space") {
-  CHECK(search(greedy{}, spaces::of({2, 2}, [](const plan&) { return false; }), spaces::hashed).plans.empty());
-  CHECK(search(greedy{}, comp::search_space{plan{3}, {}}, spaces::hashed).plans.size() == 1);
-}
-
-TEST_CASE("greedy asks for valid plans of the space, none twice, and no more than it says") {
-  const bool holds = rc::check([] {
-    const auto space = *spaces::arbitrary();
-    const greedy strategy{.both_ends = *rc::gen::arbitrary<bool>(), .passes = *rc::gen::inRange<std::size_t>(1, 4)};
-    const auto plans = spaces::asked(strategy, space, *rc::gen::inRange<std::size_t>(1, 5), spaces::hashed);
-    RC_ASSERT(spaces::no_repeats(plans));
-    RC_ASSERT(std::ranges::all_of(plans, [&](const plan& p) { return spaces::contains(space, p); }));
-    RC_ASSERT(plans.size() <= strategy.start(space).at_most());
-    RC_ASSERT(plans.front() == space.conservative());
-  });
-  CHECK(holds);
 }

@@ -11,7 +11,7 @@
 #include <comp/strategy/pareto.hpp>
 #include <comp/strategy/successive_halving.hpp>
 
-#include "fake_trainer.hpp"
+#include "fake_search.hpp"
 
 namespace strategy = comp::strategy;
 
@@ -32,21 +32,6 @@ fake::world small_world() {
   world.batches = 64;
   return world;
 }
-
-// Greedy, and what it was told.
-struct listening {
-  std::vector<comp::trial>* told;
-  struct run {
-    strategy::greedy::run greedy;
-    std::vector<comp::trial>* told;
-    std::vector<comp::plan> ask(std::size_t at_most) { return greedy.ask(at_most); }
-    void tell(const comp::trial& t) {
-      told->push_back(t);
-      greedy.tell(t);
-    }
-  };
-  run start(comp::search_space over) const { return {strategy::greedy{}.start(std::move(over)), told}; }
-};
 
 }  // namespace
 
@@ -73,7 +58,7 @@ TEST_CASE("a strategy is told losses of which lower is better, whatever is asked
     settings.direction = comp::loss_direction::higher_is_better;
   }
   fake::trainer trainer{world};
-  const auto found = comp::two_stage{fake::lists{}, listening{&told}, strategy::greedy{}, settings}.run(trainer);
+  const auto found = comp::two_stage{fake::lists{}, fake::listening{&told}, strategy::greedy{}, settings}.run(trainer);
   REQUIRE(told.size() > 2);
   for (const comp::trial& t : told) {
     CHECK(t.sample.loss > 0);

@@ -3,7 +3,6 @@
 
 #include <comp/strategy/moves.hpp>
 #include <limits>
-#include <set>
 
 #include "spaces.hpp"
 

@@ -5,7 +5,6 @@
 #include <comp/systems/all_rules.hpp>
 #include <map>
 #include <set>
-#include <string>
 
 #include "autocast/model_graphs.hpp"
 

@@ -5,8 +5,8 @@
 #include <comp/systems/amp_configs.hpp>
 #include <comp/systems/paddle.hpp>
 #include <map>
-#include <set>
 #include <string>
+#include <tuple>
 
 namespace {
 using comp::category;
@@ -72,30 +72,27 @@ TEST_CASE("what a level makes of white, black and the rest") {
   }
 }
 
-TEST_CASE("O2 without promotion, and O2 of the guide's time, runs the rest low whatever it reads") {
-  CHECK(at({.level = paddle_level::o2, .use_promote = false}, "relu") == category::allow);
-  CHECK(at({.level = paddle_level::o2, .version = paddle_version::guide}, "softmax") == category::allow);
-}
-
-TEST_CASE("an operator without a kernel in the low precision stays in FP32, even a white one") {
-  CHECK(at({.level = paddle_level::o2, .unsupported = {"argsort"}}, "argsort") == category::deny);
-  CHECK(at({.unsupported = {"conv2d"}}, "conv2d") == category::deny);
-}
-
-TEST_CASE("custom lists take operators off the built-in ones, in Paddle's names or ATen's") {
-  const paddle amp{.custom_white_list = {"softmax", "elementwise_add"}, .custom_black_list = {"conv2d"}};
-  CHECK(at(amp, "aten::softmax.int") == category::allow);
-  CHECK(at(amp, "add.Tensor") == category::allow);
-  CHECK(at(amp, "conv2d") == category::deny);
-}
-
-TEST_CASE("mul is Paddle's product of matrices; ATen's is spelled as ATen's") {
-  CHECK(at({}, "mul") == category::allow);
-  CHECK(at({}, "aten::mul") == category::follow);
-  CHECK(at({}, "mul.Tensor") == category::follow);
-  CHECK(at({.custom_black_list = {"mul"}}, "mul") == category::deny);
-  CHECK(at({.custom_black_list = {"mul"}}, "aten::mul.Tensor") == category::follow);
-  CHECK(at({.custom_black_list = {"elementwise_mul"}}, "aten::mul.Tensor") == category::deny);
+TEST_CASE("versions, options and custom lists, in Paddle's names or ATen's, decide over the built-in lists") {
+  const paddle lists{.custom_white_list = {"softmax", "elementwise_add"}, .custom_black_list = {"conv2d"}};
+  constexpr auto o2 = paddle_level::o2;
+  const std::tuple<paddle, const char*, category> expected[] = {
+      {{.level = o2, .use_promote = false}, "relu", category::allow},  // the rest runs low whatever it reads
+      {{.level = o2, .version = paddle_version::guide}, "softmax", category::allow},
+      {{.level = o2, .unsupported = {"argsort"}}, "argsort", category::deny},  // no kernel in the low precision
+      {{.unsupported = {"conv2d"}}, "conv2d", category::deny},
+      {lists, "aten::softmax.int", category::allow},
+      {lists, "add.Tensor", category::allow},
+      {lists, "conv2d", category::deny},
+      {{}, "mul", category::allow},  // Paddle's product of matrices; ATen's is spelled as ATen's
+      {{}, "aten::mul", category::follow},
+      {{}, "mul.Tensor", category::follow},
+      {{.custom_black_list = {"mul"}}, "mul", category::deny},
+      {{.custom_black_list = {"mul"}}, "aten::mul.Tensor", category::follow},
+      {{.custom_black_list = {"elementwise_mul"}}, "aten::mul.Tensor", category::deny}};
+  for (const auto& [amp, kind, wanted] : expected) {
+    CAPTURE(kind);
+    CHECK(at(amp, kind) == wanted);
+  }
 }
 
 TEST_CASE("an operator on both custom lists is an error, also under two names") {

@@ -7,9 +7,6 @@
 #include <comp/autocast/casts.hpp>
 #include <comp/systems/paddle_pass.hpp>
 #include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "autocast/model_graphs.hpp"
 

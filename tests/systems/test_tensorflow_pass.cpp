@@ -3,13 +3,9 @@
 // are TensorFlow's own (tensorflow_painted.py).
 #include <doctest/doctest.h>
 
-#include <array>
 #include <comp/autocast/casts.hpp>
 #include <comp/systems/tensorflow_pass.hpp>
 #include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "autocast/model_graphs.hpp"
 
@@ -129,7 +125,6 @@ TEST_CASE("TENSOR_CORES_ONLY leaves the allow list alone, TREAT_INFER_AS_DENY ke
   CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::unsafe_force_all}}) == "0000");
 }
 
-using comp::policy::tensorflow_edits;
 using comp::policy::tensorflow_level;
 
 /// The settings of tensorflow_painted.py, in its order.

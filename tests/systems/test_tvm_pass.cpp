@@ -4,8 +4,6 @@
 
 #include <comp/autocast/casts.hpp>
 #include <comp/systems/tvm_pass.hpp>
-#include <string>
-#include <vector>
 
 #include "autocast/model_graphs.hpp"
 

@@ -11,7 +11,6 @@
 #include <comp/observe/html_template.hpp>
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace comp {

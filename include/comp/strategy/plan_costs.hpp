@@ -12,7 +12,6 @@
 #include <comp/core/plan.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace comp {

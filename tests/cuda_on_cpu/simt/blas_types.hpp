@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <set>
-#include <vector>
 
 #include "library_memory.hpp"
 #include "library_types.h"

@@ -6,7 +6,6 @@
 #include <array>
 #include <comp_native/math/formats.hpp>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <unordered_map>

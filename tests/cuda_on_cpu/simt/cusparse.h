@@ -5,8 +5,6 @@
 // Source: the documentation of cuSPARSE 12.6; numbers are those of its header.
 #pragma once
 
-#include <set>
-
 #include "library_memory.hpp"
 #include "library_types.h"
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 enum cudaDataType_t {
   CUDA_R_32F = 0,

@@ -2,8 +2,6 @@
 // The calls of the CUDA runtime that the backend uses, with their documented results and strict checks of arguments.
 #pragma once
 
-#include <cstring>
-
 #include "runtime_state.hpp"
 
 using cudaStream_t = simt_stream*;

@@ -8,7 +8,6 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <comp/core/error.hpp>
@@ -17,7 +16,6 @@
 #include <comp_native/math/formats.hpp>
 #include <cstdint>
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <comp_native/trainer.hpp>
 #include <cstddef>
 #include <examples/models/native/models.hpp>
-#include <vector>
 
 #include "../support.hpp"
 #include "tested_device.hpp"

@@ -158,6 +158,14 @@ TEST_CASE("a convolution refuses shapes that do not fit, naming both") {
       d.conv2d(tensor_of(d, {1, 4, 2, 2}, 2, precision::fp32), w, nullptr, {}),
       "conv2d of x (1,4,2,2) with weights (5,4,3,3) (the kernel is larger than the padded image): pad more or use a smaller kernel",
       error);
+  const auto x = tensor_of(d, {1, 4, 4, 4}, 2, precision::fp32);
+  auto bias = parameter_of(d, {3}, 3, precision::fp32);
+  CHECK_THROWS_WITH_AS(
+      d.conv2d(x, w, &bias, {}),
+      "conv2d with weights (5,4,3,3) and a bias of (3) (the first sizes must be equal): make the bias (5)", error);
+  CHECK_THROWS_WITH_AS(d.conv2d_backward(tensor_of(d, {1, 5, 3, 3}, 3, precision::fp32), x, w, nullptr, {}, true),
+                       "conv2d_backward of (1,5,3,3) and (1,5,2,2) (the shapes must be equal): reshape one of them",
+                       error);
 }
 
 TEST_CASE("batched products agree with FP64, in every transposition") {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <comp_native/batch_upload.hpp>
-#include <limits>
 
 #include "agree.hpp"
 
@@ -86,6 +85,7 @@ TEST_CASE("sums and products of tensors agree with FP64") {
         const std::vector two{a, b}, four{a, b, c, a};
         r.keep(d, "sum of two", d.sum(two));
         r.keep(d, "sum of four", d.sum(four), 4);
+        r.keep(d, "sum of twenty", d.sum(std::vector(20, a)), 20);
       });
     }
   }

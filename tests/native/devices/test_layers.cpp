@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <limits>
-
 #include "agree.hpp"
 
 namespace comp::native::contract {
@@ -192,6 +190,8 @@ TEST_CASE("a norm refuses parameters of another size") {
   CHECK_THROWS_WITH_AS(d.batch_norm(tensor_of(d, {2, 4}, 2, precision::fp32), four, four, four, three, {}),
                        "batch_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)",
                        error);
+  CHECK_THROWS_WITH_AS(d.batch_norm(tensor_of(d, {2, 4, 3}, 2, precision::fp32), four, four, four, four, {}),
+                       "batch_norm of x (2,4,3) (it takes (B,C,H,W) or (B,C)): reshape it", error);
 }
 
 struct window {
@@ -260,9 +260,17 @@ TEST_CASE("pooling refuses windows that do not fit") {
   CHECK_THROWS_WITH_AS(
       d.max_pool2d(x, {.kernel = {3, 3}}),
       "max_pool2d of x (1,1,2,2) with a kernel of 3 (it is larger than the padded image): use a smaller kernel", error);
-  CHECK_THROWS_AS(d.avg_pool2d(x, {.padding = {2, 2}}), error);
-  CHECK_THROWS_AS(d.adaptive_avg_pool2d(x, {0, 1}), error);
-  CHECK_THROWS_AS(d.max_pool2d(tensor_of(d, {2, 2}, 1, precision::fp32), {}), error);
+  CHECK_THROWS_WITH_AS(d.avg_pool2d(x, {.padding = {2, 2}}),
+                       "avg_pool2d with kernel 2, stride 2 and padding 2 (a window may not lie in the padding alone): "
+                       "pad by at most half the kernel",
+                       error);
+  CHECK_THROWS_WITH_AS(d.adaptive_avg_pool2d(x, {0, 1}),
+                       "adaptive_avg_pool2d of x (1,1,2,2) to 0x1 (it takes (B,C,H,W) and a positive size): fix the "
+                       "sizes",
+                       error);
+  CHECK_THROWS_AS(d.adaptive_avg_pool2d_backward(tensor_of(d, {1, 2, 2, 2}, 1, precision::fp32), {1, 1, 4, 4}), error);
+  CHECK_THROWS_WITH_AS(d.max_pool2d(tensor_of(d, {2, 2}, 1, precision::fp32), {}),
+                       "max_pool2d of x (2,2) (it takes (B,C,H,W)): reshape it", error);
 }
 
 TEST_CASE("the losses and their gradients agree with FP64") {

@@ -2,16 +2,11 @@
 // Networks and their training on the device that tested_device.hpp names.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
-#include <functional>
-#include <string>
 
-#include "../graphs.hpp"
+#include "../each_operator.hpp"
 #include "../reference_device.hpp"
-#include "../support.hpp"
 #include "tested_device.hpp"
 
 using namespace comp::native;
@@ -67,130 +62,6 @@ plan everywhere(const model& m, precision p, bool only_it = false) {
     if (graph[i].choosable && (!only_it || graph[i].name == "it")) all[i] = p;
   }
   return all;
-}
-
-model of_images(const std::function<value(value)>& build) {
-  model_builder net{"images", input_kind::values, {4, 3, 9, 9}};
-  build(net.input().conv2d("before", 8, {.padding = 1})).conv2d("after", 3, {.kernel = 1}).mse_loss("loss");
-  return net.finish();
-}
-model of_rows(const std::function<void(value)>& build) {
-  model_builder net{"rows", input_kind::values, {6, 10}};
-  build(net.input().linear("before", 12));
-  return net.finish();
-}
-model of_heads(const std::function<value(value, value)>& build) {
-  model_builder net{"heads", input_kind::tokens, {3, 7}};
-  const value x = net.input().embedding("tokens", 9, 12);
-  build(x.linear("a", 12), x.linear("b", 12)).linear("after", 5).cross_entropy_loss("loss");
-  return net.finish();
-}
-
-/// `build` reads rows of the nodes of a small graph, and the graph.
-model of_nodes(const std::function<value(value, sparse)>& build) {
-  const auto set = community_set();
-  model_builder net{"nodes", input_kind::values, {1, std::ssize(set.features->column)}};
-  const value x =
-      net.input().linear("values", std::ssize(set.features->column)).sparse_linear("before", set.features, 6);
-  build(x, set.adjacency).linear("after", 4).cross_entropy_loss("loss");
-  return net.finish();
-}
-
-/// Of tokens with segments and padding, judged by spans.
-model of_segments(const std::function<value(value)>& build) {
-  model_builder net{"segments", input_kind::tokens, {3, 2, 7}};
-  const value token = net.input().embedding("tokens", 9, 12);
-  build(token.add("sum", net.input().embedding("segment", 2, 12, op::looked_up::segments))).cross_entropy_loss("loss");
-  return net.finish();
-}
-
-/// Each operator of the trainer once, called "it", between operators that differentiate it.
-std::vector<std::pair<std::string, model>> each_operator() {
-  return {
-      {"linear", of_rows([](value x) { x.linear("it", 7).mse_loss("loss"); })},
-      {"conv2d", of_images([](value x) { return x.conv2d("it", 5, {.padding = 1}); })},
-      {"conv2d strided", of_images([](value x) { return x.conv2d("it", 5, {.stride = 2, .bias = false}); })},
-      {"conv2d in groups",
-       of_images([](value x) { return x.conv2d("it", 4, {.padding = 2, .dilation = 2, .groups = 4}); })},
-      {"batch_norm", of_images([](value x) { return x.batch_norm("it"); })},
-      {"batch_norm of rows", of_rows([](value x) { x.batch_norm("it").tanh("tanh").mse_loss("loss"); })},
-      {"layer_norm", of_heads([](value x, value) { return x.layer_norm("it"); })},
-      {"relu", of_images([](value x) { return x.relu("it"); })},
-      {"gelu", of_images([](value x) { return x.gelu("it"); })},
-      {"gelu_tanh", of_images([](value x) { return x.gelu_tanh("it"); })},
-      {"tanh", of_images([](value x) { return x.tanh("it"); })},
-      {"sigmoid", of_images([](value x) { return x.sigmoid("it"); })},
-      {"elu", of_images([](value x) { return x.elu("it"); })},
-      {"leaky_relu", of_images([](value x) { return x.leaky_relu("it"); })},
-      {"dropout", of_images([](value x) { return x.dropout("it", 0.3); })},
-      {"max_pool2d", of_images([](value x) {
-         return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
-       })},
-      {"avg_pool2d", of_images([](value x) {
-         return x.avg_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
-       })},
-      {"adaptive_avg_pool2d", of_images([](value x) {
-         return x.adaptive_avg_pool2d("it", {4, 2});
-       })},
-      {"flatten", of_rows([](value x) { x.flatten("it").mse_loss("loss"); })},
-      {"add", of_images([](value x) { return x.add("it", x.tanh("other")); })},
-      {"mul", of_images([](value x) { return x.mul("it", x.tanh("other")); })},
-      {"embedding",
-       [] {
-         model_builder net{"embedding", input_kind::tokens, {3, 7}};
-         net.input().embedding("it", 9, 12).linear("after", 5).cross_entropy_loss("loss");
-         return net.finish();
-       }()},
-      {"bmm scores",
-       of_heads([](value a, value b) { return a.attention_scores("it", b, 3).attention_context("c", b, 3); })},
-      {"bmm context", of_heads([](value a, value b) {
-         return a.attention_scores("s", b, 3).softmax("soft", op::softmax_mask::causal).attention_context("it", b, 3);
-       })},
-      {"causal softmax", of_heads([](value a, value b) {
-         return a.attention_scores("s", b, 3).softmax("it", op::softmax_mask::causal).attention_context("c", b, 3);
-       })},
-      {"padded softmax", of_segments([](value x) {
-         return x.attention_scores("s", x.linear("b", 12), 3)
-             .softmax("it", op::softmax_mask::padding)
-             .attention_context("c", x, 3)
-             .linear("after", 2)
-             .masked_columns("spans");
-       })},
-      {"padded attention", of_segments([](value x) {
-         const attention_options o{.heads = 3, .mask = op::softmax_mask::padding};
-         return x.attention("it", x.linear("b", 12), x, o).linear("after", 2).masked_columns("spans");
-       })},
-      {"causal attention", of_heads([](value a, value b) {
-         return a.attention("it", b, a, {.heads = 3, .mask = op::softmax_mask::causal});
-       })},
-      {"masked_columns", of_segments([](value x) { return x.linear("after", 2).masked_columns("it"); })},
-      {"binary_cross_entropy_loss", of_rows([](value x) { x.binary_cross_entropy_loss("it", 1); })},
-      {"softmax", of_rows([](value x) { x.softmax("it").mse_loss("loss"); })},
-      {"log_softmax", of_rows([](value x) { x.log_softmax("it").nll_loss("loss"); })},
-      {"cross_entropy_loss", of_rows([](value x) { x.cross_entropy_loss("it"); })},
-      {"nll_loss", of_rows([](value x) { x.log_softmax("log").nll_loss("it"); })},
-      {"mse_loss", of_rows([](value x) { x.mse_loss("it"); })},
-      {"sparse_linear",
-       [] {
-         const auto set = community_set();
-         model_builder net{"sparse", input_kind::values, {1, std::ssize(set.features->column)}};
-         net.input()
-             .linear("values", std::ssize(set.features->column))
-             .sparse_linear("it", set.features, 7)
-             .cross_entropy_loss("loss");
-         return net.finish();
-       }()},
-      {"spmm", of_nodes([](value x, sparse a) { return x.spmm("it", a); })},
-      {"edge_scores", of_nodes([](value x, sparse a) {
-         return x.edge_scores("it", a, 3).edge_softmax("soft", a).weighted_sum("sum", a, x);
-       })},
-      {"edge_softmax", of_nodes([](value x, sparse a) {
-         return x.edge_scores("scores", a, 3).edge_softmax("it", a).weighted_sum("sum", a, x);
-       })},
-      {"weighted_sum", of_nodes([](value x, sparse a) {
-         return x.edge_scores("scores", a, 2).edge_softmax("soft", a).weighted_sum("it", a, x);
-       })},
-  };
 }
 
 std::vector<std::pair<std::string, model>> whole_models() {
@@ -346,66 +217,50 @@ TEST_CASE("weight decay leaves out the parameters that a model names") {
   CHECK(moved > 1e-3);
 }
 
-TEST_CASE("LeNet-5 learns in every precision") {
-  tested::device on = tested::of_networks();
-  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
-    CAPTURE(comp::name(p));
-    const auto images = bars({1, 28, 28}, 4, 256 / tested::thrift, 1), others = bars({1, 28, 28}, 4, 64, 2);
-    device_trainer t{on,
-                     native_models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
-                     images,
-                     others,
-                     {.optimizer = sgd(0.05, 0.9)}};
-    t.set_precision(everywhere(t.model(), p));
-    CHECK(t.validate() < 0.6);
-    for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().ok());
-    CHECK(t.validate() > 0.9);
+namespace {
+/// A training, how many epochs of it, and the scores that it may begin with at most and has to end above.
+struct lesson {
+  const char* what;
+  model net;
+  data_source train, held_out;
+  training how;
+  int epochs;
+  double before, after;
+};
+model stages() {
+  model_builder net{"stages", input_kind::values, {16, 3, 16, 16}};
+  value x = net.input();
+  for (int i = 0; i < 3; ++i) {
+    const auto name = [i](const char* kind) { return fmt::format("stage{}.{}", i, kind); };
+    x = x.conv2d(name("conv"), 16, {.padding = 1}).batch_norm(name("norm")).relu(name("relu")).max_pool2d(name("pool"));
   }
+  x.flatten("flatten").linear("head", 4).cross_entropy_loss("loss");
+  return net.finish();
 }
+}  // namespace
 
-TEST_CASE("a convolutional net with batch norm learns in every precision") {
+TEST_CASE("LeNet-5, a convolutional net with batch norm and a transformer learn in every precision") {
   tested::device on = tested::of_networks();
-  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
-    CAPTURE(comp::name(p));
-    const auto images = bars({3, 16, 16}, 4, 96, 1);
-    model_builder net{"stages", input_kind::values, {16, 3, 16, 16}};
-    value x = net.input();
-    for (int i = 0; i < 3; ++i) {
-      const auto name = [i](const char* kind) { return fmt::format("stage{}.{}", i, kind); };
-      x = x.conv2d(name("conv"), 16, {.padding = 1})
-              .batch_norm(name("norm"))
-              .relu(name("relu"))
-              .max_pool2d(name("pool"));
+  const std::int64_t few = tested::thrift > 1 ? 4 : 8;
+  const auto images = bars({1, 28, 28}, 4, 256 / tested::thrift, 1), small = bars({3, 16, 16}, 4, 96, 1);
+  const auto tokens = counting_tokens(11, static_cast<std::size_t>(260 * few), 16);
+  for (const lesson& each : std::initializer_list<lesson>{
+           {"LeNet-5", native_models::lenet5({.batch = 32 / tested::thrift, .classes = 4}), images,
+            bars({1, 28, 28}, 4, 64, 2), training{.optimizer = sgd(0.05, 0.9)}, 8, 0.6, 0.9},
+           {"batch norm", stages(), small, small, training{.optimizer = sgd(0.02, 0.9)}, 5, 0.6, 0.9},
+           {"a transformer",
+            native_models::gpt({.batch = few, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
+            tokens, tokens, training{.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}, 6, -1.2,
+            -0.6}}) {
+    for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+      CAPTURE(each.what);
+      CAPTURE(comp::name(p));
+      device_trainer t{on, each.net, each.train, each.held_out, each.how};
+      t.set_precision(everywhere(t.model(), p));
+      CHECK(t.validate() < each.before);
+      for (int i = 0; i < each.epochs; ++i) CHECK(t.run_epoch().ok());
+      CHECK(t.validate() > each.after);
     }
-    x.flatten("flatten").linear("head", 4).cross_entropy_loss("loss");
-    device_trainer t{on, net.finish(), images, images, {.optimizer = sgd(0.02, 0.9)}};
-    t.set_precision(everywhere(t.model(), p));
-    const double first = t.run_batch().loss;
-    sample last;
-    for (int i = 0; i < 4; ++i) last = t.run_epoch();
-    CHECK(first > 1);  // log(4) = 1.39 at the start
-    CHECK(last.loss < 0.3);
-    CHECK(t.validate() > 0.9);
-  }
-}
-
-TEST_CASE("a transformer learns in every precision") {
-  tested::device on = tested::of_networks();
-  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
-    CAPTURE(comp::name(p));
-    const std::int64_t batch = tested::thrift > 1 ? 4 : 8;
-    const auto tokens = counting_tokens(11, static_cast<std::size_t>(260 * batch), 16);
-    device_trainer t{
-        on,
-        native_models::gpt({.batch = batch, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
-        tokens,
-        tokens,
-        {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
-    t.set_precision(everywhere(t.model(), p));
-    const double before = t.run_epoch().loss;
-    for (int i = 0; i < 5; ++i) t.run_epoch();
-    CHECK(before > 1.2);
-    CHECK(t.validate() > -0.6);
   }
 }
 

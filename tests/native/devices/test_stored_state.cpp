@@ -4,8 +4,6 @@
 
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
-#include <string>
-#include <vector>
 
 #include "../support.hpp"
 #include "tested_device.hpp"

@@ -8,7 +8,6 @@
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <optional>
 #include <set>
@@ -44,7 +43,8 @@ inline std::size_t tested_plans(const comp::outcome& out) {
 
 /// Whether the losses of the plan that was found were accepted, or it is what others are judged against.
 inline bool judged(const comp::outcome& out) {
-  return out.plan == out.contest.front().plan || std::any_of(out.trials.begin(), out.trials.end(), [&](const comp::trial& t) {
+  return out.plan == out.contest.front().plan ||
+         std::any_of(out.trials.begin(), out.trials.end(), [&](const comp::trial& t) {
            return t.stage == comp::stage::epochs && t.accepted && t.plan == out.plan;
          });
 }

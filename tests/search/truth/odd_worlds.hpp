@@ -4,7 +4,6 @@
 // Not here: the usual ones (worlds.hpp), and what is counted (bench/search/truth.cpp).
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

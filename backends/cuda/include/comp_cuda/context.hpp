@@ -12,11 +12,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <typeindex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "kernels.hpp"
 #include "prefetch.hpp"

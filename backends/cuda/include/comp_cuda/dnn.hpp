@@ -9,7 +9,6 @@
 
 #include <cudnn.h>
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>

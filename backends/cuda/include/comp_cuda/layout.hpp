@@ -2,8 +2,6 @@
 // Tensors with the same values in another precision, order or shape.
 #pragma once
 
-#include <utility>
-
 #include "context.hpp"
 
 namespace comp::cuda {

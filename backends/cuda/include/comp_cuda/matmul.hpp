@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 

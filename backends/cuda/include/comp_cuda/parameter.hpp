@@ -7,7 +7,6 @@
 #include <array>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "context.hpp"
 #include "layout.hpp"

@@ -8,7 +8,6 @@
 #include <comp_native/device.hpp>
 #include <comp_native/math/formats.hpp>
 #include <comp_native/storage.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>

@@ -7,7 +7,6 @@
 #include <comp_native/op/bmm.hpp>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "context.hpp"
 #include "transfer.hpp"

@@ -5,8 +5,6 @@
 
 #include <comp_native/device.hpp>
 #include <comp_native/op/conv2d.hpp>
-#include <cstdint>
-#include <vector>
 
 #include "context.hpp"
 #include "parameter.hpp"
@@ -94,17 +92,7 @@ inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, co
                          {DNNL_ARG_DST, made.dst_desc()}});
   });
   const tensor in = placed(c, computable(c, x), run.places(DNNL_ARG_SRC));
-  const tensor y = c.make(run.places(DNNL_ARG_DST));
-  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), x.precision());
-  if (b) {
-    c.run(run, {{DNNL_ARG_SRC, in.data()},
-                {DNNL_ARG_WEIGHTS, packed},
-                {DNNL_ARG_BIAS, plain_values(c, *b)},
-                {DNNL_ARG_DST, y.data()}});
-  } else {
-    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y.data()}});
-  }
-  return cast(c, y, x.precision());
+  return cast(c, run_forward(c, run, in, w, b, x.precision()), x.precision());
 }
 
 namespace detail {
@@ -143,10 +131,7 @@ inline tensor conv2d_backward(context& c, const tensor& dy, const tensor& x, par
                          {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
   });
   const tensor there = placed(c, g, run.places(DNNL_ARG_DIFF_DST));
-  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
-  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), dy.precision());
-  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_DST, there.data()}});
-  return cast(c, dx, dy.precision());
+  return cast(c, run_data_gradient(c, run, there, w, dy.precision()), dy.precision());
 }
 
 }  // namespace comp::host

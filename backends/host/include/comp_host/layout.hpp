@@ -14,9 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "onednn.hpp"

@@ -5,7 +5,6 @@
 
 #include <comp_native/op/linear.hpp>
 #include <cstdint>
-#include <vector>
 
 #include "context.hpp"
 #include "parameter.hpp"
@@ -62,17 +61,7 @@ inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
                          {DNNL_ARG_BIAS, plan.b()},
                          {DNNL_ARG_DST, plan.y()}});
   });
-  const tensor in = as_matrix(c, computable(c, x));
-  const tensor y = c.make(run.places(DNNL_ARG_DST));
-  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), x.precision());
-  if (b) {
-    c.run(run, {{DNNL_ARG_SRC, in.data()},
-                {DNNL_ARG_WEIGHTS, packed},
-                {DNNL_ARG_BIAS, plain_values(c, *b)},
-                {DNNL_ARG_DST, y.data()}});
-  } else {
-    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y.data()}});
-  }
+  const tensor y = run_forward(c, run, as_matrix(c, computable(c, x)), w, b, x.precision());
   shape out = x.shape();
   out.back() = plan.outputs;
   return reshape(c, cast(c, y, x.precision()), out);
@@ -110,9 +99,7 @@ inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, par
     return c.made(
         made, {{DNNL_ARG_DIFF_SRC, plan.x()}, {DNNL_ARG_WEIGHTS, made.weights_desc()}, {DNNL_ARG_DIFF_DST, plan.y()}});
   });
-  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
-  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), dy.precision());
-  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_DST, g.data()}});
+  const tensor dx = run_data_gradient(c, run, g, w, dy.precision());
   return reshape(c, cast(c, dx, dy.precision()), x.shape());
 }
 

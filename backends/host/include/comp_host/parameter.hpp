@@ -8,7 +8,6 @@
 #pragma once
 
 #include <comp/core/error.hpp>
-#include <cstdint>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -205,6 +204,27 @@ inline void restore(context& c, parameter& p, const parameter_state& s) {
   p.changed();
 }
 
+/// Runs the primitive of a linear layer or a convolution on `in`, with weights in precision `as`. Returns: its result.
+inline tensor run_forward(context& c, primitive& run, const tensor& in, parameter& w, parameter* b, precision as) {
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), as);
+  if (b) {
+    c.run(run, {{DNNL_ARG_SRC, in.data()},
+                {DNNL_ARG_WEIGHTS, packed},
+                {DNNL_ARG_BIAS, plain_values(c, *b)},
+                {DNNL_ARG_DST, y.data()}});
+  } else {
+    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y.data()}});
+  }
+  return y;
+}
+/// The same of the gradient of what it read. Returns: that gradient.
+inline tensor run_data_gradient(context& c, primitive& run, const tensor& dy, parameter& w, precision as) {
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), as);
+  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_DST, dy.data()}});
+  return dx;
+}
 /// Runs the primitive of a linear layer's or a convolution's weight gradients, and adds the gradients of `w` and of `b`
 /// where there is one.
 inline void run_weight_gradients(context& c, primitive& run, const tensor& x, const tensor& dy, parameter& w,

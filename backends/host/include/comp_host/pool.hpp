@@ -10,7 +10,6 @@
 #include <bit>
 #include <comp/core/error.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <comp/core/precision.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

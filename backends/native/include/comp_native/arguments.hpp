@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp_native/device.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 

@@ -13,7 +13,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace comp::native {
 

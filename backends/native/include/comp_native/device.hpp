@@ -14,10 +14,7 @@
 #include <array>
 #include <comp/core/precision.hpp>
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 

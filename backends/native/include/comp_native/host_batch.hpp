@@ -5,7 +5,6 @@
 #include <comp_native/data_source.hpp>
 #include <cstdint>
 #include <memory_resource>
-#include <vector>
 
 namespace comp::native {
 

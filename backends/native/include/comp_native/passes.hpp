@@ -9,7 +9,6 @@
 // Not here: when to capture (training_step.hpp), the update.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <comp/core/error.hpp>
 #include <comp_native/deferral.hpp>
@@ -21,7 +20,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace comp::native {
 

@@ -15,11 +15,8 @@
 #include <comp_native/network.hpp>
 #include <comp_native/precision_flow.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
-#include <span>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace comp::native {

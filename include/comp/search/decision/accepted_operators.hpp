@@ -13,8 +13,6 @@
 #include <comp/search/decision/question_budget.hpp>
 #include <comp/strategy/mending.hpp>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <comp/search/decision/accepted_operators.hpp>
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/decision/next_question.hpp>

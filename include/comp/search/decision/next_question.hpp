@@ -15,13 +15,11 @@
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <numbers>
 #include <optional>
 #include <random>
 #include <set>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace comp {

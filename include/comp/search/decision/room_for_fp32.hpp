@@ -18,7 +18,6 @@
 #include <comp/strategy/cost_model.hpp>
 #include <cstddef>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -15,7 +15,6 @@
 #include <comp/search/trainer/signature.hpp>
 #include <comp/search/trainer/trainer_faults.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <new>
 #include <string>

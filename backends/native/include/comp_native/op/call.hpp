@@ -19,8 +19,6 @@
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <span>
-#include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 

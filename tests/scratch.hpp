@@ -4,10 +4,12 @@
 
 #include <stdlib.h>
 
+#include <comp/core/error.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 class scratch {
  public:
@@ -15,6 +17,8 @@ class scratch {
     std::string pattern = std::filesystem::temp_directory_path() / "comp-test-XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
   }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
   ~scratch() {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
@@ -33,12 +37,12 @@ inline std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>{file}, {}};
 }
 
-inline void write_text(const std::string& path, const std::string& text) {
+inline void write_text(const std::string& path, std::string_view text) {
   std::ofstream{path, std::ios::binary} << text;
 }
 
 /// What `call` throws as `E`; empty when it throws nothing.
-template <class E, class F>
+template <class E = comp::file_error, class F>
 std::string message_of(F&& call) {
   try {
     call();
