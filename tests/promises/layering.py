@@ -27,6 +27,7 @@ MAY_REACH = {
                             'comp/search/timing',
     'comp/search/training': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence',
     'comp/observe': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
+    'comp/ranks': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
     'comp/doctor': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files comp/observe',
     'comp_native': 'comp/core comp/scaling',
     'comp_host': 'comp/core comp/scaling comp_native',
