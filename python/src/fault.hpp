@@ -7,6 +7,7 @@
 #include <comp/core/error.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <exception>
+#include <string>
 #include <utility>
 
 namespace comp::python {
@@ -19,12 +20,14 @@ class fault {
   /// Runs `work`. An exception that Python raises in it is kept, and the search is asked to end.
   template <class F>
   auto kept(F&& work) {
-    if (raised_) throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
+    if (raised_) throw interrupted{said_};
     try {
       return work();
-    } catch (const py::error_already_set&) {
+    } catch (const py::error_already_set& e) {
       raised_ = std::current_exception();
-      throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
+      said_ =
+          fmt::format("{} (an exception was raised in Python, and comes out of the search): see there", words_of(e));
+      throw interrupted{said_};
     }
   }
   /// Runs `work` to its end. Where Ctrl-C comes in between, that is kept, and `work` begins anew.
@@ -39,7 +42,8 @@ class fault {
       }
     }
   }
-  /// Runs `work`. Throws: the exception that was kept, unchanged, else what `work` throws.
+  /// Runs `work`. Throws: the exception that was kept, unchanged, else what `work` throws. Where another rank is gone,
+  /// a step fails with a RuntimeError of torch's, which says nothing of the rank: the rank_error then has its words.
   template <class F>
   auto out_of(F&& work) {
     raised_ = nullptr;
@@ -47,6 +51,9 @@ class fault {
       auto made = libtorch::translated(work);
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
       return made;
+    } catch (const rank_error& e) {
+      if (raised_) std::rethrow_exception(with_rank(std::exchange(raised_, nullptr), e));
+      throw;
     } catch (...) {
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
       throw;
@@ -54,7 +61,22 @@ class fault {
   }
 
  private:
+  static std::exception_ptr with_rank(std::exception_ptr raised, const rank_error& rank) {
+    try {
+      std::rethrow_exception(raised);
+    } catch (const py::error_already_set& e) {
+      if (!e.matches(PyExc_RuntimeError)) return raised;
+      return std::make_exception_ptr(
+          rank_error{fmt::format("{}; the step here ended with {}", rank.what(), words_of(e))});
+    }
+  }
+  static std::string words_of(const py::error_already_set& e) {
+    return fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))},
+                       libtorch::detail::first_line(std::string{py::str(e.value())}));
+  }
+
   std::exception_ptr raised_;
+  std::string said_;  // of it, for other ranks
 };
 
 }  // namespace comp::python

@@ -41,6 +41,7 @@ MAY_REACH = {
     'comp_libtorch/doctor': 'comp/core comp/scaling comp/files comp/policy comp/doctor '
                             'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
                             'comp_libtorch/train',
+    'comp_libtorch/ranks': 'comp/core comp/ranks comp_libtorch/support',
     'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy '
                      'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
                             'comp_libtorch/train',

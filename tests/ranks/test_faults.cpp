@@ -108,6 +108,20 @@ TEST_CASE("what says that the training cannot run ends the search on all ranks, 
   CHECK(errors == std::vector<std::string>(2));
 }
 
+TEST_CASE("a rank that is interrupted is about to end: the others end with its words") {
+  for (const auto& [which, words] : {std::pair{1U, "rank 1: Ctrl-C"}, std::pair{0U, "rank 0: Ctrl-C"}}) {
+    const ended all = search_in(with_event(3, which, 20, [] { throw comp::interrupted{"Ctrl-C"}; }));
+    CHECK(all.errors == std::vector<std::string>(3, words));
+    CHECK(all.weights == std::vector<fake::state>(3));
+  }
+}
+
+TEST_CASE("ranks that fail alike are all named") {
+  std::vector<fake::world> worlds(3, harmless());
+  worlds[0] = worlds[2] = failing_in_head([] { throw std::runtime_error{"no kernel"}; });
+  CHECK(has_trial(search_in(worlds).found[1], comp::status::failed, "rank 0: no kernel; rank 2: no kernel"));
+}
+
 TEST_CASE("an observer that stops the search on rank 0 stops it on all, back at the start") {
   fake::watcher watching{.stops_after = [](const comp::trial& t) { return t.number == 3; }};
   const ended all = search_in({typical(), typical()}, {}, watching);

@@ -18,6 +18,8 @@ namespace comp::ranks {
 /// for ever: where a rank is gone, or has not answered within the communicator's timeout, both throw `rank_error`, which
 /// names the rank as far as it is known. A broadcast then
 /// still reaches those that are left.
+/// Optional: void hurry(). This rank has failed for good, and the others may be stuck in a step that waits for it: from
+/// now on it waits for some seconds at most, whatever the timeout is.
 template <class C>
 concept Communicator =
     (requires(C& c) { { c.rank() } -> std::convertible_to<int>; }
@@ -40,6 +42,7 @@ class any_communicator {
   virtual std::string broadcast(std::string bytes) = 0;
   /// Returns: on rank 0 what each rank gave, by rank; on others nothing.
   virtual std::vector<std::string> gather(std::string bytes) = 0;
+  virtual void hurry() = 0;
 };
 
 /// Keeps a reference to `communicator`, which has to live longer.
@@ -51,6 +54,9 @@ class communicator_of final : public any_communicator {
   int size() override { return communicator_.size(); }
   std::string broadcast(std::string bytes) override { return communicator_.broadcast(std::move(bytes)); }
   std::vector<std::string> gather(std::string bytes) override { return communicator_.gather(std::move(bytes)); }
+  void hurry() override {
+    if constexpr (requires { communicator_.hurry(); }) communicator_.hurry();
+  }
 
  private:
   C& communicator_;

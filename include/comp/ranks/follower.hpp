@@ -62,7 +62,9 @@ COMP_INLINE std::string follow(any_trainer& trainer, team& ranks) {
       if (now.why != failure::none) throw_as({now.why, now.text});
       return now.text;
     }
-    next = ranks.finish(packed(own.carry_out(now, stop)));
+    const answer got = own.carry_out(now, stop);
+    if (got.why >= failure::interrupted) ranks.hurry();
+    next = ranks.finish(packed(got));
   }
 }
 

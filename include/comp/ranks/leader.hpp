@@ -159,16 +159,24 @@ class leading_trainer final : public any_trainer {
     return unpacked_all<T>(carried_out(std::move(o), stop));
   }
 
-  /// Has all ranks carry out `o`. Returns: what each gives. Throws: the worst failure, with its rank's name.
+  /// Has all ranks carry out `o`. Returns: what each gives. Throws: the worst failure, with the names of its ranks.
   std::vector<std::string> carried_out(order o, const stop_predicate& stop = {}) {
     o.released = std::exchange(*released_, {});
     team_.order(packed(o));
     const auto all = unpacked_all<answer>(team_.meet(packed(own_.carry_out(o, stop))));
-    const auto worst = std::max_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.why < b.why; });
-    const auto rank = static_cast<std::size_t>(worst - all.begin());
-    if (worst->why != failure::none) throw_as({worst->why, said_by(rank, worst->text)});
+    answer worst;
+    bool elsewhere = false;
     std::vector<std::string> results;
-    for (const answer& each : all) results.push_back(each.text);
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const answer& one = all[r];
+      results.push_back(one.text);
+      if (one.why == failure::none || one.why < worst.why) continue;
+      const std::string before = one.why == worst.why ? worst.text + "; " : "";
+      worst = {one.why, before + said_by(r, one.text)};
+      elsewhere = r > 0;
+    }
+    if (worst.why == failure::interrupted && elsewhere) worst.why = failure::lost;  // that rank is about to end
+    if (worst.why != failure::none) throw_as(worst);
     return results;
   }
 

@@ -97,6 +97,8 @@ class team {
       if (next.front() == ordered) return next.substr(1);
     }
   }
+  /// As a Communicator's: this rank has failed for good.
+  void hurry() { speaks_->hurry(); }
   /// Leader: the last order, also where a rank is gone. What then cannot be told is known to the others already.
   void dismiss(const std::string& bytes) {
     try {
