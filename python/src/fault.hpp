@@ -51,25 +51,28 @@ class fault {
       auto made = libtorch::translated(work);
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
       return made;
-    } catch (const rank_error& e) {
-      if (raised_) std::rethrow_exception(with_rank(std::exchange(raised_, nullptr), e));
-      throw;
     } catch (...) {
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
       throw;
     }
   }
 
- private:
-  static std::exception_ptr with_rank(std::exception_ptr raised, const rank_error& rank) {
+  /// Another rank has failed or is gone. A step that waits for it then ends with a RuntimeError of torch's, which says
+  /// nothing of the rank: the rank_error takes its place, and has its words.
+  void explain_by(const rank_error& rank) {
+    if (!raised_) return;
     try {
-      std::rethrow_exception(raised);
+      std::rethrow_exception(raised_);
     } catch (const py::error_already_set& e) {
-      if (!e.matches(PyExc_RuntimeError)) return raised;
-      return std::make_exception_ptr(
-          rank_error{fmt::format("{}; the step here ended with {}", rank.what(), words_of(e))});
+      const bool waited =
+          e.matches(PyExc_RuntimeError) && !e.matches(py::module_::import("comp._comp").attr("RankError"));
+      if (!waited) return;
+      raised_ =
+          std::make_exception_ptr(rank_error{fmt::format("{}; the step here ended with {}", rank.what(), words_of(e))});
     }
   }
+
+ private:
   static std::string words_of(const py::error_already_set& e) {
     return fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))},
                        libtorch::detail::first_line(std::string{py::str(e.value())}));

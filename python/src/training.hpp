@@ -110,7 +110,9 @@ class training_of final : public training {
           auto& program = trainer_->executor();
           return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
                                                              : new libtorch::region{program.enter(segment)}};
-        }} {}
+        }} {
+    if (given_.ranks != nullptr) regions_.at_end([this] { meet(); });
+  }
 
   outcome search(const recipe& how, observers& told) override {
     outcome found = on_all<outcome>([&](any_trainer& all) {
@@ -151,8 +153,25 @@ class training_of final : public training {
     return fault_.out_of([&]() -> Result {
       trainer_of<trainer_type> own{*trainer_};
       if (given_.ranks == nullptr) return work(own);
-      return ranks::detail::together<Result>(own, given_.ranks->team(), work);
+      ranks::team& team = given_.ranks->team();
+      try {
+        return ranks::detail::together<Result>(own, team, work);
+      } catch (const rank_error& e) {
+        if (team.leads() || team.broken()) fault_.explain_by(e);  // else it may be about this rank's own exception
+        throw;
+      }
     });
+  }
+  /// Ends the first forward of a step on all ranks: in the backward they wait for each other. A rank that fails before
+  /// does not get here, and the others leave the step, too.
+  void meet() {
+    if (!std::exchange(to_meet_, false)) return;
+    try {
+      (void)given_.ranks->team().maximum({});
+    } catch (const ranks::detail::abandoned&) {
+      abandoned_ = true;
+      throw;
+    }
   }
   template <class Train>
   training_result trained(observers& told, const watched_training& watched, Train train) {
@@ -223,6 +242,8 @@ class training_of final : public training {
   void train(libtorch::step& s, const batch& b) {
     const std::size_t entered = regions_.entered();
     regions_.forget_failure();
+    to_meet_ = true;
+    abandoned_ = false;
     const auto rates = [&] { return given_.call.rates().template cast<std::vector<double>>(); };
     const bool watches = !given_.call.rates.is_none();
     fault_.kept([&] {
@@ -234,9 +255,12 @@ class training_of final : public training {
         if (watches) rates_.end(rates(), s.number());
       } catch (const py::error_already_set& e) {
         regions_.abandon_all();
+        to_meet_ = false;
+        if (abandoned_) throw ranks::detail::abandoned{};
         throw_if_the_plan_failed(e, regions_.failed());
         throw;
       }
+      to_meet_ = false;
       return true;
     });
     const bool left = !regions_.open();
@@ -276,6 +300,7 @@ class training_of final : public training {
   std::vector<std::shared_ptr<parameter_tree>> trees_;
   std::unique_ptr<trainer_type> trainer_;
   regions regions_;
+  bool to_meet_ = false, abandoned_ = false;  // in this step
 };
 
 inline std::unique_ptr<training> make_training(job given) {

@@ -15,11 +15,18 @@ struct on_a_rank {
   classification user;
   std::function<double(const lt::program_settings&)> slowest = {};  // seconds of a batch on the slowest rank
   std::vector<std::vector<double>> given = {};
+  std::size_t met = 0;    // before a backward
+  bool gives_up = false;  // another rank, in its forward
   std::unique_ptr<classification_trainer> trainer;
 
   explicit on_a_rank(double other_machine = 0) {
     user.setup.choices = lt::executor_choices::measured;
     user.setup.agree = [this, other_machine](std::vector<double> own) {
+      if (own.empty()) {
+        ++met;
+        if (gives_up) throw comp::error{"another rank failed"};
+        return own;
+      }
       given.push_back(own);
       if (trainer == nullptr) own[0] += other_machine;
       if (slowest && own.size() == 1 + 2 * operators()) {
@@ -83,4 +90,16 @@ TEST_CASE("whether a plan is too slow to be measured is the slowest rank's to sa
     });
     CHECK((trained == 2) == (low > 1.5));  // two batches tell; measuring takes more
   }
+}
+
+TEST_CASE("a step's first backward begins on all ranks or on none") {
+  on_a_rank rank;
+  (void)rank.trainer->graph();
+  const std::size_t before = rank.met;
+  (void)rank.trainer->run_batch();
+  CHECK(rank.met == before + 1);
+  rank.gives_up = true;
+  for (const at::Tensor& p : rank.user.net->parameters()) p.mutable_grad() = at::Tensor{};
+  CHECK_THROWS_WITH_AS((void)rank.trainer->run_batch(), "another rank failed", comp::error);
+  CHECK_FALSE(rank.user.net->parameters().front().grad().defined());
 }

@@ -139,16 +139,19 @@ TEST_CASE("states live on their ranks only as long as the search needs them") {
                    delete s;
                  }};
       most = std::max(most, ++alive);
+      ++saved;
       return made;
     }
     void restore(const state& from) { fake::full_trainer::restore(*from); }
-    int alive = 0, most = 0;
+    int alive = 0, most = 0, saved = 0;
   };
   int most[3] = {};
   const auto searched = [&](comp::ranks::team& team, int& to) {
     counted trainer{typical()};
-    (void)comp::ranks::search(team, comp::two_stage{fake::lists{}}, trainer);
+    const auto found = comp::ranks::search(team, comp::two_stage{fake::lists{}}, trainer);
+    (void)comp::ranks::train(team, comp::post_training{.epochs = 12}, trainer, found);
     to = trainer.most;
+    CHECK(trainer.saved > 2 * trainer.most);
   };
   wires single{1}, two{2};
   CHECK(run_ranks(single, [&](int, auto& team) { searched(team, most[2]); }) == std::vector<std::string>(1));

@@ -244,7 +244,8 @@ class trainer
     scaler_.give_up();
     const bool scaled = scales(setup_, program_.current_plan());
     rescale_pending(scaled ? scaler_.state().scale : 1);
-    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, used_gradients_, steps_, setup_.update};
+    detail::trained_step s{program_,      scaled ? &scaler_ : nullptr,           used_gradients_, steps_,
+                           setup_.update, setup_.agree ? &setup_.agree : nullptr};
     if (!setup_.extra.save) rate_watch_.begin(rates_(setup_.optimizers));
     step_(s, batch);
     s.finish();
