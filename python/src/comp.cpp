@@ -146,7 +146,7 @@ void add_training(py::module_& m) {
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "rates"_a,
            "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a, "states_on"_a,
-           "about"_a, "ranks"_a)
+           "about"_a, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {

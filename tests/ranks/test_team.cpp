@@ -6,6 +6,32 @@
 using thread_ranks::run_ranks;
 using thread_ranks::wires;
 
+namespace {
+
+struct whole {
+  int rank();
+  int size();
+  std::string broadcast(std::string bytes);
+  std::vector<std::string> gather(std::string bytes);
+};
+struct without_rank : whole {
+  void rank() = delete;
+};
+struct size_in_words : whole {
+  std::string size();
+};
+struct broadcasts_nothing : whole {
+  void broadcast(const std::string& bytes);
+};
+struct gathers_one : whole {
+  std::string gather(std::string bytes);
+};
+using comp::ranks::Communicator;
+static_assert(Communicator<whole> && !Communicator<without_rank> && !Communicator<size_in_words> &&
+              !Communicator<broadcasts_nothing> && !Communicator<gathers_one>);
+
+}  // namespace
+
 TEST_CASE("ranks agree on the greatest, element by element") {
   wires all{3};
   std::vector<std::vector<double>> got(3);
