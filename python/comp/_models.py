@@ -81,10 +81,11 @@ def _require_usable(module: nn.Module) -> None:
                 f"{called} is compiled by torch.compile (its operators are fused, and a plan gives each "
                 "its own precision): give the module that was compiled, and call that in the step"
             )
-        if type(part).__name__ in ("FullyShardedDataParallel", "FSDPModule"):
+        # fully_shard makes a class of its own of each module's, and FSDPModule.
+        if any(each.__name__ in ("FullyShardedDataParallel", "FSDPModule") for each in type(part).__mro__):
             raise SettingsError(
                 f"{called} is sharded by FSDP (its parameters are parts of tensors): search the model "
-                "before it is wrapped"
+                "before it is wrapped, or in DistributedDataParallel"
             )
         if isinstance(part, nn.DataParallel):
             raise SettingsError(

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from support import QUICK
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -78,6 +80,7 @@ def told(found, training):
         'warnings': found.warnings,
         'trials': [t.sample.message for t in found.trials],
         'losses': list(found.baseline.curve),
+        'recalled': found.summary()['runs_from_ledger'],
     }
 
 
@@ -177,6 +180,25 @@ def has_another_model():
     return training.search()
 
 
+def is_sharded():
+    training = Training(wrapped=False)
+    fully_shard(training.net, mesh=init_device_mesh('cpu', (2,)))
+    return training.search()
+
+
+def goes_on_from_a_ledger():
+    """Twice: the worker is killed in the first search, by a file that is there from then on."""
+    training, ledger, killed = Training(), os.path.join(FOLDER, 'ledger.jsonl'), os.path.join(FOLDER, 'killed')
+
+    def before_step(plan, step):
+        if RANK == 1 and step == 40 and not os.path.exists(killed):
+            open(killed, 'w').close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    training.before_step = before_step
+    return told(training.search(ledger=ledger), training)
+
+
 def keeps_a_checkpoint():
     training = Training()
     return training.search(policy='all_fp32').train(epochs=6, checkpoint=os.path.join(FOLDER, 'training.pt'))
@@ -211,32 +233,35 @@ if len(sys.argv) == 5:
     main()
 
 
-def run(scenario, ranks=2, wait_for=(0, 1)):
-    """Starts the processes. Returns: by rank what each said; None for one that was killed, or not waited for."""
-    with tempfile.TemporaryDirectory() as folder:
-        kind = 'ranks' if ranks > 1 else 'alone'
-        running = [
-            subprocess.Popen(
-                [sys.executable, '-W', 'ignore', __file__, str(rank), folder, scenario, kind],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
-            )
-            for rank in range(ranks)
-        ]
-        said = []
-        try:
-            for rank, each in enumerate(running):
-                out, complained = each.communicate(timeout=150) if rank in wait_for else ('', '')
-                if rank in wait_for and each.returncode == 0 and not out:
-                    raise AssertionError(complained)
-                said.append(json.loads(out) if out else None)
-        finally:
-            for each in running:
-                each.kill()
-                each.communicate()
-        return said, sorted(os.listdir(folder))
+def run(scenario, ranks=2, wait_for=(0, 1), folder=None):
+    """Starts the processes. Returns: by rank what each said, None for one that was killed or not waited for; the files
+    that they made."""
+    if folder is None:
+        with tempfile.TemporaryDirectory() as made:
+            return run(scenario, ranks, wait_for, made)
+    kind = 'ranks' if ranks > 1 else 'alone'
+    running = [
+        subprocess.Popen(
+            [sys.executable, '-W', 'ignore', __file__, str(rank), folder, scenario, kind],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+        )
+        for rank in range(ranks)
+    ]
+    said = []
+    try:
+        for rank, each in enumerate(running):
+            out, complained = each.communicate(timeout=150) if rank in wait_for else ('', '')
+            if rank in wait_for and each.returncode == 0 and not out:
+                raise AssertionError(complained)
+            said.append(json.loads(out) if out else None)
+    finally:
+        for each in running:
+            each.kill()
+            each.communicate()
+    return said, sorted(os.listdir(folder))
 
 
 class Ranks(unittest.TestCase):
@@ -304,6 +329,23 @@ class Faults(unittest.TestCase):
         said, _ = run('loses_rank_0')
         self.assertIsNone(said[0])
         self.expect(said[1], 'RankError', ['rank 0 does not answer rank 1'])
+
+    def test_a_search_goes_on_from_the_ledger_of_one_that_lost_its_worker(self):
+        with tempfile.TemporaryDirectory() as folder:
+            said, _ = run('goes_on_from_a_ledger', folder=folder)
+            self.expect(said[0], 'RankError', ['rank 1 does not answer rank 0'])
+            with open(os.path.join(folder, 'ledger.jsonl')) as ledger:
+                before = len(ledger.readlines())
+            self.assertGreater(before, 2)
+            os.unlink(os.path.join(folder, 'store'))
+            (first, second), _ = run('goes_on_from_a_ledger', folder=folder)
+        self.assertEqual(first['plan'], second['plan'])
+        self.assertEqual(first['recalled'], before - 1)  # a line says whose runs they are
+
+    def test_a_sharded_model_is_refused(self):
+        said, _ = run('is_sharded')
+        for each in said:
+            self.expect(each, 'SettingsError', ['the model is sharded by FSDP'])
 
     def test_a_worker_stops(self):
         said, _ = run('waits_for_its_worker', wait_for=(0,))
