@@ -2,6 +2,7 @@
 """Trainings of two processes, searched as one, and what goes wrong on one of them. The processes meet in a file, as those
 that torchrun starts meet in its store."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -123,6 +124,26 @@ def views_buckets():
 
 def has_a_static_graph():
     training = Training(static_graph=True)
+    return told(training.search(), training)
+
+
+def has_buffers_and_accumulates():
+    training = Training()
+    training.net = DistributedDataParallel(nn.Sequential(nn.BatchNorm1d(64), *net()))
+    training.optimizer = torch.optim.AdamW(training.net.parameters(), 1e-3)
+
+    def step(plan, batch):
+        halves = [half.chunk(2) for half in batch]
+        for at, (x, y) in enumerate(zip(*halves)):
+            with training.net.no_sync() if at == 0 else contextlib.nullcontext():
+                with plan:
+                    loss = cross_entropy(training.net(x), y) / 2
+                loss.backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        return loss
+
+    training.step = step
     return told(training.search(), training)
 
 
@@ -299,7 +320,7 @@ class Ranks(unittest.TestCase):
         self.assertEqual(said[0]['weights'], said[1]['weights'])
 
     def test_other_ways_of_buckets(self):
-        for scenario in 'views_buckets', 'has_a_static_graph':
+        for scenario in 'views_buckets', 'has_a_static_graph', 'has_buffers_and_accumulates':
             (first, second), _ = run(scenario)
             self.assertEqual(first['plan'], second['plan'], scenario)
             self.assertEqual(first['weights'], second['weights'], scenario)
