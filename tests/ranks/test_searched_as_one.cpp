@@ -181,6 +181,24 @@ TEST_CASE("a training after the search is one, too, and all ranks are told its r
   CHECK(weights[0].steps == 80);
 }
 
+TEST_CASE("epochs of a training end with the shortest of the ranks', too") {
+  wires all{2};
+  std::vector<fake::state> weights(2);
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    fake::world world = typical();
+    world.batches = rank == 0 ? 10 : 8;
+    fake::full_trainer trainer{world};
+    const comp::outcome found{.plan = comp::plan{4}, .graph = trainer.graph(), .batches_per_epoch = 8};
+    const auto got = comp::ranks::train(team, comp::post_training{.epochs = 3}, trainer, found);
+    for (const comp::sample& epoch : got.epochs) CHECK(epoch.batches == 8);
+    CHECK(got.warnings.size() == 1);
+    weights[static_cast<std::size_t>(rank)] = trainer.weights();
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(weights[0] == weights[1]);
+  CHECK(weights[0].steps == 24);
+}
+
 TEST_CASE("a search that was killed goes on from rank 0's ledger") {
   const std::string path = std::filesystem::temp_directory_path() / "comp_ranks_ledger.jsonl";
   std::filesystem::remove(path);

@@ -50,6 +50,7 @@ class leading_trainer final : public any_trainer {
   }
   sample run_batch() override { return of_all_ranks(all_give<sample>({.what = task::run_batch})); }
   sample run_epoch(const stop_predicate& stop) override {
+    if (has.batches_per_epoch && !batches_) (void)batches_per_epoch();
     sample so_far;
     bool ended = false;  // as the shortest of the ranks' epochs does
     const auto all = all_give<sample>({.what = task::run_epoch}, [&](const sample& own) {
