@@ -4,6 +4,7 @@
 #include <comp/files/plan_text.hpp>
 #include <comp/observe/html_text.hpp>
 #include <comp/observe/outcome_text.hpp>
+#include <comp/ranks/follower.hpp>
 #include <comp/search/search_run.hpp>
 #include <comp/search/trainer/trainer_check.hpp>
 #include <comp/search/training/guarded_training.hpp>

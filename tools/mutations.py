@@ -18,6 +18,7 @@ class Mutation(NamedTuple):
 CUDA, KERNELS = 'backends/cuda/include/comp_cuda/', 'backends/cuda/kernels/'
 NATIVE, HOST = 'backends/native/include/comp_native/', 'backends/host/include/comp_host/'
 TORCH, SEARCH = 'backends/libtorch/include/comp_libtorch/', 'include/comp/search/'
+RANKS = 'include/comp/ranks/'
 OPERATORS, SHIM, CONTRACT = 'test_cuda_operators', 'test_cuda_kernels', 'test_cuda_contract'
 
 # One a line: what is wrong, where, which text, what it becomes, in which program, in which of its files it shows.
@@ -280,4 +281,22 @@ MUTATIONS = [Mutation(*m) for m in [
     ('low weights kept although they were written', TORCH + 'plan/low_weights.hpp',
      ' || !e.is_of(parameter) || !e.unwritten()) {', ' || !e.is_of(parameter)) {', 'test_libtorch',
      'test_program_plan.cpp'),
+    # Ranks
+    ('a batch takes the time of the fastest rank', RANKS + 'rank_samples.hpp',
+     '[](double a, double b) { return std::max(a, b); }', '[](double a, double b) { return std::min(a, b); }', 'test_ranks',
+     'test_rank_samples.cpp'),
+    ('an epoch that goes on after the shortest rank has ended', RANKS + 'leader.hpp',
+     'static_cast<std::size_t>(so_far.batches) >= *batches_', 'static_cast<std::size_t>(so_far.batches) > *batches_',
+     'test_ranks', 'test_searched_as_one.cpp'),
+    ('a precision searched although a rank lacks it', RANKS + 'introduction.hpp', 'std::erase(all.precisions, p);', '',
+     'test_ranks', 'test_searched_as_one.cpp'),
+    ('ranks that are not told to give up a round', RANKS + 'team.hpp',
+     "      told(std::string{give_up});\n      return std::nullopt;", '      return std::nullopt;', 'test_ranks',
+     'test_faults.cpp'),
+    ("rank 0's part not put back where another rank is gone", RANKS + 'leader.hpp',
+     'if (team_.broken()) return own_.restore(number);', '', 'test_ranks', 'test_faults.cpp'),
+    ('states kept on other ranks for ever', RANKS + 'leader.hpp', 'released->push_back(*state);', '(void)released;',
+     'test_ranks', 'test_searched_as_one.cpp'),
+    ("a plan run as is best on this rank alone", TORCH + 'plan/plan_tuner.hpp', 'if (!agree_) return own;', 'return own;',
+     'test_libtorch', 'test_ranks.cpp'),
 ]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from comp._comp import SettingsError
+from comp._comp import RankTeam, SettingsError
 from comp._objects import attributes
 from comp._state import random_state, same_random_state
 
@@ -78,22 +78,41 @@ class Batches:
         self._data = data
         self._at: Iterator[Any] | None = None
         self._epoch = batches_per_epoch
-        self._given = 0  # batches of this epoch, where its length was given
+        self._shortest: int | None = None  # batches of the rank that has fewest
+        self._given = 0  # batches of this epoch
         try:
             self.length = batches_per_epoch or len(data)  # type: ignore[arg-type]
         except TypeError:
             self.length = 0
+
+    def agree(self, ranks: RankTeam) -> list[str]:
+        """Ends each epoch with the shortest of the ranks': all train each batch together. Nothing is done where a rank
+        does not know how many batches it has. Returns: what is to be told of that."""
+        longest, minus_shortest = ranks.maximum([float(self.length), -float(self.length)])
+        shortest = int(-minus_shortest)
+        if shortest == 0 or shortest == longest:
+            return []
+        self._shortest = self.length = shortest
+        return [
+            f"ranks have from {shortest} to {int(longest)} batches in an epoch (all train each batch together): an epoch ends "
+            "with the shortest; give each rank as many"
+        ]
 
     def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
         """The next batch, the random generators' states if it changed them, its tensors; None at an epoch's end."""
         if self._epoch is not None and self._given == self._epoch:
             self._given = 0
             return None
+        if self._given == self._shortest:
+            self._given = 0
+            self._at = None
+            return None
         before = random_state()
         try:
             value = self._next()
         except StopIteration:
             if self._epoch is None:
+                self._given = 0
                 return None
             value = self._next()
         self._given += 1

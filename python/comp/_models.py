@@ -86,10 +86,11 @@ def _require_usable(module: nn.Module, may_be_compiled: bool) -> None:
                 f"{called} is compiled by torch.compile (a search changes the plan from batch to batch, and each would be "
                 "compiled anew): search with the module that was compiled, and compile it to train with the plan"
             )
-        if type(part).__name__ in ("FullyShardedDataParallel", "FSDPModule"):
+        # fully_shard makes a class of its own of each module's, and FSDPModule.
+        if any(each.__name__ in ("FullyShardedDataParallel", "FSDPModule") for each in type(part).__mro__):
             raise SettingsError(
                 f"{called} is sharded by FSDP (its parameters are parts of tensors): search the model "
-                "before it is wrapped"
+                "before it is wrapped, or in DistributedDataParallel"
             )
         if isinstance(part, nn.DataParallel):
             raise SettingsError(

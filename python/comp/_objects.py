@@ -26,7 +26,8 @@ SIMPLE = frozenset((int, float, bool, complex, str, bytes, type(None)))
 _STDLIB = os.path.dirname(os.__file__)
 _CACHED = type(functools.lru_cache(maxsize=1)(abs))
 STATEFUL = (nn.Module, Optimizer, GradScaler)  # torch's own classes that hold state
-_DATA = (data.Dataset, data.DataLoader, data.Sampler, torch.jit.ScriptModule)
+# What a DistributedDataParallel remembers goes with the buckets of gradients, which do not go back.
+_DATA = (data.Dataset, data.DataLoader, data.Sampler, torch.jit.ScriptModule, nn.parallel.DistributedDataParallel)
 # Loggers, progress bars, readers of data: what they count is no state of the training.
 _LEFT_ALONE = frozenset(
     "comp tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim rich loguru IPython ipykernel "

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from comp import _checkpoint, _comp
+from comp import _checkpoint, _comp, _ranks
 from comp._comp import Contestant, Operator, Sample, SettingsError, TrainingResult, Trial
 from comp._region import Region
 from comp._training import Job, alone
@@ -103,13 +103,16 @@ class Outcome:
         return dict(json.loads(self._inner.summary()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan file, which comp.plan() and C++ read. Raises: FileError."""
-        self._inner.save(os.fspath(path))
+        """Writes the plan file, which comp.plan() and C++ read; of several ranks rank 0 does. Raises: FileError."""
+        if _ranks.leads():
+            self._inner.save(os.fspath(path))
 
     def report(
         self, path: str | os.PathLike[str], *, model: str = "", data: str = "", plan_file: str = "plan.json"
     ) -> None:
-        """Writes the report, one HTML page. Raises: FileError."""
+        """Writes the report, one HTML page; of several ranks rank 0 does. Raises: FileError."""
+        if not _ranks.leads():
+            return
         use = f'with comp.plan("{plan_file}", model): ...'
         self._inner.report(
             os.fspath(path), _comp.ReportInfo(model=model, data=data, use_command=use, plan_file=plan_file)
@@ -132,14 +135,19 @@ class Outcome:
             epochs and after the last. It is the old or the new one, never half. That of an earlier training is kept as
             FILE.old.
 
-        Raises: SettingsError where nobody knows how long an epoch is; FileError for a checkpoint that cannot be
-        written; Error where FP32 does not train; what callbacks raise.
+        On several ranks all call it; callbacks are called on rank 0.
+
+        Raises: SettingsError where nobody knows how long an epoch is, and for a checkpoint on several ranks; FileError
+        for a checkpoint that cannot be written; Error where FP32 does not train; RankError where another rank is gone;
+        what callbacks raise.
         """
         if self.batches_per_epoch == 0:
             raise SettingsError(
                 "the data did not end, so nobody knows how long an epoch is (each may go on for ever): give "
                 "comp.search batches_per_epoch=..."
             )
+        if checkpoint is not None:
+            _ranks.require_one("a checkpoint")
         with alone("a training"):
             watcher = _checkpoint.Watcher(self._job, epochs, callbacks, checkpoint, every)
             if checkpoint is not None:

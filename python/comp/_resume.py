@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from comp import _checkpoint
+from comp import _checkpoint, _ranks
 from comp._comp import SettingsError, TrainingResult
 from comp._region import Region
 from comp._training import Job, alone
@@ -45,6 +45,7 @@ def resume(
     Raises: FileError for a file that is no whole checkpoint, SettingsError for one of another training; as
     found.train().
     """
+    _ranks.require_one("comp.resume")
     with alone("a training"):
         found = _checkpoint.read(checkpoint)
         job = Job(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from comp import _comp
+from comp import _comp, _ranks
 from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._data import Batches, own
@@ -149,6 +149,10 @@ class Job:
         self.state = _State(self.others, self.audit)
         self.named = named_parameters(self.models)
         batches = Batches(data, batches_per_epoch)
+        self.ranks = _ranks.team()
+        self.about_data: list[str] = []
+        if self.ranks is not None:
+            self.about_data += batches.agree(self.ranks)
         self._glue = _Glue(step, score, self.models, self.audit, self.watch)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
@@ -168,9 +172,9 @@ class Job:
             protect_blocks=protect_blocks,
             states_on=states_on,
             about=" ".join([about, *(repr(each) for each in self.optimizers)]),
+            ranks=self.ranks,
         )
         self._glue.training = weakref.ref(self.training)
-        self.about_data: list[str] = []
 
     @property
     def device(self) -> torch.device:
@@ -193,14 +197,7 @@ class Job:
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
     """Runs one search or training of comp at a time, because each puts back the random generators of the process and
-    times batches. Raises: SettingsError where another one runs, and in one of several processes."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if distributed and torch.distributed.get_world_size() > 1:
-        raise SettingsError(
-            f"{what} in {torch.distributed.get_world_size()} processes (each would decide by its own "
-            "times, and they would wait for each other): search in one process with the batch of one, then "
-            "train in all with comp.plan"
-        )
+    times batches. Raises: SettingsError where another one runs."""
     if not _one_at_a_time.acquire(blocking=False):
         raise SettingsError(
             f"{what} beside another search or training of comp in this process (both put back its random generators, and "

@@ -8,6 +8,7 @@
 
 #include "choices.hpp"
 #include "parts.hpp"
+#include "ranks.hpp"
 #include "regions.hpp"
 #include "settings.hpp"
 #include "training.hpp"
@@ -44,7 +45,8 @@ void add_errors(py::module_& m) {
   add_error<space_error>(m, "SpaceError", base);
   add_error<file_error>(m, "FileError", base);
   add_error<out_of_memory>(m, "OutOfMemory", base);
-  add_error<interrupted>(m, "Interrupted", base);
+  const py::handle stopped = add_error<interrupted>(m, "Interrupted", base);
+  add_error<rank_error>(m, "RankError", stopped);
 }
 
 libtorch::freed_memory freed(bool keep) {
@@ -107,21 +109,13 @@ void add_regions(py::module_& m) {
 
 /// Runs a training that `tell` watches, and that it may end after any epoch.
 template <class Train>
-training_result watched(training& t, bool progress, py::function tell, Train train) {
+training_result watched(bool progress, py::function tell, Train train) {
   watched_training by{.tell = std::move(tell)};
   observers all;
   all.add<called_observer>(py::none());
   if (progress) all.add<in_python_words<progress_bar>>();
   all.add<training_watch>(by);
-  training_result got;
-  try {
-    got = train(all);
-  } catch (const interrupted&) {
-    if (!by.stop) throw;
-    got = by.last->so_far;
-    got.plan = by.last->ladder[by.last->rung];
-    t.set_plan(got.plan);
-  }
+  training_result got = train(all, by);
   put_in_python(got);
   return got;
 }
@@ -134,12 +128,17 @@ training_progress progress_of(const std::string& text) {
 }
 
 void add_training(py::module_& m) {
+  py::class_<rank_team, std::shared_ptr<rank_team>>(m, "RankTeam")
+      .def(py::init<c10::intrusive_ptr<c10d::ProcessGroup>, double>(), "group"_a, "seconds"_a)
+      .def(
+          "maximum", [](rank_team& t, std::vector<double> own) { return t.team().maximum(std::move(own)); }, "own"_a);
   py::class_<training>(m, "Training")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
                        py::function tensors, py::object rates, std::int64_t length, std::int64_t keep_bytes,
                        bool keep_memory, std::string data, bool tune, bool protect_blocks,
-                       const std::optional<std::string>& states_on, std::string about) {
+                       const std::optional<std::string>& states_on, std::string about,
+                       std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
@@ -150,11 +149,12 @@ void add_training(py::module_& m) {
                   .protect_blocks = protect_blocks,
                   .freed = freed(keep_memory),
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
-                  .about = std::move(about)});
+                  .about = std::move(about),
+                  .ranks = std::move(ranks)});
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "rates"_a,
            "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a, "states_on"_a,
-           "about"_a)
+           "about"_a, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {
@@ -186,15 +186,17 @@ void add_training(py::module_& m) {
       .def(
           "train_on",
           [](training& t, const outcome& found, std::size_t epochs, bool progress, py::function tell) {
-            return watched(t, progress, std::move(tell),
-                           [&](observers& all) { return t.train_on(found, epochs, all); });
+            return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
+              return t.train_on(found, epochs, all, by);
+            });
           },
           "found"_a, "epochs"_a, "progress"_a, "tell"_a)
       .def(
           "go_on",
           [](training& t, const std::string& from, std::size_t epochs, bool progress, py::function tell) {
-            return watched(t, progress, std::move(tell),
-                           [&](observers& all) { return t.go_on(progress_of(from), epochs, all); });
+            return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
+              return t.go_on(progress_of(from), epochs, all, by);
+            });
           },
           "progress_text"_a, "epochs"_a, "progress"_a, "tell"_a);
 }

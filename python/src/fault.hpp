@@ -7,6 +7,7 @@
 #include <comp/core/error.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <exception>
+#include <string>
 #include <utility>
 
 namespace comp::python {
@@ -19,12 +20,14 @@ class fault {
   /// Runs `work`. An exception that Python raises in it is kept, and the search is asked to end.
   template <class F>
   auto kept(F&& work) {
-    if (raised_) throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
+    if (raised_) throw interrupted{said_};
     try {
       return work();
-    } catch (const py::error_already_set&) {
+    } catch (const py::error_already_set& e) {
       raised_ = std::current_exception();
-      throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
+      said_ =
+          fmt::format("{} (an exception was raised in Python, and comes out of the search): see there", words_of(e));
+      throw interrupted{said_};
     }
   }
   /// Runs `work` to its end. Where Ctrl-C comes in between, that is kept, and `work` begins anew.
@@ -39,7 +42,8 @@ class fault {
       }
     }
   }
-  /// Runs `work`. Throws: the exception that was kept, unchanged, else what `work` throws.
+  /// Runs `work`. Throws: the exception that was kept, unchanged, else what `work` throws. Where another rank is gone,
+  /// a step fails with a RuntimeError of torch's, which says nothing of the rank: the rank_error then has its words.
   template <class F>
   auto out_of(F&& work) {
     raised_ = nullptr;
@@ -53,8 +57,29 @@ class fault {
     }
   }
 
+  /// Another rank has failed or is gone. A step that waits for it then ends with a RuntimeError of torch's, which says
+  /// nothing of the rank: the rank_error takes its place, and has its words.
+  void explain_by(const rank_error& rank) {
+    if (!raised_) return;
+    try {
+      std::rethrow_exception(raised_);
+    } catch (const py::error_already_set& e) {
+      const bool waited =
+          e.matches(PyExc_RuntimeError) && !e.matches(py::module_::import("comp._comp").attr("RankError"));
+      if (!waited) return;
+      raised_ =
+          std::make_exception_ptr(rank_error{fmt::format("{}; the step here ended with {}", rank.what(), words_of(e))});
+    }
+  }
+
  private:
+  static std::string words_of(const py::error_already_set& e) {
+    return fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))},
+                       libtorch::detail::first_line(std::string{py::str(e.value())}));
+  }
+
   std::exception_ptr raised_;
+  std::string said_;  // of it, for other ranks
 };
 
 }  // namespace comp::python

@@ -71,9 +71,13 @@ class regions {
                    "a region was left that is not open (enter and exit are for `with`): write `with`");
     failed_ = failed_ || by_exception;
     if (by_exception) at->second->abandon();
-    const std::unique_ptr<libtorch::region> left = std::move(at->second);
+    std::unique_ptr<libtorch::region> left = std::move(at->second);
     open_.erase(at);
+    left.reset();
+    if (!by_exception && at_end_ && !open() && c10::GradMode::is_enabled()) at_end_();
   }
+  /// Calls `work` after each region that a forward with gradients was in. It may throw.
+  void at_end(std::function<void()> work) { at_end_ = std::move(work); }
   /// Returns: how the part of the forward that begins now is run again in the backward; nothing where that needs no
   /// region.
   std::optional<place> here() {
@@ -158,6 +162,7 @@ class regions {
   }
 
   maker make_;
+  std::function<void()> at_end_;
   std::vector<entered_region> open_;
   std::size_t entered_ = 0;
   bool failed_ = false;

@@ -18,6 +18,7 @@
 
 #include "choices.hpp"
 #include "fault.hpp"
+#include "ranks.hpp"
 #include "regions.hpp"
 
 namespace comp::python {
@@ -72,6 +73,7 @@ struct job {
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
+  std::shared_ptr<rank_team> ranks;  // null: it trains alone
 };
 
 struct recipe {
@@ -85,8 +87,11 @@ class training {
  public:
   virtual ~training() = default;
   virtual outcome search(const recipe& how, observers& told) = 0;
-  virtual training_result train_on(const outcome& found, std::size_t epochs, observers& told) = 0;
-  virtual training_result go_on(training_progress from, std::size_t epochs, observers& told) = 0;
+  /// `watched`: among `told`; where it asked to stop, what was trained until then is the result.
+  virtual training_result train_on(const outcome& found, std::size_t epochs, observers& told,
+                                   const watched_training& watched) = 0;
+  virtual training_result go_on(training_progress from, std::size_t epochs, observers& told,
+                                const watched_training& watched) = 0;
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
   virtual void set_plan(const plan& p) = 0;
@@ -105,19 +110,30 @@ class training_of final : public training {
           auto& program = trainer_->executor();
           return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
                                                              : new libtorch::region{program.enter(segment)}};
-        }} {}
+        }} {
+    if (given_.ranks != nullptr) regions_.at_end([this] { meet(); });
+  }
 
   outcome search(const recipe& how, observers& told) override {
-    return fault_.out_of([&] {
-      return two_stage<any_policy, any_strategy, any_strategy>{how.policy, how.stage1, how.stage2, how.settings}.run(
-          *trainer_, told);
+    outcome found = on_all<outcome>([&](any_trainer& all) {
+      observer_list<observers> list{told};
+      return comp::detail::run_search(on_machine(how.policy, all.hardware()), how.stage1, how.stage2, how.settings, all,
+                                      list);
+    });
+    found.graph = graph();
+    return found;
+  }
+  training_result train_on(const outcome& found, std::size_t epochs, observers& told,
+                           const watched_training& watched) override {
+    return trained(told, watched, [&](any_trainer& all, any_observer& list) {
+      return comp::detail::train_after({.epochs = epochs}, all, list, found);
     });
   }
-  training_result train_on(const outcome& found, std::size_t epochs, observers& told) override {
-    return fault_.out_of([&] { return post_training{.epochs = epochs}.run(*trainer_, found, told); });
-  }
-  training_result go_on(training_progress from, std::size_t epochs, observers& told) override {
-    return fault_.out_of([&] { return post_training{.epochs = epochs}.go_on(*trainer_, std::move(from), told); });
+  training_result go_on(training_progress from, std::size_t epochs, observers& told,
+                        const watched_training& watched) override {
+    return trained(told, watched, [&](any_trainer& all, any_observer& list) {
+      return comp::detail::train_on({.epochs = epochs}, all, list, std::move(from));
+    });
   }
   regions& opened() override { return regions_; }
   const op_graph& graph() override {
@@ -131,6 +147,48 @@ class training_of final : public training {
   }
 
  private:
+  /// Runs `work(trainer)` on this trainer, or on those of all ranks as one. Returns: its result, on all ranks.
+  template <class Result, class Work>
+  Result on_all(Work work) {
+    return fault_.out_of([&]() -> Result {
+      trainer_of<trainer_type> own{*trainer_};
+      if (given_.ranks == nullptr) return work(own);
+      ranks::team& team = given_.ranks->team();
+      try {
+        return ranks::detail::together<Result>(own, team, work);
+      } catch (const rank_error& e) {
+        if (team.leads() || team.broken()) fault_.explain_by(e);  // else it may be about this rank's own exception
+        throw;
+      }
+    });
+  }
+  /// Ends the first forward of a step on all ranks: in the backward they wait for each other. A rank that fails before
+  /// does not get here, and the others leave the step, too.
+  void meet() {
+    if (!std::exchange(to_meet_, false)) return;
+    try {
+      (void)given_.ranks->team().maximum({});
+    } catch (const ranks::detail::abandoned&) {
+      abandoned_ = true;
+      throw;
+    }
+  }
+  template <class Train>
+  training_result trained(observers& told, const watched_training& watched, Train train) {
+    return on_all<training_result>([&](any_trainer& all) {
+      comp::detail::training_observers<observers> list{told};
+      try {
+        return train(all, list);
+      } catch (const interrupted&) {
+        if (!watched.stop) throw;
+        training_result got = watched.last->so_far;
+        got.plan = watched.last->ladder[watched.last->rung];
+        all.set_precision(got.plan);
+        return got;
+      }
+    });
+  }
+
   std::unique_ptr<trainer_type> make() {
     libtorch::setup setup{
         .modules = planned::named_modules(given_.models, trees_),
@@ -149,6 +207,9 @@ class training_of final : public training {
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,
+        .agree = given_.ranks == nullptr
+                     ? libtorch::agreement{}
+                     : [this](std::vector<double> own) { return given_.ranks->team().maximum(std::move(own)); },
         .about = given_.about};
     batches from{[this] { return pulled(); }, given_.length, given_.keep};
     const auto step = [this](libtorch::step& s, batch& b) { train(s, b); };
@@ -181,6 +242,8 @@ class training_of final : public training {
   void train(libtorch::step& s, const batch& b) {
     const std::size_t entered = regions_.entered();
     regions_.forget_failure();
+    to_meet_ = true;
+    abandoned_ = false;
     const auto rates = [&] { return given_.call.rates().template cast<std::vector<double>>(); };
     const bool watches = !given_.call.rates.is_none();
     fault_.kept([&] {
@@ -192,9 +255,12 @@ class training_of final : public training {
         if (watches) rates_.end(rates(), s.number());
       } catch (const py::error_already_set& e) {
         regions_.abandon_all();
+        to_meet_ = false;
+        if (abandoned_) throw ranks::detail::abandoned{};
         throw_if_the_plan_failed(e, regions_.failed());
         throw;
       }
+      to_meet_ = false;
       return true;
     });
     const bool left = !regions_.open();
@@ -234,6 +300,7 @@ class training_of final : public training {
   std::vector<std::shared_ptr<parameter_tree>> trees_;
   std::unique_ptr<trainer_type> trainer_;
   regions regions_;
+  bool to_meet_ = false, abandoned_ = false;  // in this step
 };
 
 inline std::unique_ptr<training> make_training(job given) {

@@ -27,6 +27,7 @@ MAY_REACH = {
                             'comp/search/timing',
     'comp/search/training': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence',
     'comp/observe': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
+    'comp/ranks': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
     'comp/doctor': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files comp/observe',
     'comp_native': 'comp/core comp/scaling',
     'comp_host': 'comp/core comp/scaling comp_native',
@@ -40,6 +41,7 @@ MAY_REACH = {
     'comp_libtorch/doctor': 'comp/core comp/scaling comp/files comp/policy comp/doctor '
                             'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
                             'comp_libtorch/train',
+    'comp_libtorch/ranks': 'comp/core comp/ranks comp_libtorch/support',
     'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy '
                      'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
                             'comp_libtorch/train',

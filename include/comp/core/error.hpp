@@ -51,6 +51,10 @@ struct out_of_memory : error {
 struct interrupted : error {
   using error::error;
 };
+/// Of several ranks that train as one, one is gone or does not answer in time: nothing can be trained on without it.
+struct rank_error : interrupted {
+  using interrupted::interrupted;
+};
 
 /// Throws an `E` with the formatted text where `holds` is false.
 template <std::derived_from<error> E, class... Args>

@@ -13,18 +13,20 @@
 #include <comp_libtorch/plan/executor_tuning.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace comp::libtorch {
 
 class plan_tuner {
  public:
-  /// For the plans of `p`, which has to outlive this.
-  plan_tuner(program& p, executor_choices how, tuning_settings settings = {})
-      : program_{p}, measures_{how == executor_choices::measured}, settings_{settings} {}
+  /// For the plans of `p`, which has to outlive this. `agree`: see setup::agree.
+  plan_tuner(program& p, executor_choices how, tuning_settings settings = {}, agreement agree = {})
+      : program_{p}, measures_{how == executor_choices::measured}, settings_{settings}, agree_{std::move(agree)} {}
 
   /// Throws: as program::set_plan.
   void set_plan(const plan& p) {
@@ -118,7 +120,7 @@ class plan_tuner {
     const tuned_choice tuned = measured_choice(
         {program_.graph(), now, program_.own_operators(), settings},
         [&](const executor_choice& c) { use(program_, c); },
-        [&](bool by_operator) { return timed_step(program_, by_operator, batch); });
+        [&](bool by_operator) { return of_slowest(timed_step(program_, by_operator, batch)); });
     if (settings.quick) {
       by_precision_.try_emplace(*detail::prevailing(now), tuned);
     } else {
@@ -145,15 +147,29 @@ class plan_tuner {
   /// paid for what is made once.
   template <class Batch>
   bool is_hopeless(Batch batch) const {
-    const double limit = settings_.hopeless * fp32_seconds_;
+    const double limit = of_slowest(step_times{settings_.hopeless * fp32_seconds_}).seconds;
     if (limit <= 0) return false;
-    const double first = batch();
-    return first > limit && (first >= 4 * limit || batch() > limit);
+    const auto seconds = [&] { return of_slowest(step_times{batch()}).seconds; };
+    const double first = seconds();
+    return first > limit && (first >= 4 * limit || seconds() > limit);
+  }
+
+  /// Returns: the times that the slowest of several ranks has. They choose by these, so that all choose alike, and
+  /// train as many batches for it.
+  step_times of_slowest(step_times own) const {
+    if (!agree_) return own;
+    std::vector<double> times{own.seconds};
+    for (const op_time& each : own.operators) times.insert(times.end(), {each.forward, each.backward});
+    times = agree_(std::move(times));
+    own.seconds = times[0];
+    for (std::size_t i = 0; i < own.operators.size(); ++i) own.operators[i] = {times[2 * i + 1], times[2 * i + 2]};
+    return own;
   }
 
   program& program_;
   bool measures_;
   tuning_settings settings_;
+  agreement agree_;
   std::map<plan, tuned_choice> by_plan_;            // what was measured for a plan itself, thoroughly
   std::map<precision, tuned_choice> by_precision_;  // for plans in which this low precision prevails
   std::map<plan, double> quick_steps_;              // of plans that were not measured

@@ -6,6 +6,7 @@
 
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,8 @@ enum class freed_memory : std::uint8_t {
 /// Whether the executor's choices (weights and images of program_settings) are measured for this training or stay as
 /// set.
 enum class executor_choices : std::uint8_t { measured, fixed };
+/// Returns: on all ranks of a training the largest of what each gives, element by element; all of them call it.
+using agreement = std::function<std::vector<double>(std::vector<double>)>;
 
 enum class memory_format : std::uint8_t { as_is, channels_last };
 

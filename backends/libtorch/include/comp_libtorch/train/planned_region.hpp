@@ -158,7 +158,8 @@ class planned_region {
         program_{on_device_of(models, settings_.program)},
         here_{probe(program_.settings().device)} {
     if (!settings_.forced) require_useful();
-    if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
+    if (settings_.choices == planned_choices::measured)
+      require_one_rank("planned_choices::measured", "use planned_choices::of_file");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
     if (listing_.operators) {
       program_.record_under(make_first_plan());

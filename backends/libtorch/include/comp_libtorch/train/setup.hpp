@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <any>
 #include <comp/core/error.hpp>
+#include <comp/core/fnv1a.hpp>
+#include <comp/core/hardware.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/scaling/settings.hpp>
 #include <comp_libtorch/plan/scripted.hpp>
@@ -65,21 +67,33 @@ struct setup {
   comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
   int profile_steps = 2;                      // are measured, after one that is not
+  agreement agree = {};  // of one of several ranks that train as one: comp::ranks::team::maximum; none: it trains alone
   std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
 };
 
 /// Throws: `settings_error` in a process that torchrun or mpirun started as one of several.
-inline void require_one_rank(std::string_view what) {
+inline void require_one_rank(std::string_view what, std::string_view instead) {
   for (const char* const counts : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* const ranks = std::getenv(counts);
     const bool several = ranks != nullptr && std::strtol(ranks, nullptr, 10) > 1;
     require<settings_error>(!several,
                             "{} in one of several ranks ({} is {}; each would decide by its own times, and wait for "
-                            "the others at another step): search in one process and give each rank the plan file, "
-                            "planned_region{{models, \"plan.json\"}}; unset {} where the ranks have nothing to do with "
-                            "each other",
-                            what, counts, ranks, counts);
+                            "the others at another step): {}; unset {} where the ranks have nothing to do with each "
+                            "other",
+                            what, counts, ranks, instead, counts);
   }
+}
+
+/// Returns: how `s` asks for the executor's choices to be made; fixed where ranks agree and run on different machines,
+/// which have other kernels to choose from.
+inline executor_choices choices_on(const setup& s, const hardware& here) {
+  if (!s.agree) return s.choices;
+  comp::detail::fnv1a hash;
+  for (const std::string& part : here.isa) hash.add_bytes(part.data(), part.size());
+  hash.add_bytes(here.name.data(), here.name.size());
+  const auto own = static_cast<double>(hash.hash >> 11);  // has the bits of a double
+  const std::vector<double> ends = s.agree({own, -own});
+  return ends[0] == -ends[1] ? s.choices : executor_choices::fixed;
 }
 
 /// Throws: `settings_error`, naming what is missing.

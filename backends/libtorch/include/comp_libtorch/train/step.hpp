@@ -65,10 +65,10 @@ class used_gradients {
 
 class step {
  public:
-  /// `scaler`: null where losses are not scaled. `used`: lives on from step to step.
+  /// `scaler`: null where losses are not scaled. `used`: lives on from step to step. `agree`: see setup::agree.
   step(program& plan, grad_scaler* scaler, used_gradients& used, std::uint64_t number,
-       optimizer_pass pass = optimizer_pass::stock)
-      : program_{plan}, scaler_{scaler}, used_gradients_{used}, number_{number}, pass_{pass} {}
+       optimizer_pass pass = optimizer_pass::stock, const agreement* agree = nullptr)
+      : program_{plan}, scaler_{scaler}, used_gradients_{used}, number_{number}, pass_{pass}, agree_{agree} {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
@@ -95,6 +95,8 @@ class step {
     require<error>(!inside_,
                    "backward() inside forward() (its operators would be taken for the model's): end the forward first");
     if (evaluations_ <= 1) record(how.loss, loss.detach());
+    // In a backward ranks wait for each other. One that fails before does not get here, and the others leave the step.
+    if (const agreement* const agree = std::exchange(agree_, nullptr)) (void)(*agree)({});
     used_gradients_.zero();
     (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
   }
@@ -217,6 +219,7 @@ class step {
   used_gradients& used_gradients_;
   std::uint64_t number_;
   optimizer_pass pass_;
+  const agreement* agree_;  // to be met by before the first backward; null: that was done, or it trains alone
   bool inside_ = false;
   std::optional<double> clip_;
   std::vector<named_loss> losses_;

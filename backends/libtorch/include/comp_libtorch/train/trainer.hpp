@@ -73,7 +73,13 @@ class trainer
         program_{on_device_of(setup_.modules, setup_.program)},
         scaler_{setup_.scaling} {
     require_usable(setup_);
-    require_one_rank("a trainer, which compares plans by their times,");
+    if (!setup_.agree) {
+      require_one_rank(
+          "a trainer, which compares plans by their times,",
+          "give setup::agree and search on all ranks with comp::ranks::search (in Python: call "
+          "torch.distributed.init_process_group before comp.search), or search in one process and give each "
+          "rank the plan file, planned_region{models, \"plan.json\"}");
+    }
     for (const named_module& m : setup_.modules) {
       program_.name_parameters(*m.module, m.name);
       scaler_.name_parameters(*m.module, m.name);
@@ -217,7 +223,9 @@ class trainer
       if (!counted_) counted_ = run_and_undo([&] { return detail::count_batches(source_); });
       batches = *counted_;
     }
-    tuning_.expect_epochs_of(static_cast<std::int64_t>(batches));
+    const double shortest =
+        setup_.agree ? -setup_.agree({-static_cast<double>(batches)})[0] : static_cast<double>(batches);
+    tuning_.expect_epochs_of(static_cast<std::int64_t>(shortest));
     return batches;
   }
 
@@ -236,7 +244,8 @@ class trainer
     scaler_.give_up();
     const bool scaled = scales(setup_, program_.current_plan());
     rescale_pending(scaled ? scaler_.state().scale : 1);
-    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, used_gradients_, steps_, setup_.update};
+    detail::trained_step s{program_,      scaled ? &scaler_ : nullptr,           used_gradients_, steps_,
+                           setup_.update, setup_.agree ? &setup_.agree : nullptr};
     if (!setup_.extra.save) rate_watch_.begin(rates_(setup_.optimizers));
     step_(s, batch);
     s.finish();
@@ -314,7 +323,7 @@ class trainer
   double pending_factor_ = 1;
   std::uint64_t steps_ = 0;
   std::string signature_;
-  plan_tuner tuning_{program_, setup_.choices};
+  plan_tuner tuning_{program_, choices_on(setup_, hardware_), {}, setup_.agree};
   std::map<precision, plan> autocast_;  // by its low precision
   std::optional<std::uint64_t> counted_;
 };

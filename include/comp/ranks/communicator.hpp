@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The concept of what carries bytes between the ranks of a training, and any of these behind virtual functions.
+// Rank 0 leads: it tells all others something (broadcast), or hears something from each (gather).
+// Not here: what is said (team.hpp), and carriers themselves (comp_libtorch/ranks/process_group.hpp has c10d's).
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp/core/unmet.hpp>
+#include <concepts>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::ranks {
+
+// clang-format off
+/// Carries bytes between rank 0 and all others. Both members are called by all ranks, in the same order. Neither may wait
+/// for ever: where a rank is gone, or has not answered within the communicator's timeout, both throw `rank_error`, which
+/// names the rank as far as it is known. A broadcast then
+/// still reaches those that are left.
+/// Optional: void hurry(). This rank has failed for good, and the others may be stuck in a step that waits for it: from
+/// now on it waits for some seconds at most, whatever the timeout is.
+template <class C>
+concept Communicator =
+    (requires(C& c) { { c.rank() } -> std::convertible_to<int>; }
+     || unmet<"a Communicator needs: int rank(), from 0 on">()) &&
+    (requires(C& c) { { c.size() } -> std::convertible_to<int>; }
+     || unmet<"a Communicator needs: int size(), the number of ranks">()) &&
+    (requires(C& c, std::string bytes) { { c.broadcast(bytes) } -> std::same_as<std::string>; }
+     || unmet<"a Communicator needs: std::string broadcast(std::string), which returns what rank 0 gave">()) &&
+    (requires(C& c, std::string bytes) { { c.gather(bytes) } -> std::same_as<std::vector<std::string>>; }
+     || unmet<"a Communicator needs: std::vector<std::string> gather(std::string), which returns on rank 0 what each gave">());
+// clang-format on
+
+/// Any Communicator behind virtual functions, so that what is said is compiled once.
+class any_communicator {
+ public:
+  virtual ~any_communicator() = default;
+  virtual int rank() = 0;
+  virtual int size() = 0;
+  /// Returns: on every rank what rank 0 gave.
+  virtual std::string broadcast(std::string bytes) = 0;
+  /// Returns: on rank 0 what each rank gave, by rank; on others nothing.
+  virtual std::vector<std::string> gather(std::string bytes) = 0;
+  virtual void hurry() = 0;
+};
+
+/// Keeps a reference to `communicator`, which has to live longer.
+template <Communicator C>
+class communicator_of final : public any_communicator {
+ public:
+  explicit communicator_of(C& communicator) : communicator_{communicator} {}
+  int rank() override { return communicator_.rank(); }
+  int size() override { return communicator_.size(); }
+  std::string broadcast(std::string bytes) override { return communicator_.broadcast(std::move(bytes)); }
+  std::vector<std::string> gather(std::string bytes) override { return communicator_.gather(std::move(bytes)); }
+  void hurry() override {
+    if constexpr (requires { communicator_.hurry(); }) communicator_.hurry();
+  }
+
+ private:
+  C& communicator_;
+};
+
+}  // namespace comp::ranks

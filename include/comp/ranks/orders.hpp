@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The orders that rank 0 gives, how a rank carries one out on its own trainer, and how it says what became of it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <comp/core/error.hpp>
+#include <comp/ranks/bytes.hpp>
+#include <comp/ranks/introduction.hpp>
+#include <comp/ranks/team.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::ranks::detail {
+
+/// Why an order was not carried out. The greatest of the ranks' is why none did.
+enum class failure : std::uint8_t { none, abandoned, failed, out_of_memory, interrupted, settings, lost };
+
+enum class task : std::uint8_t {
+  end,  // first, and its form the same in every version
+  introduce,
+  set_precision,
+  run_batch,
+  run_epoch,
+  save,
+  restore,
+  profile,
+  sensitivity,
+  perturb,
+  batches_per_epoch,
+  validate,
+  own_autocast,
+  post_training
+};
+
+struct order {
+  task what = task::end;
+  failure why = failure::none;  // of `end`: how it ended
+  std::string text = {};        // of `end`: the result, or what is wrong
+  std::uint64_t number = 0;     // a state, a seed, a precision, a bool
+  comp::plan plan = {};
+  std::vector<std::uint64_t> released = {};  // states that nobody needs any more
+};
+void fields(auto& io, order& o) { io(o.what, o.why, o.text, o.number, o.plan, o.released); }
+
+struct answer {
+  failure why = failure::none;
+  std::string text = {};  // the result, or what is wrong
+};
+void fields(auto& io, answer& a) { io(a.why, a.text); }
+
+/// Returns: the exception that is being handled, in words.
+inline answer answer_of_exception() {
+  try {
+    throw;
+  } catch (const rank_error& e) {
+    return {failure::lost, e.what()};
+  } catch (const interrupted& e) {
+    return {failure::interrupted, e.what()};
+  } catch (const settings_error& e) {
+    return {failure::settings, e.what()};
+  } catch (const abandoned& e) {
+    return {failure::abandoned, e.what()};
+  } catch (...) {
+    sample run;
+    comp::detail::fail_by_exception(run);
+    return {run.status == status::out_of_memory ? failure::out_of_memory : failure::failed, run.message};
+  }
+}
+
+/// Throws: what `a` says.
+[[noreturn]] inline void throw_as(const answer& a) {
+  if (a.why == failure::lost) throw rank_error{a.text};
+  if (a.why == failure::interrupted) throw interrupted{a.text};
+  if (a.why == failure::settings) throw settings_error{a.text};
+  if (a.why == failure::out_of_memory) throw out_of_memory{a.text};
+  throw error{a.text};
+}
+
+/// Carries out orders on this rank's own trainer, whose states stay here under the numbers that rank 0 gave them.
+class own_part {
+ public:
+  own_part(any_trainer& trainer, team& ranks) : trainer_{trainer}, team_{ranks} {}
+
+  /// Returns: what became of `o`. `stop` is asked after each batch of an epoch. Throws: `rank_error`.
+  answer carry_out(const order& o, const stop_predicate& stop) {
+    answer got;
+    try {
+      for (const std::uint64_t state : o.released) states_.erase(state);
+      got.text = result_of(o, stop);
+    } catch (...) {
+      got = answer_of_exception();
+    }
+    if (got.why == failure::lost) throw_as(got);
+    return got;
+  }
+  /// Puts this rank's part of a state back.
+  void restore(std::uint64_t state) { trainer_.restore(states_.at(state).get()); }
+
+ private:
+  std::string result_of(const order& o, const stop_predicate& stop) {
+    switch (o.what) {
+      case task::set_precision:
+        trainer_.set_precision(o.plan);
+        return {};
+      case task::run_batch:
+        return packed(trainer_.run_batch());
+      case task::run_epoch:
+        return packed(trainer_.run_epoch(stop));
+      case task::save:
+        states_[o.number] = trainer_.save();
+        return {};
+      case task::restore:
+        restore(o.number);
+        return {};
+      case task::profile:
+        return packed(trainer_.profile());
+      case task::sensitivity:
+        return packed(trainer_.sensitivity(static_cast<precision>(o.number)));
+      case task::perturb:
+        trainer_.perturb(o.number);
+        return {};
+      case task::batches_per_epoch:
+        return packed(trainer_.batches_per_epoch());
+      case task::validate:
+        return packed(trainer_.validate());
+      case task::own_autocast:
+        return packed(trainer_.own_autocast(static_cast<precision>(o.number)));
+      case task::post_training:
+        trainer_.post_training(o.number != 0);
+        return {};
+      case task::introduce:
+        return packed(introduction_of(trainer_));
+      case task::end:
+        break;
+    }
+    throw rank_error{fmt::format("rank {} was given order {} (it knows none such): start the same program on all ranks",
+                                 team_.rank(), static_cast<int>(o.what))};
+  }
+
+  any_trainer& trainer_;
+  team& team_;
+  std::map<std::uint64_t, std::shared_ptr<const void>> states_ = {};
+};
+
+}  // namespace comp::ranks::detail

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a training, one process each, and how they speak. Rank 0 leads and the others follow: it gives an order,
+// all carry it out, and it hears from each how that went (leader.hpp, follower.hpp). While they carry it out, they may
+// have to agree on a number (`maximum`, after each batch of an epoch): that is a round. A rank that failed takes part
+// in no more rounds; the others are then told to give up, and all meet again at the end of the order.
+// Why one rank decides: docs/decisions.md, "Ranks".
+#pragma once
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp/ranks/bytes.hpp>
+#include <comp/ranks/communicator.hpp>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::ranks {
+
+namespace detail {
+/// Thrown on a rank that gives up what it does, because another one has failed at it.
+struct abandoned : error {
+  abandoned() : error{"another rank failed (nothing can be agreed on without it): see its error"} {}
+};
+}  // namespace detail
+
+class team {
+ public:
+  /// Keeps a reference to `communicator`, which has to live longer. One team at a time speaks through it.
+  template <Communicator C>
+  explicit team(C& communicator) : speaks_{std::make_unique<communicator_of<C>>(communicator)} {}
+
+  int rank() { return speaks_->rank(); }
+  int size() { return speaks_->size(); }
+  bool leads() { return rank() == 0; }
+
+  /// Returns: on all ranks the largest of what the ranks gave, element by element. All ranks call it.
+  /// Throws: `rank_error`; `error` where another rank has failed and gives nothing.
+  std::vector<double> maximum(std::vector<double> own) {
+    if (!leads()) {
+      const auto answer = ask(detail::packed(own));
+      return answer ? detail::unpacked<std::vector<double>>(*answer) : throw detail::abandoned{};
+    }
+    const auto heard = hear(detail::packed(own));
+    if (!heard) throw detail::abandoned{};
+    for (const std::string& bytes : *heard) {
+      const auto other = detail::unpacked<std::vector<double>>(bytes);
+      for (std::size_t i = 0; i < std::min(own.size(), other.size()); ++i) own[i] = std::max(own[i], other[i]);
+    }
+    answer(detail::packed(own));
+    return own;
+  }
+
+  // What follows is for the leader and its followers alone.
+
+  /// Leader: a round. Returns: what each rank gives; nothing where one has failed, and all are told to give up.
+  std::optional<std::vector<std::string>> hear(const std::string& own) {
+    std::vector<std::string> all = gathered(in_round + own);
+    if (!all_are(in_round, all)) {
+      told(std::string{give_up});
+      return std::nullopt;
+    }
+    return all;
+  }
+  /// Leader: ends the round.
+  void answer(const std::string& bytes) { told(decided + bytes); }
+  /// Follower: a round. Returns: the leader's answer; nothing where the round is given up.
+  std::optional<std::string> ask(const std::string& own) {
+    (void)gathered(in_round + own);
+    const std::string got = told({});
+    if (got.front() == give_up) return std::nullopt;
+    require<rank_error>(got.front() == decided,
+                        "rank {} waits for an answer, and rank 0 gives an order (all ranks call the same function of "
+                        "comp's in turn): start the same program on all ranks",
+                        rank());
+    return got.substr(1);
+  }
+
+  /// Leader: an order to all.
+  void order(const std::string& bytes) { told(ordered + bytes); }
+  /// Leader: the end of an order. Returns: what each rank gives, by rank.
+  std::vector<std::string> meet(const std::string& own) {
+    for (;;) {
+      std::vector<std::string> all = gathered(at_end + own);
+      if (all_are(at_end, all)) return all;
+      told(std::string{give_up});
+    }
+  }
+  /// Follower: the end of an order. Returns: the next order.
+  std::string finish(const std::string& own) {
+    for (;;) {
+      (void)gathered(at_end + own);
+      std::string next = told({});
+      if (next.front() == ordered) return next.substr(1);
+    }
+  }
+  /// As a Communicator's: this rank has failed for good.
+  void hurry() { speaks_->hurry(); }
+  /// Leader: the last order, also where a rank is gone. What then cannot be told is known to the others already.
+  void dismiss(const std::string& bytes) {
+    try {
+      (void)speaks_->broadcast(ordered + bytes);
+    } catch (const std::exception&) {
+    }
+  }
+  /// Returns: whether a rank is gone. Nothing is said any more then.
+  bool broken() const { return broken_.has_value(); }
+
+ private:
+  // What a message begins with. From others to rank 0: `in_round` or `at_end`; from rank 0: the rest.
+  static constexpr char in_round = 'r', at_end = 'e', ordered = 'o', decided = 'd', give_up = 'g';
+
+  static bool all_are(char what, std::vector<std::string>& all) {
+    const bool are = std::all_of(all.begin(), all.end(), [&](const std::string& m) { return m.starts_with(what); });
+    for (std::string& each : all) each.erase(0, 1);
+    return are;
+  }
+
+  /// After a first failure nobody knows what the others wait for, so nothing more is said.
+  template <class F>
+  auto reached(F speak) {
+    if (broken_) throw rank_error{*broken_};
+    try {
+      return speak();
+    } catch (const std::exception& e) {
+      broken_ = e.what();
+      throw rank_error{*broken_};
+    }
+  }
+
+  std::vector<std::string> gathered(std::string bytes) {
+    return reached([&] { return speaks_->gather(std::move(bytes)); });
+  }
+  std::string told(std::string bytes) {
+    return reached([&] {
+      std::string got = speaks_->broadcast(std::move(bytes));
+      require<rank_error>(!got.empty(),
+                          "rank 0 said nothing (all ranks call the same function of comp's in turn): start "
+                          "the same program on all ranks");
+      return got;
+    });
+  }
+  std::unique_ptr<any_communicator> speaks_;
+  std::optional<std::string> broken_ = {};
+};
+
+}  // namespace comp::ranks

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "rank_search.hpp"
+
+using thread_ranks::run_ranks;
+using thread_ranks::wires;
+
+namespace {
+
+struct whole {
+  int rank();
+  int size();
+  std::string broadcast(std::string bytes);
+  std::vector<std::string> gather(std::string bytes);
+};
+struct without_rank : whole {
+  void rank() = delete;
+};
+struct size_in_words : whole {
+  std::string size();
+};
+struct broadcasts_nothing : whole {
+  void broadcast(const std::string& bytes);
+};
+struct gathers_one : whole {
+  std::string gather(std::string bytes);
+};
+using comp::ranks::Communicator;
+static_assert(Communicator<whole> && !Communicator<without_rank> && !Communicator<size_in_words> &&
+              !Communicator<broadcasts_nothing> && !Communicator<gathers_one>);
+
+}  // namespace
+
+TEST_CASE("ranks agree on the greatest, element by element") {
+  wires all{3};
+  std::vector<std::vector<double>> got(3);
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    got[static_cast<std::size_t>(rank)] = team.maximum({static_cast<double>(rank), static_cast<double>(-rank)});
+  });
+  CHECK(errors == std::vector<std::string>(3));
+  CHECK(got == std::vector<std::vector<double>>(3, {2, 0}));
+}
+
+TEST_CASE("one rank agrees with itself") {
+  wires all{1};
+  CHECK(run_ranks(all, [](int, comp::ranks::team& team) {
+          CHECK(team.maximum({1, 2}) == std::vector<double>{1, 2});
+        }) == std::vector<std::string>(1));
+}
+
+TEST_CASE("once a rank is gone, nothing waits for it again") {
+  wires all{2, std::chrono::milliseconds{300}};
+  const auto began = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    if (rank == 1) return std::this_thread::sleep_for(std::chrono::milliseconds{500});  // says nothing
+    for (int i = 0; i < 100; ++i) CHECK_THROWS_AS(team.maximum({}), comp::rank_error);
+    CHECK(team.broken());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds{5});
+}
+
+TEST_CASE("what a communicator throws ends the speaking, whatever it is") {
+  struct faulty {
+    int rank() const { return 0; }
+    int size() const { return 2; }
+    std::string broadcast(const std::string&) { throw std::runtime_error{"the wire is cut"}; }
+    std::vector<std::string> gather(const std::string&) { throw std::runtime_error{"the wire is cut"}; }
+  } cut;
+  comp::ranks::team team{cut};
+  CHECK_THROWS_WITH_AS(team.maximum({}), "the wire is cut", comp::rank_error);
+  CHECK(team.broken());
+}
