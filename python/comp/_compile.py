@@ -8,6 +8,7 @@ operators that were captured, and the region goes on behind them."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import warnings
@@ -15,8 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._functorch.config as tracing
 
-from comp._comp import Regions
+from comp._comp import CapturedPart, Regions
 
 
 class _Capture:
@@ -29,15 +31,15 @@ class _Capture:
         self.regions = regions
         self.parameters = parameters
         self.first = regions.next_operator()
-        self.end: int | None = None
+        self.part: CapturedPart | None = None
         self.stray = ""
 
     def begin(self, traced: list[torch.Tensor]) -> None:
         self.regions.begin_capture(self.first, traced, self.parameters)
 
     def finish(self) -> None:
-        self.end, stray = self.regions.end_capture()
-        self.stray = self.stray or stray
+        self.part = self.regions.end_capture()
+        self.stray = self.stray or self.part.stray
 
 
 def begin(number: int, *traced: torch.Tensor) -> None:
@@ -50,42 +52,54 @@ def finish(number: int) -> None:
     _Capture.open[number].finish()
 
 
+for _call in (begin, finish):
+    torch.fx.node.has_side_effect(_call)  # so that no pass takes it for dead code
+
+
+def capturing() -> bool:
+    """Whether a graph is being compiled."""
+    return bool(_Capture.open)
+
+
 class _Backend:
     """A backend of torch.compile that compiles by the user's backend, with the casts of a plan."""
 
-    def __init__(self, regions: Regions, user: Callable[..., Any]) -> None:
-        self._regions = regions
-        self._user = user
-        self._told = False
+    def __init__(self, compilers: Compilers, user: Callable[..., Any]) -> None:
+        self._compilers = compilers
+        self.user = user
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        regions = self._compilers.regions
         of_parameters = [i for i, given in enumerate(inputs) if isinstance(given, torch.nn.Parameter)]
-        capture, number = _Capture(self._regions, [inputs[i] for i in of_parameters]), next(_Capture.numbers)
+        capture, number = _Capture(regions, [inputs[i] for i in of_parameters]), next(_Capture.numbers)
         _Capture.open[number] = capture
         try:
-            compiled = self._user(_listened_to(graph, number, of_parameters), inputs)
+            with _without_strict_cache():
+                compiled = self.user(_listened_to(graph, number, of_parameters), inputs)
         finally:
             del _Capture.open[number]
-            self._regions.go_to(capture.first)
-        first, end = capture.first, capture.end
-        if end is None or capture.stray:
-            self._tell(capture.stray and f"{capture.stray} is not where the first forward had it, or cannot be compiled")
+            regions.go_to(capture.first)
+        part = capture.part
+        if part is None or capture.stray:
+            what = capture.stray and f"{capture.stray} is not where the first forward had it, or cannot be compiled"
+            self._compilers.tell(what or "its backend does not trace operators")
             return graph.forward
 
         def run(*given: Any) -> Any:
-            done = self._regions.run_compiled(compiled, first, end, *given)
+            done = regions.run_compiled(compiled, part, of_parameters, *given)
             if done:
                 return done[0]
-            self._tell("it is called at another place of the forward, where the plan differs")
+            self._compilers.tell("it is called at another place of the forward, where the plan differs")
             return graph(*given)
 
         return run
 
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
-            why = why or "its backend does not trace operators"
-            warnings.warn(f"a compiled function runs uncompiled under the plan ({why})", stacklevel=2)
+
+def _without_strict_cache() -> Any:
+    """AOTAutograd's cache knows no plans. It leaves out graphs that comp listens to, which is an error where it is strict."""
+    if hasattr(tracing, "strict_autograd_cache"):
+        return tracing.patch(strict_autograd_cache=False)
+    return contextlib.nullcontext()
 
 
 def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[int]) -> torch.fx.GraphModule:
@@ -107,27 +121,37 @@ class Compilers:
     stays the same, so that Dynamo finds again what it has compiled."""
 
     def __init__(self, regions: Regions) -> None:
-        self._regions = regions
-        self._callbacks: dict[Any, Any] = {}
+        self.regions = regions
+        self._callbacks: list[tuple[Any, Any]] = []  # by the user's backends, of which some have no hash
+        self._told = False
+
+    def tell(self, why: str) -> None:
+        """Warns, once, that a function runs uncompiled."""
+        if not self._told:
+            self._told = True
+            warnings.warn(f"a compiled function runs uncompiled under the plan ({why})", stacklevel=2)
 
     def callback(self, users: Any) -> Any:
         """What Dynamo calls for each function that is to be compiled in the region that is open now; None where functions
         run uncompiled. `users`: the same outside of a region."""
-        how = self._regions.compiles()
+        how = self.regions.compiles()
         if how != "captured":
             return users if how == "as it is" else None
-        if users not in self._callbacks:
-            self._callbacks[users] = self._make(users)
-        return self._callbacks[users]
-
-    def _make(self, users: Any) -> Any:
         backend = users
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
         if isinstance(backend, _Backend):
             return users
-        convert = users._torchdynamo_orig_backend
-        callback = type(users)(convert._clone_with_backend(_Backend(self._regions, backend)), users.hooks)
+        for known, callback in self._callbacks:
+            if known is backend or known == backend:
+                return callback
+        made = self._make(users, backend)
+        self._callbacks.append((backend, made))
+        return made
+
+    def _make(self, users: Any, backend: Any) -> Any:
+        convert = users._torchdynamo_orig_backend._clone_with_backend(_Backend(self, backend))
+        callback = type(users)(convert, users.hooks)
 
         def unheard(*given: Any, **named: Any) -> Any:
             return Regions.unheard(lambda: callback(*given, **named))

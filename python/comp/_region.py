@@ -19,7 +19,7 @@ from torch.backends import mha
 
 from comp import _comp
 from comp._comp import Error
-from comp._compile import Compilers
+from comp._compile import Compilers, capturing
 from comp._models import modules_of, named_parameters
 
 
@@ -29,6 +29,7 @@ class _Open(threading.local):
     def __init__(self) -> None:
         self.regions: list[Region] = []
         self.again = 0  # how many parts of regions it runs again, in the backward
+        self.checkpoints = 0  # how many such parts it is in, in the forward
 
 
 _open = _Open()
@@ -172,10 +173,19 @@ def _follow_compilation() -> None:
 
     def told(callback: Any) -> Any:
         chosen = original(callback)
+        if _open.again or _open.checkpoints:
+            return None
         if not _open.regions or chosen is None or chosen is False:
             return chosen
         compilers = _open.regions[-1]._compilers
-        return None if compilers is None else compilers.callback(chosen)
+        if compilers is None:
+            return None
+        if hasattr(chosen, "hooks"):
+            return compilers.callback(chosen)
+        if getattr(frames, "_stance").stance == "fail_on_recompile":  # it has wrapped what compiles
+            return original(compilers.callback(callback))
+        compilers.tell("torch.compiler.set_stance() compiles it later")
+        return None
 
     told.told_by_comp = True  # type: ignore[attr-defined]
     setattr(frames, "_callback_from_stance", told)
@@ -193,8 +203,12 @@ class _Remembered:
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
         self._place = self._region._regions.here()
-        with self._given[0]:
-            yield
+        _open.checkpoints += 1  # compiled functions run uncompiled in both, so that both save the same tensors
+        try:
+            with self._given[0]:
+                yield
+        finally:
+            _open.checkpoints -= 1
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
@@ -225,7 +239,7 @@ def _follow_checkpoints() -> None:
         function: Any, preserve: Any = True, context_fn: Any = checkpoints.noop_context_fn, *rest: Any, **more: Any
     ) -> Any:
         debug = rest[1] if len(rest) > 1 else more.get("debug", False)
-        if not _open.regions or debug:
+        if not _open.regions or debug or capturing():
             return original(function, preserve, context_fn, *rest, **more)
         place = _Remembered(_open.regions[-1], *context_fn())
         return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)

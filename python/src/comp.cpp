@@ -55,6 +55,8 @@ libtorch::freed_memory freed(bool keep) {
 
 void add_regions(py::module_& m) {
   py::class_<place>(m, "Place");
+  py::class_<libtorch::detail::captured_part>(m, "CapturedPart")
+      .def_readonly("stray", &libtorch::detail::captured_part::stray);
   py::class_<regions>(m, "Regions")
       .def("enter", &regions::enter, "segment"_a)
       .def("exit", &regions::exit, "by_exception"_a)
@@ -66,8 +68,10 @@ void add_regions(py::module_& m) {
       .def("go_to", &regions::go_to, "number"_a)
       .def("begin_capture", &regions::begin_capture, "first"_a, "traced"_a, "parameters"_a)
       .def("end_capture", &regions::end_capture)
-      .def("run_compiled", [](regions& of, const py::function& compiled, std::size_t first, std::size_t end,
-                              const py::args& arguments) { return of.run_compiled(compiled, arguments, first, end); });
+      .def("run_compiled", [](regions& of, const py::function& compiled, const libtorch::detail::captured_part& part,
+                              const std::vector<std::size_t>& inputs, const py::args& arguments) {
+        return of.run_compiled(compiled, part, inputs, arguments);
+      });
   py::class_<planned>(m, "Planned")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
                        std::vector<std::string> segments, const std::string& match, bool forced,

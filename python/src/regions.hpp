@@ -104,32 +104,29 @@ class regions {
   void begin_capture(std::size_t first, const std::vector<at::Tensor>& traced,
                      const std::vector<at::Tensor>& parameters) {
     libtorch::detail::capturable& to = captured();
-    libtorch::detail::capturable::stand_ins stand_ins;
-    for (std::size_t i = 0; i < traced.size(); ++i) {
-      stand_ins.emplace(traced[i].unsafeGetTensorImpl(), parameters.at(i).unsafeGetTensorImpl());
-    }
     to.go_to(first);
-    to.begin_capture(std::move(stand_ins));
+    to.begin_capture(traced, parameters);
     heard_.emplace(to.as_listener());
   }
-  /// Returns: the number of the operator behind the captured ones, and the first of these that cannot be compiled (""
-  /// where all can).
-  std::pair<std::size_t, std::string> end_capture() {
+  libtorch::detail::captured_part end_capture() {
     heard_.reset();
-    libtorch::detail::capturable& from = captured();
-    return {from.place(), from.end_capture()};
+    return captured().end_capture();
   }
-  /// Runs `compiled(*arguments)` in place of the operators from `first` to `end`, or of others that the plan treats
-  /// alike. Returns: its result, in a tuple; an empty one where the region is at other operators.
-  py::tuple run_compiled(const py::function& compiled, const py::args& arguments, std::size_t first, std::size_t end) {
+  /// Runs `compiled(*arguments)` in place of the operators that were captured, or of others that the plan treats alike.
+  /// `inputs`: the numbers of the arguments that are parameters. Returns: its result, in a tuple; an empty one where
+  /// other operators come next.
+  py::tuple run_compiled(const py::function& compiled, const libtorch::detail::captured_part& part,
+                         const std::vector<std::size_t>& inputs, const py::args& arguments) {
     const auto at = innermost();
     libtorch::detail::capturable* const now = at == open_.end() ? nullptr : at->second->as_capturable();
     if (now == nullptr) return py::tuple{};
-    const std::size_t here = now->place();
-    if (here != first && !now->is_alike(first, end, here)) return py::tuple{};
+    std::vector<const c10::TensorImpl*> given;
+    for (const std::size_t i : inputs) given.push_back(arguments[i].cast<at::Tensor>().unsafeGetTensorImpl());
+    if (!now->can_run(part, given)) return py::tuple{};
+    const std::size_t end = now->place() + (part.end - part.first);
     const libtorch::detail::unheard_guard none;
     py::object result = compiled(*arguments);
-    now->go_to(here + (end - first));
+    now->go_to(end);
     return py::make_tuple(std::move(result));
   }
   void enter_again(const place& from) { add(std::make_unique<libtorch::region>(from.resume())); }

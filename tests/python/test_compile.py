@@ -8,6 +8,7 @@ import warnings
 
 import comp
 import torch
+import torch.utils.checkpoint
 from support import NoPlan, plan_file
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
@@ -35,11 +36,11 @@ class Transformer(nn.Module):
         torch.manual_seed(1)
         self.embed, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
         self.blocks = nn.ModuleList([Block() for _ in range(blocks)])
-        self.breaks, self.run = breaks, lambda block, x: block(x)
+        self.breaks, self.called, self.run = breaks, (), lambda block, x: block(x)
 
     def forward(self, x):
         x = self.embed(x)
-        for block in self.blocks:
+        for block in self.called or self.blocks:
             x = self.run(block, x)
         if self.breaks:
             torch._dynamo.graph_break()
@@ -239,6 +240,85 @@ class Compiled(unittest.TestCase):
 
         twice = Twice()
         self.same(twice, planned(twice), torch.compile(twice, backend=self.backend))
+        self.assertEqual(self.backend.graphs, 1)
+
+    def test_a_graph_for_all_blocks_runs_none_that_is_called_out_of_turn(self):
+        net = Transformer(blocks=3)
+        path = plan_file(net, forward(net), kinds=('linear',))
+        with open(path) as file:
+            written = json.load(file)
+        for operator in written['operators']:
+            if 'blocks.1' in operator['name'] or 'blocks.2' in operator['name']:
+                operator['precision'] = 'fp32'
+        with open(path, 'w') as file:
+            json.dump(written, file)
+        plan = comp.plan(path, net)
+        forward(net)(plan)
+        blocks, plain, fast = list(net.blocks), net.run, torch.compile(net.run, backend=self.backend)
+        net.run = fast
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            forward(net)(plan)
+            for order in ((1, 2), (2,), (1, 0, 2), (2, 1, 0), (0, 0, 1)):
+                net.called = [blocks[i] for i in order]
+                net.run = plain
+                expected = forward(net)(plan).item()
+                net.run = fast
+                self.assertEqual(forward(net)(plan).item(), expected, order)
+
+    def test_a_graph_that_was_compiled_outside_of_an_authors_block_does_not_run_in_one(self):
+        net = Transformer()
+        plan = planned(net)
+        plain, fast = net.run, torch.compile(net.run, backend=self.backend)
+
+        def in_block(inner):
+            def run(block, x):
+                with torch.autocast('cpu', enabled=False):
+                    return inner(block, x.float())
+
+            return run
+
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            net.run = fast
+            forward(net)(plan)
+            net.run = in_block(plain)
+            expected = forward(net)(plan).item()
+            net.run = in_block(fast)
+            self.assertEqual(forward(net)(plan).item(), expected)
+
+    def test_a_compiled_block_in_a_checkpoint_runs_uncompiled(self):
+        net = Transformer()
+        plan = planned(net)
+        plain = net.run
+        for inner in (plain, torch.compile(plain, backend=self.backend)):
+            net.run = lambda block, x, inner=inner: torch.utils.checkpoint.checkpoint(inner, block, x, use_reentrant=False)
+            loss = forward(net)(plan)
+            found = [loss.item(), *gradients(net, loss)]
+            wanted = wanted if inner is not plain else found
+        self.assertEqual(found[0], wanted[0])
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(found[1:], wanted[1:])))
+        self.assertEqual(self.backend.graphs, 0)
+
+    def test_functions_that_are_compiled_anew_in_each_step_are_found_again(self):
+        net = Transformer()
+        plan = planned(net)
+        for _ in range(12):
+            forward(net)(plan, torch.compile(net, backend=self.backend))
+        self.assertEqual(self.backend.graphs, 1)
+
+    def test_stances_hold_inside_a_plan(self):
+        net = Transformer()
+        plan, called = planned(net), torch.compile(net, backend=self.backend)
+        expected = forward(net)(plan).item()
+        with torch.compiler.set_stance('force_eager'):
+            self.assertEqual(forward(net)(plan, called).item(), expected)
+        self.assertEqual(self.backend.graphs, 0)
+        self.assertEqual(forward(net)(plan, called).item(), expected)
+        for stance in ('fail_on_recompile', 'eager_on_recompile', 'eager_then_compile'):
+            with torch.compiler.set_stance(stance), warnings.catch_warnings():
+                warnings.simplefilter('ignore')
+                self.assertEqual(forward(net)(plan, called).item(), expected, stance)
         self.assertEqual(self.backend.graphs, 1)
 
     def test_each_segment_of_a_step_has_its_own_place(self):

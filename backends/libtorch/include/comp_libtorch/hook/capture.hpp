@@ -4,13 +4,22 @@
 // place of the operators, and the session goes on behind them.
 #pragma once
 
+#include <comp_libtorch/hook/author_blocks.hpp>
 #include <comp_libtorch/hook/listener.hpp>
 #include <cstddef>
 #include <string>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace comp::libtorch::detail {
+
+/// Operators of a region that were captured.
+struct captured_part {
+  std::size_t first = 0, end = 0;                       // their numbers
+  author_choice block = author_choice::none;            // that they stand in
+  std::vector<const c10::TensorImpl*> parameters = {};  // that the compiled code was given
+  std::string stray = {};  // the first of them that is not the recorded one, or cannot be compiled; "": none
+};
 
 /// A session that goes by a recorded sequence of operators, whose parts can be compiled.
 class capturable {
@@ -18,16 +27,13 @@ class capturable {
   /// Returns: the number of the operator that comes next.
   virtual std::size_t place() const = 0;
   virtual void go_to(std::size_t place) = 0;
-  /// Tensors without data, each with the parameter that it stands for.
-  using stand_ins = std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*>;
   /// Between the two, operators are captured. A compiler leaves out operators that it need not run, such as conversions
-  /// to the format that there is.
-  virtual void begin_capture(stand_ins parameters) = 0;
-  /// Returns: the first operator that has a precision and is not the recorded one, or cannot be compiled; "" where all
-  /// are and can.
-  virtual std::string end_capture() = 0;
-  /// Returns: whether the plan treats as many operators from `here` on as it does those from `first` to `end`.
-  virtual bool is_alike(std::size_t first, std::size_t end, std::size_t here) const = 0;
+  /// to the format that there is. `traced[i]`: the tensor without data that stands for `parameters[i]`.
+  virtual void begin_capture(const std::vector<at::Tensor>& traced, const std::vector<at::Tensor>& parameters) = 0;
+  virtual captured_part end_capture() = 0;
+  /// Returns: whether what was captured may run in place of the operators that come next, with `given[i]` where it had
+  /// `part.parameters[i]`: they are the same, or others that the plan treats alike and that read these parameters.
+  virtual bool can_run(const captured_part& part, const std::vector<const c10::TensorImpl*>& given) const = 0;
   virtual listener* as_listener() = 0;
   capturable() = default;
   capturable(const capturable&) = delete;

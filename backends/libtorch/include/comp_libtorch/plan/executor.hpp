@@ -21,7 +21,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace comp::libtorch::detail {
 
@@ -72,7 +74,7 @@ class executor final : public session, public capturable {
     const std::optional<std::size_t> here = find_instruction(op, stack);
     if (!here) return captures_ ? capture_unrecorded(op, stack) : run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
-    if (now.tf32 && captures_) stray(expected_at(now));  // compiled code does not switch TensorFloat-32 on
+    if (now.tf32 && captures_) note_stray(expected_at(now));  // compiled code does not switch TensorFloat-32 on
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
@@ -112,25 +114,38 @@ class executor final : public session, public capturable {
   listener* as_listener() override { return this; }
   std::size_t place() const override { return next_; }
   void go_to(std::size_t place) override { next_ = place; }
-  void begin_capture(stand_ins parameters) override {
+  void begin_capture(const std::vector<at::Tensor>& traced, const std::vector<at::Tensor>& parameters) override {
     captures_ = true;
-    stray_.clear();
+    captured_ = {.first = next_, .block = block()};
+    for (std::size_t i = 0; i < traced.size(); ++i) {
+      captured_.parameters.push_back(parameters.at(i).unsafeGetTensorImpl());
+      stand_ins_[traced[i].unsafeGetTensorImpl()] = captured_.parameters.back();
+    }
     casts_.capture(true);
-    stand_ins_ = std::move(parameters);
   }
-  std::string end_capture() override {
+  captured_part end_capture() override {
     captures_ = false;
     stand_ins_.clear();
     casts_.capture(false);
-    return stray_;
+    captured_.end = next_;
+    return std::exchange(captured_, {});
   }
-  bool is_alike(std::size_t first, std::size_t end, std::size_t here) const override {
-    const auto at = [&](std::size_t i) { return code_->instructions.begin() + static_cast<std::ptrdiff_t>(i); };
-    return here + (end - first) <= code_->instructions.size() &&
-           std::equal(at(first), at(end), at(here), [](const instruction& a, const instruction& b) {
-             return a.op == b.op && a.target == b.target && a.lowers == b.lowers && a.slots == b.slots &&
-                    a.hands_on_fp32 == b.hands_on_fp32 && a.follows_written == b.follows_written;
-           });
+  bool can_run(const captured_part& part, const std::vector<const c10::TensorImpl*>& given) const override {
+    const std::size_t size = part.end - part.first;
+    if (block() != part.block || next_ + size > code_->instructions.size()) return false;
+    for (std::size_t i = 0; i < size; ++i) {
+      const instruction &was = code_->instructions[part.first + i], &now = code_->instructions[next_ + i];
+      const bool alike = was.op == now.op && was.target == now.target && was.lowers == now.lowers &&
+                         was.slots == now.slots && was.hands_on_fp32 == now.hands_on_fp32 &&
+                         was.follows_written == now.follows_written;
+      if (!alike) return false;
+      if (was.parameter == nullptr) continue;
+      const auto at = std::find(part.parameters.begin(), part.parameters.end(), was.parameter);
+      if (at == part.parameters.end()) continue;
+      const c10::TensorImpl* reads = given.at(static_cast<std::size_t>(at - part.parameters.begin()));
+      if (reads != now.parameter && is_of_another_module(reads, now.parameter)) return false;
+    }
+    return true;
   }
 
   bool begin() override {
@@ -230,14 +245,15 @@ class executor final : public session, public capturable {
   /// is another forward.
   void capture_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const op_traits& known = traits(op);
-    const bool computes = !known.writes && !known.views && !known.makes;
+    const bool computes =
+        !known.writes && !known.views && !known.makes && !known.word.starts_with("sym_");  // of a size
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
-      if (computes && is_eligible(tensor, device())) stray(known.kind);
+      if (computes && is_eligible(tensor, device())) note_stray(known.kind);
     });
     op.callBoxed(stack);
   }
-  void stray(std::string at) {
-    if (stray_.empty()) stray_ = std::move(at);
+  void note_stray(std::string at) {
+    if (captured_.stray.empty()) captured_.stray = std::move(at);
   }
 
   /// Runs a composite by the instructions of the operators inside it.
@@ -390,8 +406,8 @@ class executor final : public session, public capturable {
   bool has_unknown_ = false;
   bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
   bool captures_ = false;   // torch.compile runs the operators
-  std::string stray_;       // the first operator that it has captured and that was not recorded
-  stand_ins stand_ins_;     // for parameters, while it does
+  captured_part captured_;  // while it does
+  std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> stand_ins_;  // the same, with their parameters
 };
 
 }  // namespace comp::libtorch::detail
