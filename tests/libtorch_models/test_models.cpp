@@ -7,7 +7,6 @@
 
 namespace {
 using namespace torch_models;
-using test_data::message_of;
 
 double distance(const torch::Tensor& a, const torch::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
