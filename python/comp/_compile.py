@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ class _Capture:
 
     def __init__(self, regions: Regions, parameters: list[torch.Tensor]) -> None:
         self.regions = regions
+        self.thread = threading.get_ident()
         self.parameters = parameters
         self.first = regions.next_operator()
         self.part: CapturedPart | None = None
@@ -57,8 +59,8 @@ for _call in (begin, finish):
 
 
 def capturing() -> bool:
-    """Whether a graph is being compiled."""
-    return bool(_Capture.open)
+    """Whether this thread compiles a graph."""
+    return any(each.thread == threading.get_ident() for each in list(_Capture.open.values()))
 
 
 class _Backend:
@@ -66,7 +68,7 @@ class _Backend:
 
     def __init__(self, compilers: Compilers, user: Callable[..., Any]) -> None:
         self._compilers = compilers
-        self.user = user
+        self._user = user
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         regions = self._compilers.regions
@@ -75,7 +77,7 @@ class _Backend:
         _Capture.open[number] = capture
         try:
             with _without_strict_cache():
-                compiled = self.user(_listened_to(graph, number, of_parameters), inputs)
+                compiled = self._user(_listened_to(graph, number, of_parameters), inputs)
         finally:
             del _Capture.open[number]
             regions.go_to(capture.first)

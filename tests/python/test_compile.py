@@ -76,6 +76,21 @@ def planned(net, kinds=('linear', 'attention'), precision='bf16', **more):
     return plan
 
 
+def planned_but_for(net, *blocks):
+    """The same with linear layers low, but for those of `blocks`."""
+    path = plan_file(net, forward(net), kinds=('linear',))
+    with open(path) as file:
+        written = json.load(file)
+    for operator in written['operators']:
+        if any(block in operator['name'] for block in blocks):
+            operator['precision'] = 'fp32'
+    with open(path, 'w') as file:
+        json.dump(written, file)
+    plan = comp.plan(path, net)
+    forward(net)(plan)
+    return plan
+
+
 def gradients(net, loss):
     net.zero_grad()
     loss.backward()
@@ -141,16 +156,7 @@ class Compiled(unittest.TestCase):
 
     def test_where_the_plan_differs_between_blocks_the_others_run_uncompiled_and_that_is_told(self):
         net = Transformer(blocks=3)
-        path = plan_file(net, forward(net), kinds=('linear',))
-        with open(path) as file:
-            written = json.load(file)
-        for operator in written['operators']:
-            if 'blocks.1' in operator['name']:
-                operator['precision'] = 'fp32'
-        with open(path, 'w') as file:
-            json.dump(written, file)
-        plan = comp.plan(path, net)
-        forward(net)(plan)
+        plan = planned_but_for(net, 'blocks.1')
 
         def compile_blocks():
             net.run = torch.compile(net.run, backend=self.backend)
@@ -246,16 +252,7 @@ class Compiled(unittest.TestCase):
 
     def test_a_graph_for_all_blocks_runs_none_that_is_called_out_of_turn(self):
         net = Transformer(blocks=3)
-        path = plan_file(net, forward(net), kinds=('linear',))
-        with open(path) as file:
-            written = json.load(file)
-        for operator in written['operators']:
-            if 'blocks.1' in operator['name'] or 'blocks.2' in operator['name']:
-                operator['precision'] = 'fp32'
-        with open(path, 'w') as file:
-            json.dump(written, file)
-        plan = comp.plan(path, net)
-        forward(net)(plan)
+        plan = planned_but_for(net, 'blocks.1', 'blocks.2')
         blocks, plain, fast = list(net.blocks), net.run, torch.compile(net.run, backend=self.backend)
         net.run = fast
         with warnings.catch_warnings():
