@@ -42,8 +42,7 @@ class fault {
       }
     }
   }
-  /// Runs `work`. Throws: the exception that was kept, unchanged, else what `work` throws. Where another rank is gone,
-  /// a step fails with a RuntimeError of torch's, which says nothing of the rank: the rank_error then has its words.
+  /// Runs `work`. Throws: the exception that was kept, as explain_by() leaves it, else what `work` throws.
   template <class F>
   auto out_of(F&& work) {
     raised_ = nullptr;
