@@ -162,6 +162,7 @@ class Outcome:
     plan: str
     speedup: float
     speedup_bounds: tuple[float, float]
+    compiled: bool
     operators: list[Operator]
     fingerprint: str
     contest: list[Contestant]
@@ -230,6 +231,7 @@ class RankTeam:
 
 class Training:
     regions: Regions
+    plan: str
     def __init__(
         self,
         *,
@@ -240,6 +242,7 @@ class Training:
         save: Callable[[], Any],
         restore: Callable[[Any], None],
         tensors: Callable[[], list[torch.Tensor]],
+        compile: Callable[[bool], bool],
         rates: Callable[[], list[float]] | None,
         length: int,
         keep_bytes: int,

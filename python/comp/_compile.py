@@ -118,12 +118,20 @@ def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[i
     return copied
 
 
+def _room_for(plans: int) -> Any:
+    """Lets Dynamo compile a function once more for each plan before it thinks that this will never end."""
+    limits = torch._dynamo.config
+    name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"  # before torch 2.6
+    return limits.patch({name: plans * getattr(limits, name)})
+
+
 class Compilers:
     """What compiles functions in the regions of one plan: for each backend of the user's one of comp's around it, which
     stays the same, so that Dynamo finds again what it has compiled."""
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: Regions, plans: Callable[[], int] = lambda: 1) -> None:
         self.regions = regions
+        self._plans = plans
         self._callbacks: list[tuple[Any, Any]] = []  # by the user's backends, of which some have no hash
         self._told = False
 
@@ -156,7 +164,39 @@ class Compilers:
         callback = type(users)(convert, users.hooks)
 
         def unheard(*given: Any, **named: Any) -> Any:
-            return Regions.unheard(lambda: callback(*given, **named))
+            with _room_for(self._plans()):
+                return Regions.unheard(lambda: callback(*given, **named))
 
         unheard._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]
         return unheard
+
+
+class CompiledPlans:
+    """The compilers of a search, whose plan changes: those of each plan. Functions run uncompiled while they are not asked
+    to run compiled."""
+
+    training: Callable[[], Any]  # a weak reference to what runs the plans
+
+    def __init__(self) -> None:
+        self._compilers: dict[str, Compilers] = {}
+        self._on = False
+        self._seen = False
+
+    def run_compiled(self, on: bool) -> bool:
+        """Has functions run compiled, or not. Returns whether a step has called any that is to be compiled."""
+        self._on = on
+        return self._seen
+
+    def _current(self) -> Compilers:
+        training = self.training()
+        return self._compilers.setdefault(
+            training.plan, Compilers(training.regions, plans=lambda: len(self._compilers))
+        )
+
+    def callback(self, users: Any) -> Any:
+        self._seen = True
+        return self._current().callback(users) if self._on else None
+
+    def tell(self, why: str) -> None:
+        if self._on:
+            self._current().tell(why)

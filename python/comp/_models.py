@@ -16,7 +16,7 @@ Models = "nn.Module | Mapping[str, nn.Module]"
 Named = list[tuple[str, list[tuple[str, torch.Tensor]]]]
 
 
-def modules_of(model: nn.Module | Mapping[str, nn.Module], may_be_compiled: bool = False) -> dict[str, nn.Module]:
+def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """The models under the names that begin the names of their operators; "" for one that is given alone."""
     given = dict(model) if isinstance(model, Mapping) else {"": model}
     if not given:
@@ -27,7 +27,7 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module], may_be_compiled: bool
                 f'model "{name}" is a {type(module).__name__} (a torch.nn.Module is wanted): give the '
                 "module whose parameters are trained"
             )
-        _require_usable(module, may_be_compiled)
+        _require_usable(module)
         if isinstance(module, nn.parallel.DistributedDataParallel):
             leave_outside(module, "_pre_forward", "_post_forward")
     return {name: unwrapped(module) for name, module in given.items()}
@@ -77,15 +77,9 @@ def named_parameters(models: Mapping[str, nn.Module]) -> Named:
     return [(name, named(module)) for name, module in models.items()]
 
 
-def _require_usable(module: nn.Module, may_be_compiled: bool) -> None:
+def _require_usable(module: nn.Module) -> None:
     for path, part in module.named_modules():
         called = f'"{path}"' if path else "the model"
-        is_compiled = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
-        if is_compiled and not may_be_compiled:
-            raise SettingsError(
-                f"{called} is compiled by torch.compile (a search changes the plan from batch to batch, and each would be "
-                "compiled anew): search with the module that was compiled, and compile it to train with the plan"
-            )
         # fully_shard makes a class of its own of each module's, and FSDPModule.
         if any(each.__name__ in ("FullyShardedDataParallel", "FSDPModule") for each in type(part).__mro__):
             raise SettingsError(

@@ -21,7 +21,7 @@ class Outcome:
         self._inner = inner
         self._job = job
         self._progress = progress
-        self.region = Region(job.training.regions)
+        self.region = Region(job.training.regions, compilers=job.compiled)
         """What the step was given: `with found.region:` trains on with the plan."""
 
     @property
@@ -39,6 +39,11 @@ class Outcome:
         """The 95% interval of `speedup`."""
         low, high = self._inner.speedup_bounds
         return float(low), float(high)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the plans were timed by compiled steps, because torch.compile has a part of the step."""
+        return bool(self._inner.compiled)
 
     @property
     def operators(self) -> list[Operator]:

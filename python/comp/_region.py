@@ -372,7 +372,7 @@ def plan(
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
     """
     _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
-    models = modules_of(model, may_be_compiled=True)
+    models = modules_of(model)
     return Planned(
         _comp.Planned(
             named_parameters(models),

@@ -17,6 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from comp import _comp, _ranks
 from comp._audit import Audit
 from comp._comp import SettingsError
+from comp._compile import CompiledPlans
 from comp._data import Batches, own
 from comp._models import modules_of, named_parameters
 from comp._optimizers import OptimizerWatch
@@ -36,19 +37,21 @@ class _Glue:
         models: Mapping[str, nn.Module],
         audit: Audit,
         watch: OptimizerWatch,
+        compiled: CompiledPlans,
     ) -> None:
         self._step = step
         self._score = score
         self._models = models
         self._audit = audit
         self._watch = watch
+        self._compiled = compiled
         self._told = 0
         self.training: Callable[[], Any]  # a weak reference: the training holds this
 
     def step(self, value: Any, generators: Any) -> list[tuple[str, torch.Tensor]]:
         if generators is not None:
             set_random_state(generators)
-        region = Region(self.training().regions)
+        region = Region(self.training().regions, compilers=self._compiled)
         before = depth()
         batch = own(value)
         self._watch.before_step()
@@ -153,7 +156,8 @@ class Job:
         self.about_data: list[str] = []
         if self.ranks is not None:
             self.about_data += batches.agree(self.ranks)
-        self._glue = _Glue(step, score, self.models, self.audit, self.watch)
+        self.compiled = CompiledPlans()
+        self._glue = _Glue(step, score, self.models, self.audit, self.watch, self.compiled)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
             models=self.named,
@@ -163,6 +167,7 @@ class Job:
             save=self.state.save,
             restore=self.state.restore,
             tensors=self.others.tensors,
+            compile=self.compiled.run_compiled,
             rates=_rates(self.optimizers) if counts else None,
             length=batches.length,
             keep_bytes=keep_bytes,
@@ -174,7 +179,7 @@ class Job:
             about=" ".join([about, *(repr(each) for each in self.optimizers)]),
             ranks=self.ranks,
         )
-        self._glue.training = weakref.ref(self.training)
+        self._glue.training = self.compiled.training = weakref.ref(self.training)
 
     @property
     def device(self) -> torch.device:

@@ -139,14 +139,14 @@ void add_training(py::module_& m) {
   py::class_<training>(m, "Training")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
-                       py::function tensors, py::object rates, std::int64_t length, std::int64_t keep_bytes,
-                       bool keep_memory, std::string data, bool tune, bool protect_blocks,
+                       py::function tensors, py::function compile, py::object rates, std::int64_t length,
+                       std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
                        const std::optional<std::string>& states_on, std::string about,
                        std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
-                           std::move(tensors), std::move(rates)},
+                           std::move(tensors), std::move(compile), std::move(rates)},
                   .length = length,
                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
                   .choices = tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
@@ -156,9 +156,9 @@ void add_training(py::module_& m) {
                   .about = std::move(about),
                   .ranks = std::move(ranks)});
            }),
-           py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "rates"_a,
-           "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a, "states_on"_a,
-           "about"_a, "ranks"_a = py::none())
+           py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "compile"_a,
+           "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
+           "states_on"_a, "about"_a, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {
@@ -168,6 +168,7 @@ void add_training(py::module_& m) {
       .def("fingerprint", [](training& t) { return fmt::format("{:016x}", t.graph().fingerprint()); })
       .def(
           "set_plan", [](training& t, const std::string& letters) { t.set_plan(parse_plan(letters)); }, "plan"_a)
+      .def_property_readonly("plan", [](training& t) { return t.current_plan().str(); })
       .def(
           "search",
           [](training& t, const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,

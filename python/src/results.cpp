@@ -64,6 +64,7 @@ void add_results(py::module_& m) {
   py::class_<outcome, std::shared_ptr<outcome>>(m, "Outcome")
       .def_property_readonly("plan", [](const outcome& o) { return o.plan.str(); })
       .def_readonly("speedup", &outcome::speedup)
+      .def_readonly("compiled", &outcome::compiled)
       .def_property_readonly("speedup_bounds",
                              [](const outcome& o) {
                                return std::pair{o.speedup_bounds.low, o.speedup_bounds.high};

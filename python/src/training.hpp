@@ -60,6 +60,7 @@ struct callbacks {
   py::function save;     // () -> object
   py::function restore;  // (object)
   py::function tensors;  // () -> [tensor, ...]: those that live from step to step in its part of the state
+  py::function compile;  // (on) -> whether torch.compile has any part of the step, which runs compiled while it is on
   py::object rates;      // () -> [float], the optimizers' learning rates; None where they may differ in a repeated step
 };
 
@@ -95,6 +96,7 @@ class training {
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
   virtual void set_plan(const plan& p) = 0;
+  virtual const plan& current_plan() const = 0;
 };
 
 template <bool Validates>
@@ -121,6 +123,7 @@ class training_of final : public training {
                                       list);
     });
     found.graph = graph();
+    run_compiled();
     return found;
   }
   training_result train_on(const outcome& found, std::size_t epochs, observers& told,
@@ -145,6 +148,7 @@ class training_of final : public training {
       return true;
     });
   }
+  const plan& current_plan() const override { return trainer_->executor().current_plan(); }
 
  private:
   /// Runs `work(trainer)` on this trainer, or on those of all ranks as one. Returns: its result, on all ranks.
@@ -175,6 +179,7 @@ class training_of final : public training {
   }
   template <class Train>
   training_result trained(observers& told, const watched_training& watched, Train train) {
+    run_compiled();
     return on_all<training_result>([&](any_trainer& all) {
       comp::detail::training_observers<observers> list{told};
       try {
@@ -187,6 +192,12 @@ class training_of final : public training {
         return got;
       }
     });
+  }
+
+  /// Has the training's steps run compiled, where torch.compile has a part of them; those of ranks stay uncompiled.
+  void run_compiled() {
+    if (given_.ranks != nullptr) return;
+    fault_.out_of([&] { return trainer_->run_compiled(true); });
   }
 
   std::unique_ptr<trainer_type> make() {
@@ -207,6 +218,8 @@ class training_of final : public training {
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,
+        .run_compiled =
+            [this](bool on) { return fault_.kept([&] { return given_.call.compile(on).template cast<bool>(); }); },
         .agree = given_.ranks == nullptr
                      ? libtorch::agreement{}
                      : [this](std::vector<double> own) { return given_.ranks->team().maximum(std::move(own)); },

@@ -53,6 +53,7 @@ COMP_DETAIL_CAPABILITY(execution, says_execution, requires(B& b) { { b.execution
 COMP_DETAIL_CAPABILITY(hardware, knows_hardware, requires(const B& b) { { b.hardware() } -> std::same_as<comp::hardware>; })
 COMP_DETAIL_CAPABILITY(signature, signs, requires(const B& b) { { b.signature() } -> std::same_as<std::string>; })
 COMP_DETAIL_CAPABILITY(post_training, knows_post_training, requires(B& b) { { b.post_training(true) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(run_compiled, compiles_steps, requires(B& b) { { b.run_compiled(true) } -> std::same_as<bool>; })
 COMP_DETAIL_CAPABILITY(on, knows_machines, requires(const B& p, const comp::hardware& machine) { { p.on(machine) } -> std::same_as<B>; })
 
 // A misspelt capability would never be called, and nothing would tell its author. So a near name is refused, but only where
@@ -172,6 +173,7 @@ constexpr bool expect_backend() {
   static_assert(!Aloud || fits_hardware<B>, "a Backend's hardware needs the form: comp::hardware hardware() const");
   static_assert(!Aloud || fits_signature<B>, "a Backend's signature needs the form: std::string signature() const");
   static_assert(!Aloud || fits_post_training<B>, "a Backend's post_training needs the form: void post_training(bool on)");
+  static_assert(!Aloud || fits_run_compiled<B>, "a Backend's run_compiled needs the form: bool run_compiled(bool on)");
   static_assert(!Aloud || !misnames_save<B>, "a Backend's save_state and restore_state (or load_state) are never called: name them save and restore");
   static_assert(!Aloud || !misnames_batches_per_epoch<B>, "a Backend's batches_in_epoch, steps_per_epoch or batchesPerEpoch is never called: name it batches_per_epoch");
   static_assert(!Aloud || !misnames_profile<B>, "a Backend's profiles, profile_operators or op_times is never called: name it profile");
@@ -184,8 +186,8 @@ constexpr bool expect_backend() {
   return gives_graph<B> && takes_plans<B> && runs_epochs<B> && runs_batches<B> && fits_second_run_epoch<B> && fits_save<B> &&
          fits_profile<B> && fits_sensitivity<B> && fits_perturb<B> && fits_batches_per_epoch<B> && fits_validate<B> &&
          fits_supported_precisions<B> && fits_supports<B> && fits_own_autocast<B> && fits_execution<B> && fits_hardware<B> &&
-         fits_signature<B> && fits_post_training<B> && !misnames_save<B> && !misnames_batches_per_epoch<B> &&
-         !misnames_profile<B> && !misnames_sensitivity<B> && !misnames_supported_precisions<B> &&
+         fits_signature<B> && fits_post_training<B> && fits_run_compiled<B> && !misnames_save<B> &&
+         !misnames_batches_per_epoch<B> && !misnames_profile<B> && !misnames_sensitivity<B> && !misnames_supported_precisions<B> &&
          !misnames_supports<B> && !misnames_own_autocast<B> && !misnames_hardware<B> && !misnames_post_training<B>;
 }
 
@@ -237,6 +239,9 @@ constexpr bool expect_trainer() {
 ///   signature()                 Names all that makes two searches comparable: data, batch size, optimiser, seed.
 ///   post_training(bool)         true: the epochs that follow train with the found plan, so the backend may measure whether
 ///                               another way to run it gives the same losses faster. false: times are compared again.
+///   run_compiled(bool)          true: steps run compiled from now on, as the training will run them; false: operator by
+///                               operator, as before. Returns whether a compiler has any part of a step. Plans are judged
+///                               by steps that are not compiled, and compared by the times of compiled ones.
 template <class B>
 concept Backend = expect_backend<B, false>() || unmet<"no Backend: static_assert(comp::expect_backend<T>()) says why">();
 

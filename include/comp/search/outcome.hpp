@@ -82,12 +82,15 @@ struct stage_cost {
 /// precision, and numbers about operators (profiles, sensitivities).
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
 
+inline constexpr std::size_t compile_repeat = 4'000'000;  // of the seconds that compiling a step takes
+
 /// What a search found.
 struct outcome {
   comp::plan plan = {};              // the winner; the trainer has it when the search ends
   double speedup = 1;                // how many times as fast as FP32 the winner is: the median over pairs of batches
   interval speedup_bounds = {1, 1};  // 95% confidence interval of `speedup`
   comp::execution execution = {};    // how the backend runs the plan, beyond its precisions; empty: it does not say
+  bool compiled = false;             // true: the contest timed compiled steps, as the training runs them
   op_graph graph = {};               // the operators that the plan is for
   comp::hardware hardware = {};      // the machine that was searched on
   std::vector<precision> precisions = {};  // which precisions were searched; FP32 comes first

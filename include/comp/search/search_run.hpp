@@ -107,6 +107,7 @@ class search_run {
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
     log_.cost(stage::baseline).seconds += detail::seconds_since(started_);
     std::vector<std::string> findings = checked_.findings();
+    log_.compiled = trainer_.run_compiled(false);
     const search_info info{log_.graph,
                            log_.hardware,
                            search_signature(trainer_, log_, settings_, checked_.first_losses),
@@ -224,6 +225,7 @@ class search_run {
   // times finds nothing against it, else FP32.
   void look_at_rules() {
     const plan& fp32 = plans_.fp32();
+    log_.compiled = false;  // the times are those of the batches that judge losses
     log_.contest.push_back({.label = "fp32", .plan = fp32, .over_fp32 = {1, {1, 1}}});
     log_.contest.front().seconds = log_.baseline.batch_seconds;
     log_.contest.front().peak_bytes = log_.baseline.peak_bytes;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <comp/search/decision/guided_search.hpp>
 #include <comp/search/decision/search_budget.hpp>
 #include <comp/search/decision/session.hpp>
@@ -12,6 +13,9 @@
 #include <comp/search/timing/contest.hpp>
 #include <comp/search/timing/rivals.hpp>
 #include <cstddef>
+#include <iterator>
+#include <limits>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,7 +32,9 @@ class guided_contest {
   std::size_t hold(const plan& proposal) {
     found_ = proposal;
     search_.run.timed(stage::contest, [&] { race_all(); });
-    guided_.learn(search_.log.contest);
+    // What operators cost was learned from steps that are not compiled, so it says nothing of compiled ones.
+    const bool costs_hold = !search_.log.compiled;
+    if (costs_hold) guided_.learn(search_.log.contest);
     describe_contest(search_.log, search_.trials);
     for (const contestant& c : search_.log.contest) {
       if (c.lost > 0) search_.trials.expect_lost(c.lost, c.seconds.size());
@@ -36,12 +42,13 @@ class guided_contest {
     const std::size_t raced = search_.log.contest.size(), first = fastest_accepted();
     const std::size_t winner = choice_.beside_rules(
         {.winner = first,
-         .raced = first < raced,
+         .raced = search_.log.compiled || first < raced,
          .settings = budget_.contest(0),
          .batches = batches(),
-         .known_faster = [&](const plan& p, const plan& than) { return guided_.is_faster(p, than); },
+         .known_faster = [&](const plan& p, const plan& than) { return costs_hold && guided_.is_faster(p, than); },
          .accepts = [&](contestant& c) { return is_accepted(c); }});
     choice_.warn_of_undecided(winner);
+    if (search_.log.compiled) warn_if_uncompiled_is_faster(search_.log.contest[winner]);
     go_to_training_of(winner);
     return winner;
   }
@@ -50,17 +57,24 @@ class guided_contest {
   const plan& found() const { return found_; }
 
  private:
-  race_batches batches() const { return {.trains = true, .same_batches = search_.trials.lengths_differ()}; }
+  race_batches batches() const {
+    return {.trains = true, .same_batches = search_.trials.lengths_differ(), .as_trained = search_.log.compiled};
+  }
+  double predicted(const plan& p) const {
+    return search_.log.compiled ? std::numeric_limits<double>::quiet_NaN() : guided_.predicted(p);
+  }
 
   void race_all() {
     std::vector<racer> racers = plans_.racers(found_);
     enter_found(racers, guided_.allowed(), search_.log.graph);
     if (!guided_.least_memory().empty()) enter_found(racers, guided_.least_memory(), search_.log.graph);
-    const std::vector<racer> refused = take_refused(racers);
+    std::vector<racer> refused = take_refused(racers);
+    if (search_.log.compiled) std::ranges::move(take_dear(racers), std::back_inserter(refused));
     std::vector<contestant>& contest = search_.log.contest;
     if (racers.size() > 1) {
       const auto* pairs = search_.trials.known(found_);
-      const std::size_t judged = pairs != nullptr ? pairs->trial.sample.batch_seconds.size() : 0;
+      const std::size_t judged =
+          pairs != nullptr && !search_.log.compiled ? pairs->trial.sample.batch_seconds.size() : 0;
       const std::size_t known = std::min(judged, search_.log.baseline.batch_seconds.size());
       contest = hold_contest(search_.run, budget_.contest(known), std::move(racers), batches());
     } else {
@@ -88,6 +102,61 @@ class guided_contest {
     return refused;
   }
 
+  // Takes out the plans that there is no time to compile. The search's plan and the fastest rules stay in any case.
+  std::vector<racer> take_dear(std::vector<racer>& racers) {
+    const std::size_t most = budget_.plans_to_compile(seconds_to_compile(), search_.trials.fp32_seconds());
+    if (racers.size() <= most) return {};
+    const auto rank = [&](const racer& r) {
+      return std::tuple{r.plan != found_, !r.rule_based, guided_.predicted(r.plan)};
+    };
+    std::ranges::sort(racers.begin() + 1, racers.end(), {}, rank);
+    const auto first_dear = racers.begin() + static_cast<std::ptrdiff_t>(most);
+    std::vector<racer> dear(std::make_move_iterator(first_dear), std::make_move_iterator(racers.end()));
+    racers.erase(first_dear, racers.end());
+    return dear;
+  }
+  // Returns: the seconds of FP32's first compiled step; 0 where the trainer cannot take it back. The state stays. Where
+  // that step fails, the contest is held uncompiled.
+  double seconds_to_compile() {
+    if (!search_.run.restores()) return 0;
+    const checkpoint here = search_.run.save();
+    const auto compile = [](any_trainer& trainer) {
+      const auto began = std::chrono::steady_clock::now();
+      (void)trainer.run_compiled(true);
+      (void)trainer.run_batch();
+      return std::vector<double>{detail::seconds_since(began)};
+    };
+    double seconds = 0;
+    try {
+      seconds = search_.run.record_numbers(search_.fp32(), "compiling", compile_repeat, compile).at(0);
+    } catch (const error& e) {
+      search_.log.compiled = false;
+      search_.run.warn(
+          fmt::format("compiled steps fail, so plans were compared uncompiled ({}): see whether the training "
+                      "runs compiled without a plan",
+                      e.what()));
+    }
+    (void)search_.run.run_compiled(false);
+    search_.run.restore(here);
+    return seconds;
+  }
+
+  // A compiler may leave out what makes uncompiled steps fast, such as a backend's own kernels.
+  void warn_if_uncompiled_is_faster(const contestant& winner) {
+    if (!guided_.is_accepted(found_)) return;
+    std::vector<double> uncompiled;
+    search_.run.timed(stage::contest, [&] {
+      while (uncompiled.size() < search_.settings.race.min_rounds)
+        uncompiled.push_back(search_.run.run_batch(stage::contest, found_, "uncompiled").sample.seconds);
+    });
+    const double times_as_fast = median(winner.seconds) / median(uncompiled);
+    if (!(times_as_fast > 1.1)) return;
+    search_.run.warn(fmt::format(
+        "steps that are not compiled are {:.2f} times as fast under \"{}\" as compiled ones under \"{}\": leave the compiler "
+        "out, and search again without it",
+        times_as_fast, name(found_, search_.log.graph), winner.label));
+  }
+
   // The fastest contestant whose own losses are accepted. Where those of the very fastest are rejected it is mended,
   // and what is left takes part, twice at most.
   std::size_t fastest_accepted() {
@@ -101,7 +170,7 @@ class guided_contest {
     };
     for (int mended = 0;; ++mended) {
       const auto order = ranking(
-          contest, [&](const plan& p) { return guided_.predicted(p); }, settings.memory_limit, settings.slowdown);
+          contest, [&](const plan& p) { return predicted(p); }, settings.memory_limit, settings.slowdown);
       const auto first = std::find_if(order.begin(), order.end(), wins);
       const contestant& fastest = contest[order.front()];
       if (mended == 2 || !detail::rejected(fastest) || !enter_mended(guided_.mended(fastest.plan)))
@@ -109,14 +178,20 @@ class guided_contest {
     }
   }
 
-  // What is left of a contestant that was rejected takes part by the times of the batches that judged it.
+  // What is left of a contestant that was rejected takes part by the times of the batches that judged it; where the
+  // contest timed compiled steps, it is held again.
   bool enter_mended(const plan& part) {
     std::vector<contestant>& contest = search_.log.contest;
     const auto same = [&](const contestant& c) { return c.plan == part; };
     if (std::any_of(contest.begin(), contest.end(), same)) return false;
-    contest.push_back({.label = label_of_found(part, search_.log.graph, contest), .plan = part});
-    describe_contest(search_.log, search_.trials);
     found_ = part;
+    if (search_.log.compiled) {
+      contest.clear();
+      search_.run.timed(stage::contest, [&] { race_all(); });
+    } else {
+      contest.push_back({.label = label_of_found(part, search_.log.graph, contest), .plan = part});
+    }
+    describe_contest(search_.log, search_.trials);
     return true;
   }
 

@@ -41,6 +41,16 @@ class search_budget {
     return chosen;
   }
 
+  /// Returns: how many plans a contest of compiled steps may compile, so that it takes at most about a twentieth of the
+  /// training, and three at least: FP32, a rules' plan and the found one. `each`: the seconds that compiling a plan
+  /// takes; `batch`: the seconds of FP32's batch.
+  std::size_t plans_to_compile(double each, double batch) const {
+    constexpr std::size_t least = 3, most = 100;
+    if (planned() == 0 || !(each > 0)) return most;
+    const double affordable = static_cast<double>(planned()) * batch / 20 / each;
+    return static_cast<std::size_t>(std::clamp(affordable, double{least}, double{most}));
+  }
+
   /// Returns: true where `c` needs more memory than is allowed.
   bool too_large(const contestant& c) const {
     return settings_.memory_limit > 0 && c.peak_bytes > settings_.memory_limit;

@@ -26,7 +26,8 @@ class staged_contest {
   std::size_t hold(std::vector<racer> racers) {
     std::vector<contestant>& contest = search_.log.contest;
     const search_settings& settings = search_.settings;
-    const race_batches batches{.trains = false, .same_batches = search_.trials.lengths_differ()};
+    const race_batches batches{
+        .trains = false, .same_batches = search_.trials.lengths_differ(), .as_trained = search_.log.compiled};
     search_.run.timed(stage::contest,
                       [&] { contest = hold_contest(search_.run, settings.race, std::move(racers), batches); });
     describe_contest(search_.log, search_.trials);

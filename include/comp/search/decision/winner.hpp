@@ -34,8 +34,8 @@ class winner_choice {
   /// Returns: true where neither the contest nor the batches that judged its losses say that `c` is faster than FP32.
   bool undecided(const contestant& c) const {
     const auto* judged = search_.trials.known(c.plan);
-    const bool clear =
-        judged != nullptr && judged->trial.accepted && judged->trial.bounds.high < search_.trials.fp32_seconds();
+    const bool clear = !search_.log.compiled && judged != nullptr && judged->trial.accepted &&
+                       judged->trial.bounds.high < search_.trials.fp32_seconds();
     return too_noisy(c) && !clear;
   }
 

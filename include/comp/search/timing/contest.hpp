@@ -66,7 +66,7 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
 }
 
 /// Adds to a contestant what its losses said. Where it had too few rounds together with FP32, its time relative to FP32
-/// comes from the batches that judged its losses.
+/// comes from the batches that judged its losses, unless the contest timed compiled steps: these batches were not.
 inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
   const auto* judged = trials.known(c.plan);
   if (judged == nullptr) return;
@@ -74,6 +74,7 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   c.loss_batches = static_cast<std::size_t>(judged->trial.sample.batches);
   if (c.seconds.empty()) c.status = judged->trial.sample.status;
   if (c.peak_bytes == 0) c.peak_bytes = judged->trial.sample.peak_bytes;
+  if (log.compiled) return;
   const std::vector<double>&fp32_seconds = log.baseline.batch_seconds,
         &own_seconds = judged->trial.sample.batch_seconds;
   const std::size_t pairs = std::min(fp32_seconds.size(), own_seconds.size());
@@ -106,7 +107,7 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
     c.over_fp32.bounds = {known->over_fp32.bounds.low * against_known.bounds.low,
                           known->over_fp32.bounds.high * against_known.bounds.high};
   }
-  if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
+  if (fp32.seconds.empty() && !log.compiled) fp32.seconds = log.baseline.batch_seconds;
 }
 
 /// Returns: what a contestant's losses said, where they were not accepted.

@@ -40,6 +40,7 @@ struct racer {
 struct race_batches {
   bool trains = false;        // its plans are known to train, so their batches are kept
   bool same_batches = false;  // batches differ in length, so all plans of a round run the same one
+  bool as_trained = false;    // steps run compiled, where the training after the search runs them so
 };
 
 /// Runs rounds among racers. Losses are not judged.
@@ -53,6 +54,19 @@ class race {
   /// reference. False for a contest: only racers that are hopeless against the reference leave, and the race ends when
   /// the fastest is clear.
   void run(std::vector<racer>& racers, bool drop_slower) {
+    if (!batches_.as_trained) return run_rounds(racers, drop_slower);
+    (void)run_.run_compiled(true);
+    try {
+      run_rounds(racers, drop_slower);
+    } catch (...) {
+      (void)run_.run_compiled(false);
+      throw;
+    }
+    (void)run_.run_compiled(false);
+  }
+
+ private:
+  void run_rounds(std::vector<racer>& racers, bool drop_slower) {
     start_ = run_.save();
     lost_batches_.clear(), lost_in_a_row_ = 0, last_sound_ = nullptr;
     for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, drop_slower); ++round) {
@@ -77,7 +91,6 @@ class race {
     if (!batches_.trains) run_.restore(start_);
   }
 
- private:
   struct lost_batch {
     racer* by = nullptr;
     std::int64_t batch = 0;  // counted from the race's start

@@ -55,6 +55,7 @@ class any_trainer {
   /// Returns: the trainer's signature(); where it has none, the name of its type.
   virtual std::string signature() const = 0;
   virtual void post_training(bool on) = 0;
+  virtual bool run_compiled(bool on) = 0;
 
   const capabilities has;
 
@@ -142,6 +143,10 @@ class trainer_of final : public any_trainer {
   }
   void post_training([[maybe_unused]] bool on) override {
     if constexpr (detail::knows_post_training<B>) trainer_.post_training(on);
+  }
+  bool run_compiled([[maybe_unused]] bool on) override {
+    if constexpr (detail::compiles_steps<B>) return trainer_.run_compiled(on);
+    return false;
   }
 
  private:

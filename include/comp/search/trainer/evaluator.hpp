@@ -98,7 +98,7 @@ class evaluator {
       run_and_catch(t, [&] { return work(t); });
       last_was_recalled_ = false;
     }
-    if (t.repeat < profile_repeats) plans_run_.insert(p);
+    if (t.repeat < profile_repeats) plans_run_.insert({p, compiled_});
     detail::summarise_times(t);
     t.accepted = t.sample.ok();
     return t;
@@ -135,7 +135,7 @@ class evaluator {
   template <class Cut>
   void train(const trial& begun, const plan& p, std::size_t batches, sample& so_far, Cut cut) {
     trainer_.set_precision(p);
-    warmed_up_.insert(p);
+    warmed_up_.insert({p, compiled_});
     while (so_far.ok() && static_cast<std::size_t>(so_far.batches) < batches) {
       const auto began = std::chrono::steady_clock::now();
       saved_state_.reset();
@@ -167,13 +167,20 @@ class evaluator {
     return run_epoch(stage::training, p, "", cut);
   }
 
-  /// Trains and times the next batch under `p`. Before a plan's first one another batch is trained, which is neither
-  /// timed nor returned: it pays for what is made once (compiled primitives, workspaces).
+  /// Has steps run compiled from now on, or operator by operator. Returns: whether a compiler has any part of a step.
+  bool run_compiled(bool on) {
+    const bool compiles = trainer_.run_compiled(on);
+    compiled_ = compiles && on;
+    return compiles;
+  }
+  /// Trains and times the next batch under `p`. Before a plan's first one other batches are trained, which are neither
+  /// timed nor returned. One pays for what is made once (primitives, workspaces, compiled code), and a second one for
+  /// compiled code that is made anew where sizes turn out to vary.
   trial run_batch(stage where, const plan& p, std::string label) {
     const trial t = run(where, p, std::move(label), [&](const trial& begun) {
       sample warm_up, timed_batch;
-      if (!warmed_up_.contains(p)) {
-        train(begun, p, 1, warm_up, detail::never_cut);
+      if (!warmed_up_.contains({p, compiled_})) {
+        train(begun, p, compiled_ ? 2 : 1, warm_up, detail::never_cut);
         if (!warm_up.ok()) return warm_up;
       }
       train(begun, p, 1, timed_batch, detail::never_cut);
@@ -182,8 +189,8 @@ class evaluator {
     record(t);
     return t;
   }
-  /// Returns: true where `p` has had a batch in this search, or a recalled one.
-  bool has_run(const plan& p) const { return plans_run_.contains(p); }
+  /// Returns: true where `p` has had a batch in this search, or a recalled one, that was compiled as batches are now.
+  bool has_run(const plan& p) const { return plans_run_.contains({p, compiled_}); }
 
   /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
   /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws:
@@ -318,10 +325,11 @@ class evaluator {
   sample trained_ = {};
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
-  std::set<plan> warmed_up_, plans_run_;
+  std::set<std::pair<plan, bool>> warmed_up_, plans_run_;  // each with whether its steps were compiled
   batch_clock clock_;
   std::exception_ptr search_error_;
   bool may_recall_ = true, last_was_recalled_ = false, stop_requested_ = false, scores_search_epochs_ = false;
+  bool compiled_ = false;
 };
 
 }  // namespace comp

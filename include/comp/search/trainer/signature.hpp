@@ -50,6 +50,7 @@ inline std::string search_signature(const any_trainer& trainer, const outcome& l
     const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
     if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
   }
+  if (log.compiled) backend += "; compiled";
   return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
                      log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
                      log.hardware.threads, name(settings.criterion), settings.cut.slower_than_fp32,

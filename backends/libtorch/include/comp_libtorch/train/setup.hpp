@@ -67,6 +67,9 @@ struct setup {
   comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
   int profile_steps = 2;                      // are measured, after one that is not
+  // Has steps run compiled from now on, or operator by operator. Returns whether a compiler has any part of a step.
+  // None: nothing of it is compiled.
+  std::function<bool(bool)> run_compiled = {};
   agreement agree = {};  // of one of several ranks that train as one: comp::ranks::team::maximum; none: it trains alone
   std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
 };

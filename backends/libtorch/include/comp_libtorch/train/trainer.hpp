@@ -140,7 +140,7 @@ class trainer
       }
       const sample all = run.result(program_.problems(), scaler_.state().scale);
       detail::require_batch(all.batches > 0);
-      tuning_.trained_epoch(all);
+      if (!compiled_) tuning_.trained_epoch(all);
       return all;
     });
   }
@@ -149,7 +149,7 @@ class trainer
     return translated([&] {
       prepare();
       const sample one = train_one();
-      tuning_.trained(one);
+      if (!compiled_) tuning_.trained(one);
       return one;
     });
   }
@@ -204,6 +204,15 @@ class trainer
     if (const auto known = autocast_.find(low); known != autocast_.end()) return known->second;
     record();
     return autocast_[low] = run_and_undo([&] { return detail::autocast_plan(program_, low, [&] { train_next(); }); });
+  }
+
+  /// Has steps run compiled from now on, or operator by operator, by setup::run_compiled. Returns: whether a compiler
+  /// has any part of a step. A step shows it, so the graph has to be known.
+  bool run_compiled(bool on) {
+    record();
+    const bool compiles = setup_.run_compiled && setup_.run_compiled(on);
+    compiled_ = compiles && on;
+    return compiles;
   }
 
   /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
@@ -302,10 +311,11 @@ class trainer
     });
   }
 
-  /// Prepares a run: measures how the plan is best run, where that is worth its time.
+  /// Prepares a run: measures how the plan is best run, where that is worth its time. Compiled steps are run by their
+  /// compiler's choices.
   void prepare() {
     record();
-    if (!tuning_.needs_measuring()) return;
+    if (compiled_ || !tuning_.needs_measuring()) return;
     run_and_undo([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
   }
 
@@ -326,6 +336,7 @@ class trainer
   plan_tuner tuning_{program_, choices_on(setup_, hardware_), {}, setup_.agree};
   std::map<precision, plan> autocast_;  // by its low precision
   std::optional<std::uint64_t> counted_;
+  bool compiled_ = false;  // steps run compiled
 };
 
 template <class Source, class Step>
