@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32 and torch.autocast,
-with torch.compile and without: the twenty trainings of the tests, larger, a step of each in turns. A line of a Markdown table
+with torch.compile and without, each with the plan of a search of its own: the twenty trainings of the tests, larger, a step of
+each in turns. A line of a Markdown table
 for each.
 Usage: trainings.py [rounds] [NAME...]"""
 
@@ -42,12 +43,16 @@ def ratio(a, b):
     return '{:.2f} ({:.2f} to {:.2f})'.format(*bounds([x / y for x, y in zip(a, b)]))
 
 
+def compile_models(training):
+    """Compiles the models with torch.compile's defaults."""
+    for model in training.model.values() if isinstance(training.model, dict) else [training.model]:
+        model.compile()
+
+
 def compiles(training, region):
-    """Compiles the models with torch.compile's defaults, and trains two batches. Returns: whether that went well."""
-    models = training.model.values() if isinstance(training.model, dict) else [training.model]
+    """Compiles the models, and trains two batches. Returns: whether that went well."""
     try:
-        for model in models:
-            model.compile()
+        compile_models(training)
         for batch in training.data[:2]:
             training.train(region, batch)
     except Exception as problem:
@@ -61,22 +66,37 @@ def fresh(name):
     return TRAININGS[name](True)
 
 
-def measure(name, rounds):
+def searched(name, path, compiled=False):
+    """Saves the plan that a search finds to `path`. Returns: what was found, and the seconds of the search."""
     training = fresh(name)
+    if compiled:
+        compile_models(training)
     begun = time.perf_counter()
     found = comp.search(
         training.train, model=training.model, optimizer=training.optimizers, data=training.data, state=training.state,
         progress=False, planned_epochs=100,
     )
-    searched = time.perf_counter() - begun
+    found.save(path)
+    return found, time.perf_counter() - begun
+
+
+def kept(found):
+    low = sum(letter not in '1@' for letter in found.plan.split('@')[0])
+    return 'autocast' if found.plan.endswith('@autocast') else f'{low} of {len(found.operators)} low'
+
+
+def measure(name, rounds):
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, 'plan.json')
-        found.save(path)
+        path, of_compiled = (os.path.join(folder, file) for file in ('plan.json', 'compiled.json'))
+        found, seconds_of_search = searched(name, path)
+        found_compiled, seconds_of_compiled = searched(name, of_compiled, compiled=True)
         ways = {}
         for way in ('fp32', 'autocast', 'plan', 'compiled autocast', 'compiled plan'):
             training = fresh(name)
             region = NoPlan() if way == 'fp32' else Autocast() if 'autocast' in way else None
-            region = region or comp.plan(path, training.model, segments=training.segments)
+            region = region or comp.plan(
+                of_compiled if 'compiled' in way else path, training.model, segments=training.segments
+            )
             if 'compiled' not in way or compiles(training, region):
                 ways[way] = (training, region, [])
         for turn in range(rounds + 3):
@@ -89,20 +109,18 @@ def measure(name, rounds):
     fp32, autocast, plan = (ways[way][2] for way in ('fp32', 'autocast', 'plan'))
     compiled = [ways[way][2] for way in ('compiled autocast', 'compiled plan') if way in ways]
     both = f'{ratio(compiled[0], plan)} | {ratio(*compiled)}' if len(compiled) == 2 else 'it fails | it fails'
-    low = sum(letter not in '1@' for letter in found.plan.split('@')[0])
-    kept = 'autocast' if found.plan.endswith('@autocast') else f'{low} of {len(found.operators)} low'
-    print(f'| {name} | {kept} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | {ratio(autocast, plan)} | {both} | '
-          f'{searched:.0f} s |', flush=True)
+    print(f'| {name} | {kept(found)} | {kept(found_compiled)} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | '
+          f'{ratio(autocast, plan)} | {both} | {seconds_of_search:.0f} s | {seconds_of_compiled:.0f} s |', flush=True)
 
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    print('| training | plan | autocast over FP32 | plan over FP32 | plan over autocast | plan over compiled autocast '
-          '| compiled plan over compiled autocast | search |')
-    print('|---|---|---|---|---|---|---|---|')
+    print('| training | plan | compiled plan | autocast over FP32 | plan over FP32 | plan over autocast | plan over compiled autocast '
+          '| compiled plan over compiled autocast | search | compiled search |')
+    print('|---|---|---|---|---|---|---|---|---|---|')
     for name in sys.argv[2:] or TRAININGS:
         if TRAININGS[name].missing:
-            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | | |')
+            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | | | | |')
         else:
             measure(name, rounds)
 

@@ -218,8 +218,7 @@ class training_of final : public training {
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,
-        .run_compiled =
-            [this](bool on) { return fault_.kept([&] { return given_.call.compile(on).template cast<bool>(); }); },
+        .run_compiled = [this](bool on) { return given_.call.compile(on).template cast<bool>(); },  // it raises nothing
         .agree = given_.ranks == nullptr
                      ? libtorch::agreement{}
                      : [this](std::vector<double> own) { return given_.ranks->team().maximum(std::move(own)); },

@@ -135,6 +135,7 @@ def operators_of(net, run, protect_blocks=True):
         save=state.save,
         restore=state.restore,
         tensors=state.tensors,
+        compile=lambda on: False,
         rates=None,
         length=1,
         keep_bytes=1 << 30,

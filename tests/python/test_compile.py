@@ -4,6 +4,7 @@
 import json
 import os
 import threading
+import time
 import unittest
 import warnings
 
@@ -11,7 +12,7 @@ os.environ.pop('CXX', None)  # "ccache g++", as ./run sets it, is no compiler to
 import comp
 import torch
 import torch.utils.checkpoint
-from support import NoPlan, plan_file
+from support import QUICK, NoPlan, plan_file
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
@@ -377,6 +378,87 @@ class Compiled(unittest.TestCase):
             self.assertAlmostEqual(loss.item(), expected.item(), delta=0.01)
             for one, other in zip(wanted, gradients(net, loss)):
                 self.assertLess((one - other).norm(), 0.03 * one.norm() + 1e-6)
+
+
+class SearchOfCompiledModels(unittest.TestCase):
+    def setUp(self):
+        torch._dynamo.reset()
+
+    def search(self, backend, whole=False, **settings):
+        """A search of a model that `backend` compiles; None: nothing is compiled. Returns: what it found, and the model."""
+        net = Transformer(blocks=1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+        called = net if backend is None else torch.compile(net, backend=backend)
+        run = forward(net)
+
+        def step(plan, batch):
+            loss = run(plan, called)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            found = comp.search(
+                step, model=called if whole else net, optimizer=optimizer, data=[TOKENS] * 40, tune=False, **(QUICK | settings)
+            )
+        return found, net
+
+    def test_losses_are_those_of_uncompiled_steps_and_times_those_of_compiled_ones(self):
+        plain, _ = self.search(None)
+        backend = Counting()
+        for whole in False, True:
+            found, net = self.search(backend, whole)
+            self.assertTrue(found.compiled)
+            self.assertEqual(found.baseline.curve, plain.baseline.curve)
+            self.assertEqual(found.operators[0].name, plain.operators[0].name)
+            self.assertIn('Plans were timed by compiled steps.', found.table())
+            raced = [each for each in found.contest if each.seconds]
+            self.assertGreaterEqual(len(raced), 3)
+            self.assertEqual(backend.graphs, len(raced))  # each plan once, and no other
+            backend.graphs = 0
+            torch._dynamo.reset()
+        self.assertFalse(plain.compiled)
+        self.assertNotIn('compiled', plain.table())
+
+    def test_the_plan_whose_compiled_steps_are_fastest_is_found(self):
+        def slow_in_fp32(graph, inputs):
+            compiled = aot_eager(graph, inputs)
+
+            def run(*given):
+                result = compiled(*given)
+                if result[0].dtype == torch.float32:
+                    time.sleep(0.05)
+                return result
+
+            return run
+
+        found, _ = self.search(slow_in_fp32)
+        self.assertGreater(found.speedup, 3)
+        head = [operator.name for operator in found.operators].index('head.linear')  # what the model returns
+        self.assertEqual(found.plan[head], 'b')
+
+    def test_training_goes_on_compiled_without_another_compilation(self):
+        backend = Counting()
+        found, net = self.search(backend)
+        graphs = backend.graphs
+        before = [parameter.clone() for parameter in net.parameters()]
+        with warnings.catch_warnings(record=True):
+            found.train(found.trained_batches // 40 + 2)
+        self.assertFalse(all(torch.equal(a, b) for a, b in zip(before, net.parameters())))
+        self.assertLessEqual(backend.graphs, graphs + 1)  # FP32's, where the guard trains it beside the plan
+        with found.region:
+            forward(net)(NoPlan(), torch.compile(net, backend=backend))
+        self.assertLessEqual(backend.graphs, graphs + 1)
+
+    def test_what_the_backend_raises_comes_out_unchanged(self):
+        def failing(graph, inputs):
+            raise ValueError('no C++ compiler')
+
+        with self.assertRaisesRegex(torch._dynamo.exc.BackendCompilerFailed, 'no C[+][+] compiler'):
+            self.search(failing)
+        self.search(Counting())
 
 
 if __name__ == '__main__':

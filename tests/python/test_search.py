@@ -342,7 +342,7 @@ class Refusals(unittest.TestCase):
             Classification().search(*given, **more)
 
     def test_what_cannot_be_searched_is_refused_in_a_sentence(self):
-        net = small = Classification().net
+        net = Classification().net
         self.refused('setting "tolerence" is not known .*did you mean "tolerance"', tolerence=0.1)
         self.refused('tolerance is -1', tolerance=-1)
         self.refused("setting tolerance is 'much'", tolerance='much')
@@ -356,7 +356,6 @@ class Refusals(unittest.TestCase):
         self.refused('optimizer is a int', optimizer=3)
         self.refused('state has a int', state=[3])
         self.refused('"0" has no shape yet|parameter .* has no shape yet', model=nn.Sequential(nn.LazyLinear(3)))
-        self.refused('is compiled by torch.compile', model=torch.compile(small))
         self.refused('is a DataParallel', model=nn.DataParallel(net))
 
     def test_optimizers_that_are_not_those_of_the_step_are_told(self):

@@ -78,11 +78,11 @@ inline bool raced(const contestant& c, const outcome& result) {
 }
 
 /// Returns the seconds of a contestant's batches: those of the contest or, where these are too few for an interval,
-/// those of all runs of its plan. The first batch of a run is left out, since it pays for things that are made once
-/// (kernels, memory).
+/// those of all runs of its plan, unless only the contest ran compiled. The first batch of a run is left out, since it
+/// pays for things that are made once (kernels, memory).
 inline std::vector<double> batch_times(const contestant& c, const outcome& result) {
   constexpr std::size_t for_an_interval = 6;
-  if (c.seconds.size() >= for_an_interval) return c.seconds;
+  if (c.seconds.size() >= for_an_interval || result.compiled) return c.seconds;
   std::vector<double> all;
   for (const trial& t : result.trials) {
     const std::vector<double>& times = t.sample.batch_seconds;

@@ -144,6 +144,7 @@ inline std::string settings(const outcome& result, const report_info& info) {
          entry("Judged by",
                fmt::format("{}, at most {:g}% {} FP32's", name(result.criterion), 100 * result.tolerance,
                            result.higher_is_better || result.criterion == criterion::scores ? "below" : "above")) +
+         entry("Timed by", result.compiled ? "compiled steps" : "") +
          entry("Batches per epoch",
                result.batches_per_epoch > 0 ? fmt::format("{}", result.batches_per_epoch) : "not known") +
          entry("Runs", result.recalled > 0

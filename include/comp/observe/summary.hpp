@@ -157,7 +157,7 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-/// Returns the sentences that belong to the table of the contest: ties, the front, what plans were judged by.
+/// Returns the sentences that belong to the table of the contest: ties, the front, what plans were judged and timed by.
 inline std::string contest_notes(const outcome& result) {
   std::string text;
   for (const contestant& c : result.contest) {
@@ -166,6 +166,7 @@ inline std::string contest_notes(const outcome& result) {
   text += front_text(result);
   if (result.criterion != criterion::batch_losses)
     text += fmt::format("Plans were judged by {}.\n", name(result.criterion));
+  if (result.compiled) text += "Plans were timed by compiled steps.\n";
   if (result.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(result.memory_limit));
   return text;
 }

@@ -34,6 +34,7 @@ struct capable_backend : backend {
   comp::hardware hardware() const { return {}; }
   std::string signature() const { return {}; }
   void post_training(bool) {}
+  bool run_compiled(bool) { return false; }
 };
 
 struct policy {

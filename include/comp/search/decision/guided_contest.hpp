@@ -115,30 +115,19 @@ class guided_contest {
     racers.erase(first_dear, racers.end());
     return dear;
   }
-  // Returns: the seconds of FP32's first compiled step; 0 where the trainer cannot take it back. The state stays. Where
-  // that step fails, the contest is held uncompiled.
+  // Returns: the seconds of FP32's first compiled step; 0 where the trainer cannot take it back. The state stays.
   double seconds_to_compile() {
     if (!search_.run.restores()) return 0;
     const checkpoint here = search_.run.save();
     const auto compile = [](any_trainer& trainer) {
+      const compiled_steps on{trainer};
       const auto began = std::chrono::steady_clock::now();
-      (void)trainer.run_compiled(true);
       (void)trainer.run_batch();
       return std::vector<double>{detail::seconds_since(began)};
     };
-    double seconds = 0;
-    try {
-      seconds = search_.run.record_numbers(search_.fp32(), "compiling", compile_repeat, compile).at(0);
-    } catch (const error& e) {
-      search_.log.compiled = false;
-      search_.run.warn(
-          fmt::format("compiled steps fail, so plans were compared uncompiled ({}): see whether the training "
-                      "runs compiled without a plan",
-                      e.what()));
-    }
-    (void)search_.run.run_compiled(false);
+    const auto seconds = search_.run.record_numbers(search_.fp32(), "compiling", compile_repeat, compile);
     search_.run.restore(here);
-    return seconds;
+    return seconds.at(0);
   }
 
   // A compiler may leave out what makes uncompiled steps fast, such as a backend's own kernels.

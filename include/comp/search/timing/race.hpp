@@ -54,19 +54,8 @@ class race {
   /// reference. False for a contest: only racers that are hopeless against the reference leave, and the race ends when
   /// the fastest is clear.
   void run(std::vector<racer>& racers, bool drop_slower) {
-    if (!batches_.as_trained) return run_rounds(racers, drop_slower);
-    (void)run_.run_compiled(true);
-    try {
-      run_rounds(racers, drop_slower);
-    } catch (...) {
-      (void)run_.run_compiled(false);
-      throw;
-    }
-    (void)run_.run_compiled(false);
-  }
-
- private:
-  void run_rounds(std::vector<racer>& racers, bool drop_slower) {
+    std::optional<compiled_steps<evaluator>> compiled;
+    if (batches_.as_trained) compiled.emplace(run_);
     start_ = run_.save();
     lost_batches_.clear(), lost_in_a_row_ = 0, last_sound_ = nullptr;
     for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, drop_slower); ++round) {
@@ -91,6 +80,7 @@ class race {
     if (!batches_.trains) run_.restore(start_);
   }
 
+ private:
   struct lost_batch {
     racer* by = nullptr;
     std::int64_t batch = 0;  // counted from the race's start

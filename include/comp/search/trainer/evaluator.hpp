@@ -25,6 +25,25 @@
 
 namespace comp {
 
+/// While it lives, the steps of a trainer or evaluator run compiled, as far as a compiler has them. What run_compiled()
+/// throws at the end is dropped, because the caller has to see the first exception.
+template <class T>
+class compiled_steps {
+ public:
+  explicit compiled_steps(T& of) : of_{of} { (void)of_.run_compiled(true); }
+  ~compiled_steps() {
+    try {
+      (void)of_.run_compiled(false);
+    } catch (...) {
+    }
+  }
+  compiled_steps(const compiled_steps&) = delete;
+  compiled_steps& operator=(const compiled_steps&) = delete;
+
+ private:
+  T& of_;
+};
+
 class evaluator {
  public:
   evaluator(any_trainer& trainer, any_observer& observers, outcome& log)
