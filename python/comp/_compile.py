@@ -118,20 +118,13 @@ def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[i
     return copied
 
 
-def _room_for(plans: int) -> Any:
-    """Lets Dynamo compile a function once more for each plan before it thinks that this will never end."""
-    limits = torch._dynamo.config
-    name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"  # before torch 2.6
-    return limits.patch({name: plans * getattr(limits, name)})
-
-
 class Compilers:
     """What compiles functions in the regions of one plan: for each backend of the user's one of comp's around it, which
     stays the same, so that Dynamo finds again what it has compiled."""
 
-    def __init__(self, regions: Regions, plans: Callable[[], int] = lambda: 1) -> None:
+    def __init__(self, regions: Regions, search: CompiledPlans | None = None) -> None:
         self.regions = regions
-        self._plans = plans
+        self._search = search  # whose plan changes
         self._callbacks: list[tuple[Any, Any]] = []  # by the user's backends, of which some have no hash
         self._told = False
 
@@ -145,8 +138,10 @@ class Compilers:
         """What Dynamo calls for each function that is to be compiled in the region that is open now; None where functions
         run uncompiled. `users`: the same outside of a region."""
         how = self.regions.compiles()
-        if how != "captured":
-            return users if how == "as it is" else None
+        if how == "not":
+            return None
+        if how == "as it is" and self._search is None:
+            return users
         backend = users
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
@@ -155,17 +150,17 @@ class Compilers:
         for known, callback in self._callbacks:
             if known is backend or known == backend:
                 return callback
-        made = self._make(users, backend)
+        made = self._make(users, backend if how == "as it is" else _Backend(self, backend))
         self._callbacks.append((backend, made))
         return made
 
     def _make(self, users: Any, backend: Any) -> Any:
-        convert = users._torchdynamo_orig_backend._clone_with_backend(_Backend(self, backend))
+        convert = users._torchdynamo_orig_backend._clone_with_backend(backend)
         callback = type(users)(convert, users.hooks)
 
-        def unheard(*given: Any, **named: Any) -> Any:
-            with _room_for(self._plans()):
-                return Regions.unheard(lambda: callback(*given, **named))
+        def unheard(frame: Any, *given: Any, **named: Any) -> Any:
+            with contextlib.nullcontext() if self._search is None else self._search.room_for(frame.f_code):
+                return Regions.unheard(lambda: callback(frame, *given, **named))
 
         unheard._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]
         return unheard
@@ -179,6 +174,7 @@ class CompiledPlans:
 
     def __init__(self) -> None:
         self._compilers: dict[str, Compilers] = {}
+        self._codes: set[Any] = set()  # that were compiled
         self._on = False
         self._seen = False
 
@@ -187,11 +183,23 @@ class CompiledPlans:
         self._on = on
         return self._seen
 
+    def room_for(self, code: Any) -> Any:
+        """Lets Dynamo compile a function once more for each plan before it thinks that this will never end."""
+        self._codes.add(code)
+        limits = torch._dynamo.config
+        name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"  # before torch 2.6
+        return limits.patch({name: len(self._compilers) * getattr(limits, name)})
+
+    def forget(self) -> None:
+        """Forgets what was compiled, so that Dynamo's limit is for what comes next."""
+        for code in self._codes:
+            torch._dynamo.eval_frame.reset_code(code)
+        self._codes.clear()
+        self._compilers.clear()
+
     def _current(self) -> Compilers:
         training = self.training()
-        return self._compilers.setdefault(
-            training.plan, Compilers(training.regions, plans=lambda: len(self._compilers))
-        )
+        return self._compilers.setdefault(training.plan, Compilers(training.regions, self))
 
     def callback(self, users: Any) -> Any:
         self._seen = True

@@ -190,6 +190,7 @@ def search(
                 progress=progress,
                 observers=list(observers),
             )
+        job.compiled.forget()
         job.training.set_plan(inner.plan)
         job.tell_of_data(inner.batches_per_epoch)
         if before is not None:

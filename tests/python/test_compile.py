@@ -439,7 +439,7 @@ class SearchOfCompiledModels(unittest.TestCase):
         head = [operator.name for operator in found.operators].index('head.linear')  # what the model returns
         self.assertEqual(found.plan[head], 'b')
 
-    def test_training_goes_on_compiled_without_another_compilation(self):
+    def test_training_goes_on_compiled(self):
         backend = Counting()
         found, net = self.search(backend)
         graphs = backend.graphs
@@ -447,10 +447,15 @@ class SearchOfCompiledModels(unittest.TestCase):
         with warnings.catch_warnings(record=True):
             found.train(found.trained_batches // 40 + 2)
         self.assertFalse(all(torch.equal(a, b) for a, b in zip(before, net.parameters())))
-        self.assertLessEqual(backend.graphs, graphs + 1)  # FP32's, where the guard trains it beside the plan
-        with found.region:
-            forward(net)(NoPlan(), torch.compile(net, backend=backend))
-        self.assertLessEqual(backend.graphs, graphs + 1)
+        self.assertEqual(backend.graphs, graphs + 1)  # for the found plan alone
+        forward(net)(found.region, torch.compile(net, backend=backend))
+        self.assertEqual(backend.graphs, graphs + 1)
+
+    def test_plans_do_not_use_up_dynamos_limit(self):
+        with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+            found, net = self.search(Counting())
+            self.assertGreaterEqual(sum(bool(each.seconds) for each in found.contest), 3)
+            forward(net)(NoPlan(), torch.compile(net, backend=Counting()))
 
     def test_what_the_backend_raises_comes_out_unchanged(self):
         def failing(graph, inputs):
