@@ -180,7 +180,7 @@ class Compiled(unittest.TestCase):
         with self.assertWarnsRegex(UserWarning, 'runs uncompiled under the plan \\(aten::tanh is not where'):
             self.same(net, plan, torch.compile(net, backend=self.backend))
 
-    def test_the_first_forward_and_evaluation_run_uncompiled(self):
+    def test_first_forwards_run_uncompiled_in_training_and_in_evaluation(self):
         net = Transformer()
         called = torch.compile(net, backend=self.backend)
         plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
@@ -190,6 +190,40 @@ class Compiled(unittest.TestCase):
         with torch.no_grad():
             forward(net)(plan, called)
         self.assertEqual(self.backend.graphs, 0)
+
+    def evaluated(self, net, plan, called=None, x=TOKENS):
+        net.eval()
+        with torch.no_grad(), plan:
+            return (net if called is None else called)(x)
+
+    def test_an_evaluation_has_the_bits_of_the_uncompiled_one_before_training_and_after(self):
+        net = Transformer(blocks=3, breaks=True)
+        plan = comp.plan(plan_file(net, forward(net), kinds=('linear', 'attention')), net)
+        called = torch.compile(net, backend=self.backend)
+        wanted = {n: self.evaluated(net, plan, x=TOKENS[:n]) for n in (4, 3, 2)}
+        self.assertFalse(torch.equal(wanted[4], self.evaluated(net, NoPlan())))
+        for trained in False, True:
+            if trained:
+                forward(net.train())(plan)
+            with warnings.catch_warnings():
+                warnings.simplefilter('error')
+                for n in (4, 3, 2, 4):
+                    self.assertTrue(torch.equal(self.evaluated(net, plan, called, TOKENS[:n]), wanted[n]))
+            self.assertEqual(self.backend.graphs, 4)  # two parts, and anew for other batch sizes
+        net.run = torch.compile(net.run, backend=self.backend)
+        for _ in range(2):
+            self.assertTrue(torch.equal(self.evaluated(net, plan), wanted[4]))
+        self.assertEqual(self.backend.graphs, 5)  # one for all blocks
+
+    def test_an_evaluated_graph_runs_for_no_block_that_the_plan_treats_otherwise(self):
+        net = Transformer(blocks=3)
+        plan = planned_but_for(net, 'blocks.1')
+        wanted = self.evaluated(net, plan)
+        net.run = torch.compile(net.run, backend=self.backend)
+        with self.assertWarnsRegex(UserWarning, 'runs uncompiled under the plan .*where the plan differs'):
+            for _ in range(2):
+                self.assertTrue(torch.equal(self.evaluated(net, plan), wanted))
+        self.assertEqual(self.backend.graphs, 1)
 
     def test_names_of_parameters_are_those_of_the_module_that_is_compiled(self):
         net = Transformer()

@@ -4,6 +4,7 @@
 // place of the operators, and the session goes on behind them.
 #pragma once
 
+#include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/author_blocks.hpp>
 #include <comp_libtorch/hook/listener.hpp>
 #include <cstddef>
@@ -13,15 +14,22 @@
 
 namespace comp::libtorch::detail {
 
+/// An operator that was captured by its name (plan/evaluator.hpp).
+struct captured_name {
+  std::string layer, kind;
+  precision chosen = precision::fp32;
+};
+
 /// Operators of a region that were captured.
 struct captured_part {
-  std::size_t first = 0, end = 0;                       // their numbers
+  std::size_t first = 0, end = 0;                       // their numbers; by names: `first` stands for the plan
+  std::vector<captured_name> names = {};                // where they go by names
   author_choice block = author_choice::none;            // that they stand in
   std::vector<const c10::TensorImpl*> parameters = {};  // that the compiled code was given
   std::string stray = {};  // the first of them that is not the recorded one, or cannot be compiled; "": none
 };
 
-/// A session that goes by a recorded sequence of operators, whose parts can be compiled.
+/// A session whose parts can be compiled. Its operators are numbered, unless they go by names.
 class capturable {
  public:
   /// Returns: the number of the operator that comes next.

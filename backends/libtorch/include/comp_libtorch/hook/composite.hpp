@@ -130,6 +130,11 @@ class known_composites {
     const std::lock_guard only_one{mutex_};
     return known_.emplace(op, uniform).first->second;
   }
+  /// Returns: true where find() makes no trial, because `op` is none that ATen makes of others or was tried before.
+  bool knows(const c10::OperatorHandle& op) {
+    const std::lock_guard only_one{mutex_};
+    return !is_composite(op) || known_.contains(op);
+  }
 
  private:
   std::mutex mutex_;

@@ -94,8 +94,10 @@ class program {
   region evaluate() {
     if (first_plan_ != nullptr && first_plan_->autocast) return scripts_.open(make_autocast(*first_plan_->autocast));
     if (plan_.runs_autocast()) return scripts_.open(make_autocast(detail::scalar_type(autocast_precision(plan_))));
-    auto choose = first_plan_ != nullptr ? first_plan_->by_name : by_name_;
-    return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, composites_, settings_));
+    detail::evaluation how{.choose = by_name_, .plan = std::hash<std::string>{}(plan_.str())};
+    if (first_plan_ != nullptr) how = {.choose = first_plan_->by_name};
+    how.first = !evaluated_.exchange(true);
+    return scripts_.open(std::make_unique<detail::evaluator>(std::move(how), names_, composites_, settings_));
   }
 
   /// On: forgets the recording and the plan; each segment is then recorded in FP32 when it is first entered. Off: ends
@@ -314,6 +316,7 @@ class program {
   std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)
   detail::named_precisions precisions_;  // of the recorded operators in the plan
   detail::known_composites composites_;  // for evaluation
+  std::atomic<bool> evaluated_ = false;  // a forward was
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;
