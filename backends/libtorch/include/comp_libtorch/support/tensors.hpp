@@ -37,7 +37,7 @@ constexpr bool is_plannable(at::ScalarType type) {
 }
 
 inline bool is_eligible(const at::TensorImpl& tensor, at::DeviceType device) {
-  return is_plannable(c10::typeMetaToScalarType(tensor.dtype())) && tensor.device_type() == device;
+  return is_plannable(c10::typeMetaToScalarType(tensor.dtype())) && tensor.device().type() == device;
 }
 inline bool is_eligible(const at::Tensor& tensor, at::DeviceType device) {
   return tensor.defined() && is_eligible(*tensor.unsafeGetTensorImpl(), device);
