@@ -48,6 +48,7 @@ from comp._comp import (
 )
 from comp._doctor import doctor
 from comp._exports import to_torchao, to_transformer_engine
+from comp._inference import export
 from comp._outcome import Outcome
 from comp._plan_file import PlanFile, compare, load
 from comp._region import Planned, Region, plan
@@ -84,6 +85,7 @@ __all__ = [
     "compare",
     "deny",
     "doctor",
+    "export",
     "fixed",
     "follow",
     "load",

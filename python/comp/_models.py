@@ -34,10 +34,14 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel or DataParallel, whose names are those of one process."""
-    while isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        module = module.module
-    return module
+    """The module inside DistributedDataParallel, DataParallel or what torch.compile returns: its names are the model's."""
+    while True:
+        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            module = module.module
+        elif isinstance(compiled := getattr(module, "_orig_mod", None), nn.Module):
+            module = compiled
+        else:
+            return module
 
 
 def _dispatch_key(name: str) -> torch._C.DispatchKey:
@@ -69,7 +73,7 @@ def leave_outside(module: nn.Module, *methods: str) -> None:
 
 
 def named_parameters(models: Mapping[str, nn.Module]) -> Named:
-    """Each model's parameters by name. What torch.compile returns has those of the module that it compiles."""
+    """Each model's parameters by name. A block that torch.compile returned has the names of the one that it compiles."""
 
     def named(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
         return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in module.named_parameters()]

@@ -9,7 +9,7 @@ import sys
 page, folder, *rest = sys.argv[1:]
 compiler, torch = (rest[:rest.index('--libtorch')], rest[rest.index('--libtorch') + 1:]) if '--libtorch' in rest else (rest, [])
 blocks = re.findall(r'^```cpp\n(.*?)^```', pathlib.Path(page).read_text(), re.M | re.S)
-ours = [block for block in blocks if 'comp::libtorch::planned_region' not in block]
+ours = [block for block in blocks if 'torch::' not in block]
 theirs = [block for block in blocks if block not in ours]
 assert ours and theirs, 'the page has no programs any more'
 
@@ -24,6 +24,7 @@ def compiled(before, body, flags):
 compiled('#include <comp/comp.hpp>\n#include "whole.hpp"\nusing my_trainer = whole::capable_backend;', ''.join(ours), [])
 if torch:
     compiled('#include <comp/comp.hpp>\n#include <comp_libtorch/train/planned_region.hpp>\n#include <torch/torch.h>\n'
+             '#include <torch/csrc/inductor/aoti_package/model_package_loader.h>\nextern torch::Tensor x;\n'
              'struct batch_type { torch::Tensor data, target; };\n'
              'extern torch::nn::Sequential net;\nextern std::vector<batch_type>* loader;\nextern torch::optim::SGD optimizer;',
              ''.join(theirs), torch)
