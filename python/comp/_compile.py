@@ -125,7 +125,8 @@ class Compilers:
     def __init__(self, regions: Regions, search: CompiledPlans | None = None) -> None:
         self.regions = regions
         self._search = search  # whose plan changes
-        self._callbacks: list[tuple[Any, Any]] = []  # by the user's backends, of which some have no hash
+        # By how they treat what cannot be captured, and by the user's backends, of which some have no hash
+        self._callbacks: list[tuple[Any, Any, Any]] = []
         self._told = False
 
     def tell(self, why: str) -> None:
@@ -147,11 +148,12 @@ class Compilers:
             backend = backend._torchdynamo_orig_backend
         if isinstance(backend, _Backend):
             return users
-        for known, callback in self._callbacks:
-            if known is backend or known == backend:
+        kind = type(users._torchdynamo_orig_backend)
+        for known_kind, known, callback in self._callbacks:
+            if known_kind is kind and (known is backend or known == backend):
                 return callback
         made = self._make(users, backend if how == "as it is" else _Backend(self, backend))
-        self._callbacks.append((backend, made))
+        self._callbacks.append((kind, backend, made))
         return made
 
     def _make(self, users: Any, backend: Any) -> Any:
@@ -184,11 +186,12 @@ class CompiledPlans:
         return self._seen
 
     def room_for(self, code: Any) -> Any:
-        """Lets Dynamo compile a function once more for each plan before it thinks that this will never end."""
+        """Lets Dynamo compile a function once more for each plan before it thinks that this will never end. The user's own
+        compilations count, too."""
         self._codes.add(code)
         limits = torch._dynamo.config
         name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"  # before torch 2.6
-        return limits.patch({name: len(self._compilers) * getattr(limits, name)})
+        return limits.patch({name: (1 + len(self._compilers)) * getattr(limits, name)})
 
     def forget(self) -> None:
         """Forgets what was compiled, so that Dynamo's limit is for what comes next."""

@@ -212,12 +212,9 @@ class _Remembered:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        if self._place is None:
-            with self._given[1]:
-                yield
-            return
         regions, ended = self._region._regions, True
-        regions.enter_again(self._place)
+        if self._place is not None:
+            regions.enter_again(self._place)
         _open.again += 1
         try:
             with self._given[1]:
@@ -225,7 +222,8 @@ class _Remembered:
             ended = False
         finally:
             _open.again -= 1
-            regions.exit(ended)
+            if self._place is not None:
+                regions.exit(ended)
 
 
 def _follow_checkpoints() -> None:

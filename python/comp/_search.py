@@ -180,17 +180,19 @@ def search(
             use_command='with comp.plan("plan.json", model): ...',
         )
         before = None if keep else _whole_state(job, states_on)
-        with job.watch:
-            inner = job.training.search(
-                **chosen,
-                settings=settings,
-                ledger=None if ledger is None else os.fspath(ledger),
-                report=None if report is None else os.fspath(report),
-                info=info,
-                progress=progress,
-                observers=list(observers),
-            )
-        job.compiled.forget()
+        try:
+            with job.watch:
+                inner = job.training.search(
+                    **chosen,
+                    settings=settings,
+                    ledger=None if ledger is None else os.fspath(ledger),
+                    report=None if report is None else os.fspath(report),
+                    info=info,
+                    progress=progress,
+                    observers=list(observers),
+                )
+        finally:
+            job.compiled.forget()
         job.training.set_plan(inner.plan)
         job.tell_of_data(inner.batches_per_epoch)
         if before is not None:

@@ -418,11 +418,11 @@ class SearchOfCompiledModels(unittest.TestCase):
     def setUp(self):
         torch._dynamo.reset()
 
-    def search(self, backend, whole=False, **settings):
+    def search(self, backend, whole=False, net=None, called=None, **settings):
         """A search of a model that `backend` compiles; None: nothing is compiled. Returns: what it found, and the model."""
-        net = Transformer(blocks=1)
+        net = net or Transformer(blocks=1)
         optimizer = torch.optim.SGD(net.parameters(), 0.05)
-        called = net if backend is None else torch.compile(net, backend=backend)
+        called = called or (net if backend is None else torch.compile(net, backend=backend))
         run = forward(net)
 
         def step(plan, batch):
@@ -490,6 +490,52 @@ class SearchOfCompiledModels(unittest.TestCase):
             found, net = self.search(Counting())
             self.assertGreaterEqual(sum(bool(each.seconds) for each in found.contest), 3)
             forward(net)(NoPlan(), torch.compile(net, backend=Counting()))
+
+    def test_the_users_own_compilations_do_not_use_up_the_limit_and_an_interrupted_search_leaves_none(self):
+        class Stop:
+            def __init__(self):
+                self.contest = 0
+
+            def trial_done(self, trial):
+                self.contest += trial.stage == 'contest'
+
+            def stop_requested(self):
+                return self.contest > 6
+
+        with torch._dynamo.config.patch(recompile_limit=2):
+            backend = Counting()
+            net = Transformer(blocks=1)
+            called = torch.compile(net, backend=backend)
+            for mode in net.train(), net.eval():
+                forward(mode)(NoPlan(), called)
+            net.train()
+            with self.assertRaises(comp.Interrupted):
+                self.search(backend, net=net, called=called, observers=[Stop()])
+            backend.graphs = 0
+            found, _ = self.search(backend, net=net, called=called)
+            self.assertEqual(backend.graphs, sum(bool(each.seconds) for each in found.contest))
+
+    def test_functions_that_must_not_break_and_others_have_one_backend(self):
+        backend = Counting()
+        net = Transformer(blocks=1)
+        whole = torch.compile(net, backend=backend, fullgraph=True)
+        broken = torch.compile(Transformer(blocks=1, breaks=True), backend=backend)
+        broken.load_state_dict(net.state_dict(), strict=False)
+
+        def both(x):
+            return whole(x) + 0 * broken(x)
+
+        both.train = net.train
+        found, _ = self.search(backend, net=nn.ModuleList([net, broken._orig_mod]), called=both)
+        self.assertTrue(found.compiled)
+
+    def test_a_compiled_block_in_a_checkpoint_is_searched_uncompiled(self):
+        backend = Counting()
+        net = Transformer(blocks=1)
+        block = torch.compile(net.run, backend=backend)
+        net.run = lambda each, x: torch.utils.checkpoint.checkpoint(block, each, x, use_reentrant=False)
+        found, _ = self.search(None, net=net)
+        self.assertEqual((found.compiled, backend.graphs), (False, 0))
 
     def test_what_the_backend_raises_comes_out_unchanged(self):
         def failing(graph, inputs):

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <comp/search/decision/search_budget.hpp>
 #include <functional>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -140,7 +141,10 @@ TEST_CASE("a compiler's budget is a twentieth of the training, and three plans a
 TEST_CASE("a search ends where FP32's compiled step fails; a plan whose compiled step fails leaves") {
   compiling_trainer t = made();
   t.compile = [](const plan&) { throw comp::error{"no C++ compiler"}; };
-  CHECK_THROWS_WITH_AS((void)search_on(t), "no C++ compiler", comp::error);
+  CHECK_THROWS_WITH_AS(
+      (void)search_on(t),
+      "FP32's compiled steps fail (no C++ compiler): see whether the training runs compiled without a search",
+      comp::error);
   CHECK_FALSE(t.compiled);
   CHECK(t.weights() == fake::state{});
 
@@ -157,6 +161,42 @@ TEST_CASE("compiled batches of different lengths are compared on the same ones, 
   const outcome found = search_on(t);
   CHECK(found.plan == parse_plan("1bb"));
   CHECK(found.speedup == doctest::Approx(2.5).epsilon(0.01));
+}
+
+TEST_CASE("rules that are slower than FP32 are not kept, however noisy the found plan's compiled steps are") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    compiling_trainer t = made();
+    std::mt19937_64 random{seed};
+    t.compiled_seconds = [&](const plan& p) {
+      if (p == parse_plan("1bb")) return 4.0;
+      if (p != parse_plan("bbb")) return 2.0;
+      return random() % 5 < 2 ? 6.0 : 1.0;
+    };
+    CHECK(search_on(t).plan != parse_plan("1bb"));
+  }
+}
+
+TEST_CASE("lengths of batches are no reason to leave the compiler out") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    compiling_trainer t = made();
+    t.change().length = [seed](std::uint64_t step) {
+      return (step / 8 + seed) % 5 == 0 ? 8.0 : 1.0 + static_cast<double>(step * 7 % 3);
+    };
+    t.compiled_seconds = [seconds = t.change().seconds](const plan& p) { return seconds(p); };
+    CHECK_FALSE(warns(search_on(t), "not compiled"));
+  }
+}
+
+TEST_CASE("where no plan was found but FP32, nothing is compiled and FP32's batches are kept") {
+  compiling_trainer t = made();
+  t.change().harm = [](const plan& p) { return p.count_low() > 0 ? 1.0 : 0.0; };
+  const outcome found = search_on(t);
+  CHECK(found.plan == parse_plan("111"));
+  CHECK(t.was_compiled.empty());
+  CHECK(found.trained_batches >= 8);
+  CHECK(found.trained_batches == t.weights().steps);
 }
 
 TEST_CASE("a ledger of compiled steps is not one of uncompiled ones") {

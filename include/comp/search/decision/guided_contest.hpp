@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -77,6 +78,7 @@ class guided_contest {
           pairs != nullptr && !search_.log.compiled ? pairs->trial.sample.batch_seconds.size() : 0;
       const std::size_t known = std::min(judged, search_.log.baseline.batch_seconds.size());
       contest = hold_contest(search_.run, budget_.contest(known), std::move(racers), batches());
+      if (search_.log.compiled) require_compiled(contest.front());
     } else {
       contest.push_back({.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
     }
@@ -104,10 +106,13 @@ class guided_contest {
 
   // Takes out the plans that there is no time to compile. The search's plan and the fastest rules stay in any case.
   std::vector<racer> take_dear(std::vector<racer>& racers) {
-    const std::size_t most = budget_.plans_to_compile(seconds_to_compile(), search_.trials.fp32_seconds());
+    if (racers.size() <= budget_.plans_to_compile(std::numeric_limits<double>::infinity(), 0)) return {};
+    if (!seconds_to_compile_) seconds_to_compile_ = seconds_to_compile();
+    const std::size_t most = budget_.plans_to_compile(*seconds_to_compile_, search_.trials.fp32_seconds());
     if (racers.size() <= most) return {};
     const auto rank = [&](const racer& r) {
-      return std::tuple{r.plan != found_, !r.rule_based, guided_.predicted(r.plan)};
+      const bool is_found = r.plan == found_ || r.plan == guided_.least_memory();
+      return std::tuple{!is_found, !r.rule_based, guided_.predicted(r.plan)};
     };
     std::ranges::sort(racers.begin() + 1, racers.end(), {}, rank);
     const auto first_dear = racers.begin() + static_cast<std::ptrdiff_t>(most);
@@ -130,20 +135,42 @@ class guided_contest {
     return seconds.at(0);
   }
 
+  // Throws: `error` where FP32's compiled steps failed in the contest.
+  void require_compiled(const contestant& fp32) const {
+    if (fp32.status != status::failed) return;
+    const auto failed = std::find_if(search_.log.trials.rbegin(), search_.log.trials.rend(), [&](const trial& t) {
+      return t.stage == stage::contest && t.plan == fp32.plan && t.sample.status == status::failed;
+    });
+    throw error{fmt::format("FP32's compiled steps fail ({}): see whether the training runs compiled without a search",
+                            failed->sample.message)};
+  }
+
   // A compiler may leave out what makes uncompiled steps fast, such as a backend's own kernels.
   void warn_if_uncompiled_is_faster(const contestant& winner) {
-    if (!guided_.is_accepted(found_)) return;
-    std::vector<double> uncompiled;
+    if (winner.seconds.empty() || !guided_.is_accepted(found_)) return;
+    std::vector<double> compiled_seconds, uncompiled_seconds;
+    bool ok = true;
     search_.run.timed(stage::contest, [&] {
-      while (uncompiled.size() < search_.settings.race.min_rounds)
-        uncompiled.push_back(search_.run.run_batch(stage::contest, found_, "uncompiled").sample.seconds);
+      while (ok && uncompiled_seconds.size() < search_.settings.race.min_rounds) {
+        const checkpoint here = search_.run.save();
+        const sample compiled = compiled_batch(winner);
+        if (search_.trials.lengths_differ()) search_.run.restore(here);
+        const sample uncompiled = search_.run.run_batch(stage::contest, found_, "uncompiled").sample;
+        ok = compiled.ok() && uncompiled.ok();
+        compiled_seconds.push_back(compiled.seconds);
+        uncompiled_seconds.push_back(uncompiled.seconds);
+      }
     });
-    const double times_as_fast = median(winner.seconds) / median(uncompiled);
-    if (!(times_as_fast > 1.1)) return;
+    const paired_speedup gain = compare_paired(compiled_seconds, uncompiled_seconds);
+    if (!ok || !(gain.bounds.low > 1.1)) return;
     search_.run.warn(fmt::format(
         "steps that are not compiled are {:.2f} times as fast under \"{}\" as compiled ones under \"{}\": leave the compiler "
         "out, and search again without it",
-        times_as_fast, name(found_, search_.log.graph), winner.label));
+        gain.ratio, name(found_, search_.log.graph), winner.label));
+  }
+  sample compiled_batch(const contestant& c) {
+    const compiled_steps on{search_.run};
+    return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }
 
   // The fastest contestant whose own losses are accepted. Where those of the very fastest are rejected it is mended,
@@ -215,6 +242,7 @@ class guided_contest {
   guided_search& guided_;
   winner_choice choice_{search_, budget_};
   plan found_ = {};
+  std::optional<double> seconds_to_compile_ = {};
 };
 
 }  // namespace comp

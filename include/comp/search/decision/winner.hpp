@@ -50,14 +50,15 @@ class winner_choice {
     if (winner == 0 && fastest != nullptr) search_.run.warn(why_fp32_is_kept(*fastest, search_.settings.tolerance));
   }
 
-  /// Returns: the index of the contestant to take: the winner, or a rules' plan. The rules' plan is kept unless the
-  /// winner was shown to be faster. Where noise lets nothing be shown, it stands for FP32.
+  /// Returns: the index of the contestant to take: the winner, or a rules' plan. A rules' plan that is not slower than
+  /// FP32 is kept unless the winner was shown to be faster. Where noise lets nothing be shown, it stands for FP32.
   std::size_t beside_rules(const question_beside_rules& asked) const {
     const contestant& won = search_.log.contest[asked.winner];
     if (won.rule_based || search_.settings.slowdown > 0) return asked.winner;
     const bool is_fp32 = asked.winner == 0;
     const auto at = fastest_rules(search_.log.contest, [&](const contestant& c) {
-      return (!budget_.too_large(c) || budget_.too_large(won)) && (!is_fp32 || undecided(c));
+      const bool fits = !budget_.too_large(c) || budget_.too_large(won);
+      return fits && (is_fp32 ? undecided(c) : !(c.over_fp32.ratio < 1) || fits_instead(c));
     });
     if (!at) return asked.winner;
     contestant& rules = search_.log.contest[*at];
