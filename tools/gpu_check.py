@@ -462,6 +462,7 @@ class Check:
 
     def watch(self):
         """A program that writes each second what the GPU is like; measure() ends it."""
+        self.out.mkdir(parents=True, exist_ok=True)
         with (self.out / 'state.csv').open('w') as to:
             return subprocess.Popen([find_smi(), *WATCH], stdout=to, stderr=subprocess.DEVNULL)
 

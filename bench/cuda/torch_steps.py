@@ -243,6 +243,7 @@ def measure_all(figures, chosen, small, keep):
     failed = 0
     torch.backends.cudnn.benchmark = True  # algorithms by measurement, as here
     figures |= {'version': torch.__version__, 'left_out': {}, 'device': torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}
+    print(f'libraries: PyTorch {torch.__version__}, its cuDNN {torch.backends.cudnn.version()}, its CUDA {torch.version.cuda}')
     for model, make in MODELS.items():
         if chosen not in (None, model):
             continue

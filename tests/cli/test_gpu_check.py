@@ -484,6 +484,18 @@ class Whole(unittest.TestCase):
         self.assertNotIn('bench: steps', self.kept()['parts'])
         self.assertEqual([j['model'] for j in self.kept()['bench']['steps']['jobs']], ['mlp', 'gpt'])
 
+    def test_pytorch_runs_by_the_model_too_and_first_of_all(self):
+        row = torch()['rows'][0]
+        figures = json.dumps(torch() | {'rows': [row | {'model': 'MODEL'}]})
+        self.stand_in('python3', 'case "$1 $2" in -c*torch*) echo True ;; *--models) echo mlp; echo gpt ;; '
+                                 f"*--model=*) echo 'libraries: PyTorch'; echo '{figures}' | sed s/MODEL/${{2#*=}}/ >$3 ;; esac")
+        status, said = self.check('--only', 'bench:torch gpt')  # in a folder that nothing was built in
+        self.assertEqual((status, said[-1]), (0, '1 passed, 0 failed'))
+        status, said = self.check('--only', 'bench:torch', '--rest')
+        self.assertEqual((status, said[-1]), (0, '1 passed, 0 failed'))
+        self.assertEqual([row['model'] for row in self.kept()['bench']['torch']['rows']], ['gpt', 'mlp'])
+        self.assertEqual(self.kept()['parts']['bench: torch mlp']['libraries'], 'PyTorch')
+
     def test_trainings_that_could_not_be_built_are_named(self):
         self.check('--only', 'tests')
         self.assertIn('needs oneDNN', self.kept()['parts']['tests: training']['why'])
