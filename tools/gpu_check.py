@@ -2,9 +2,9 @@
 # ./run gpu-check: on a machine with a GPU builds for it, runs every test on it, compute-sanitizer over the kernels, then the
 # benchmarks. A part that fails does not keep the others from running. Writes out/gpu-check.json after each part, the output
 # of each to out/gpu-check/, and the section of docs/benchmarks/cuda.md.
-# Where a machine is lent by the quarter of an hour: --only does a slice or a part of one at a time, --limit ends in time,
-# --rest goes on where that stopped; the results add up as long as device, driver and sources stay the same. --render writes
-# the section anew from out/gpu-check.json, which may come from another machine.
+# Where a machine is lent by the quarter of an hour: --first does what tells most in so many minutes, --only a slice or a part of
+# one at a time, --limit ends in time, --rest goes on where that stopped; the results add up as long as device, driver and sources
+# stay the same. --render writes the section anew from out/gpu-check.json, which may come from another machine.
 # What is not where compilers look may travel: COMP_EXTRA_INCLUDE names folders of headers (fmt, nlohmann, range/v3, doctest),
 # separated by colons; of cuDNN, cuBLASLt and cuSPARSE those that the toolkit is without come from the wheels of a Python.
 import argparse
@@ -26,6 +26,7 @@ import gpu_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUERY = ['--query-gpu=name,driver_version,compute_cap,memory.total', '--format=csv,noheader,nounits']
+WATCH = [f'--query-gpu={",".join(gpu_report.STATE)}', '--format=csv,noheader,nounits', '--loop=1']
 DRIVER_FOLDERS = '/usr/local/nvidia/bin:/usr/lib/wsl/lib'  # where containers and WSL have the driver's programs
 ASK_TORCH = """
 try:
@@ -40,6 +41,9 @@ NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without 
 WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cusparse': 'cusparse.h'}
 SOURCES = ('backends', 'bench', 'include', 'python', 'tests', 'tools', 'meson.build', 'meson_options.txt')
 LARGE = '*/test_large.cpp'  # too large to be watched access by access
+KERNELS = ('elementwise', 'row', 'table', 'pooling')  # tests/cuda_on_cpu/test_*_kernels.cpp
+ROWS = ('steps transformer', 'torch gpt', 'steps vgg16')  # of the bench: products, PyTorch beside them, convolutions
+CUT = 'the end of --limit'  # status of a command that was ended because all time was over
 
 
 def said_by(command, **more):
@@ -51,9 +55,13 @@ def said_by(command, **more):
     return done.stdout if done.returncode == 0 else None
 
 
+def find_smi():
+    return shutil.which('nvidia-smi') or shutil.which('nvidia-smi', path=DRIVER_FOLDERS)
+
+
 def find_device():
     """The first GPU, or the reason that there is none, as a pair."""
-    smi = shutil.which('nvidia-smi') or shutil.which('nvidia-smi', path=DRIVER_FOLDERS)
+    smi = find_smi()
     if not smi:
         return None, 'nvidia-smi, which comes with the driver, is not installed'
     found = gpu_report.devices_of(said_by([smi, *QUERY]) or '')
@@ -188,7 +196,7 @@ class Check:
         earlier = self.result['parts'].get(f'{slice_name}: {name}', {})
         if self.rest and earlier.get('passed') and not earlier['failed']:
             return False
-        parts = self.wanted[slice_name]
+        parts = self.wanted.get(slice_name, set())
         return not parts or name in parts or name.split(' ')[0] in parts
 
     def has_time(self, slice_name, name):
@@ -198,8 +206,14 @@ class Check:
         self.left.append(f'{slice_name}: {name}')
         return False
 
-    def note(self, slice_name, name, passed, failed, seconds, why=''):
-        part = {'name': name, 'slice': slice_name, 'passed': passed, 'failed': failed, 'seconds': round(seconds, 1), 'why': why}
+    def was_cut(self, slice_name, name, status):
+        """A part for which the time did not suffice is left for the next run, too."""
+        if status == CUT:
+            self.left.append(f'{slice_name}: {name}')
+        return status == CUT
+
+    def note(self, slice_name, name, passed, failed, seconds, why='', **more):
+        part = {'name': name, 'slice': slice_name, 'passed': passed, 'failed': failed, 'seconds': round(seconds, 1), 'why': why, **more}
         self.result['parts'][f'{slice_name}: {name}'] = part
         self.ran.append(part)
         print(f"{name}: {'failed' if failed else 'passed' if passed else 'left out'}{', ' if why else ''}{why}", flush=True)
@@ -212,21 +226,34 @@ class Check:
 
     def run(self, name, command, **more):
         """Status, output and seconds; the output goes to a file too. A command that takes too long is ended whole."""
+        return self.end(self.start(name, command, **more), self.part_limit)
+
+    def start(self, name, command, **more):
         self.out.mkdir(parents=True, exist_ok=True)
         log = self.out / (re.sub(r'\W+', '-', name) + '.log')
         print(f'== {name}', flush=True)
-        started = time.monotonic()
-        limit = max(min(self.part_limit, self.ends - started), 1)
         with log.open('w') as to:
             process = subprocess.Popen([str(c) for c in command], stdout=to, stderr=subprocess.STDOUT, cwd=self.root,
                                        env=self.environment | more, start_new_session=True)
-            try:
-                status = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                status = f'a limit of {limit:.0f} s'
-        return status, log.read_text(errors='replace'), time.monotonic() - started
+        return process, log, time.monotonic()
+
+    @staticmethod
+    def stop(process):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def end(self, started, part_limit=math.inf):
+        """What run() returns, of what start() did."""
+        process, log, begin = started
+        until = min(self.ends, begin + part_limit)
+        try:
+            status = process.wait(max(until - time.monotonic(), 1) if math.isfinite(until) else None)
+        except subprocess.TimeoutExpired:
+            status = CUT if until == self.ends else f'a limit of {part_limit:.0f} s'
+        finally:  # also where this script is interrupted
+            self.stop(process)
+        return status, log.read_text(errors='replace'), time.monotonic() - begin
 
     # Each of these notes one part or several, and returns nothing else.
 
@@ -235,7 +262,7 @@ class Check:
         made anew: Meson remembers what it found."""
         architecture = self.result['device']['compute_capability'].replace('.', '')
         options = ['--buildtype=release', '-Dcuda=enabled', f'-Dgpu_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
-                   '-Dexamples=disabled', '-Dlibtorch=disabled', '-Dnvcc=disabled']
+                   '-Dexamples=auto', '-Dlibtorch=disabled', '-Dnvcc=disabled']
         surroundings = json.dumps([self.environment.get(key) for key in ('CXX', 'CPATH', 'CPLUS_INCLUDE_PATH', 'LIBRARY_PATH', 'PATH')] + options)
         made_by, status = self.build / 'made_by', 'untried'
         if made_by.exists() and made_by.read_text() == surroundings:
@@ -245,67 +272,151 @@ class Check:
             status, text, seconds = self.run('configure', ['meson', 'setup', self.build, *options])
             self.build.mkdir(parents=True, exist_ok=True)
             made_by.write_text(surroundings if not status else '')
-        if status:
+        if status and not self.was_cut(slice_name, 'build', status):
             errors = re.findall(r'ERROR: (.*)', text)
             self.note(slice_name, 'configure', 0, 1, seconds, errors[-1] if errors else f'meson ended with {status}')
         return not status
 
     def programs(self, kind):
         """What Meson knows of this suite: [(name, command)]."""
-        known = json.loads(said_by(['meson', 'introspect', f'--{kind}', str(self.build)], env=self.environment) or '[]')
-        return [(p['name'].removeprefix('gpu '), p['cmd']) for p in known if p['name'].startswith('gpu ')]
+        def asked(what):
+            return json.loads(said_by(['meson', 'introspect', f'--{what}', str(self.build)], env=self.environment) or '[]')
+        if kind == 'demo':
+            return [('demo', t['filename']) for t in asked('targets') if t['name'] == 'train_cuda']
+        return [(p['name'].removeprefix('gpu '), p['cmd']) for p in asked(kind) if p['name'].startswith('gpu ')]
 
-    def compile(self, slice_name, programs):
+    def building(self, name, programs):
         folder = str(self.build.resolve()) + '/'
-        targets = [c[0].removeprefix(folder) for _, c in programs if c[0].startswith(folder)]
+        targets = [c[0].removeprefix(folder) for _, c in programs if c[0].startswith(folder)] or ['build.ninja']  # not all there is
         jobs = ['-j', os.environ['JOBS']] if os.environ.get('JOBS') else []
-        status, text, seconds = self.run('build', ['ninja', '-C', self.build, '-k', '0', *jobs, *targets])
+        return self.start(name, ['ninja', '-C', self.build, '-k', '0', *jobs, *targets])
+
+    def note_build(self, slice_name, name, started):
+        """Waits for a build, however long a part may take. Returns: whether there was time for it."""
+        status, text, seconds = self.end(started)
+        if self.was_cut(slice_name, name, status):
+            return False
         why = '' if not status else next((line for line in text.splitlines() if 'error:' in line or 'FAILED' in line), f'ninja ended with {status}')
-        self.note(slice_name, 'build', int(not status), int(bool(status)), seconds, why)
+        self.note(slice_name, name, int(not status), int(bool(status)), seconds, why)
+        return True
+
+    def there(self, slice_name, programs):
+        """Those that were built; one that is missing is noted."""
+        found = [(name, command) for name, command in programs if shutil.which(command[0])]
+        for name, command in programs:
+            if slice_name != 'build' and (name, command) not in found:
+                self.note(slice_name, name, 0, 1, 0, 'was not built')
+        return found
 
     def built(self, slice_name, kinds, wants):
-        """The programs of these kinds whose names are wanted, built as far as they can be; one that is missing is noted."""
+        """The programs of these kinds whose names are wanted, built as far as they can be; none where the time did not suffice."""
         if not self.has_time(slice_name, 'build') or not self.configure(slice_name):
             return []
         known = [program for kind in kinds for program in self.programs(kind)]
         if not known:
             self.note(slice_name, 'programs', 0, 1, 0, 'the build folder has none: see out/gpu-check/configure.log')
         programs = [(name, command) for name, command in known if wants(name)]
-        if not programs:
+        if not programs or not self.note_build(slice_name, 'build', self.building('build', programs)):
             return []
-        self.compile(slice_name, programs)
-        there = [(name, command) for name, command in programs if shutil.which(command[0])]
-        for name, command in programs:
-            if slice_name != 'build' and (name, command) not in there:
-                self.note(slice_name, name, 0, 1, 0, 'was not built')
-        return there
+        return self.there(slice_name, programs)
 
     def build_all(self):
-        self.built('build', ['tests', 'benchmarks'], lambda name: True)
+        self.built('build', ['tests', 'benchmarks', 'demo'], lambda name: True)
+
+    def first(self):
+        """What tells most, in the order in which each minute does; while the programs of one stage run, those of the next are built.
+        What is whole here is a part of its slice, which --rest then leaves out."""
+        if not self.has_time('first', 'build') or not self.configure('first'):
+            return
+        tests, benches, demo = (dict(self.programs(kind)) for kind in ('tests', 'benchmarks', 'demo'))
+        rows = {name.split(' ')[0] for name in ROWS if self.takes('bench', name)}
+        stages = [('kernels', {name: tests[name] for name in tests if name == 'kernels'}, self.first_kernels),
+                  ('tests', {name: tests[name] for name in tests if name != 'kernels'}, self.first_tests),
+                  ('bench', demo | {name: benches[name] for name in benches if name in rows}, self.first_bench)]
+        building = None
+        try:
+            for number, (stage, programs, run) in enumerate(stages):
+                building = building or self.building(f'build {stage}', programs.items())
+                if not self.note_build('first', f'build {stage}', building):
+                    self.left += [f'first: build {later}' for later, _, _ in stages[number + 1:]]
+                    return
+                building = None
+                for following, following_programs, _ in stages[number + 1:number + 2]:
+                    building = self.building(f'build {following}', following_programs.items())
+                run(dict(self.there('first', programs.items())))
+        finally:
+            if building:
+                self.stop(building[0])
+
+    def first_kernels(self, there):
+        for family in KERNELS if 'kernels' in there else ():
+            self.test('first', f'{family} kernels', [*there['kernels'], f'--source-file=*test_{family}_kernels*'], COMP_TEST_SMALL='1')
+
+    def first_tests(self, there):
+        if 'operators' in there:
+            self.test('first', 'contract', [*there['operators'], '--source-file=*native/devices*'], COMP_TEST_SMALL='1')
+        if 'training' in there:
+            self.test('first', 'models beside the host', [*there['training'], '--test-case=one step of each model*'])
+        self.note_missing()
+
+    def first_bench(self, there):
+        if 'demo' in there:
+            self.demo(there['demo'])
+        for name in ROWS:
+            program, _, model = name.partition(' ')
+            if program == 'torch':
+                self.torch(model)
+            elif program in there:
+                self.bench_of(program, there[program], name)
+
+    def test(self, slice_name, name, command, **more):
+        if not self.takes(slice_name, name) or not self.has_time(slice_name, name):
+            return
+        status, text, seconds = self.run(f'test {name}', command, **more)
+        if self.was_cut(slice_name, name, status):
+            return
+        passed, failed = gpu_report.counts_of(text) or (0, 0)
+        if status == 77:
+            failed, why = 1, 'the program found no GPU'
+        elif status or failed:
+            said = [line for line in text.splitlines() if line.strip()]
+            first = next((line for line in said if 'ERROR:' in line or 'error' in line), None)
+            failed, why = max(failed, 1), first or ': '.join([f'ended with {status}', *said[-1:]])
+        else:
+            why = '' if passed else 'ran no test case'
+            failed = int(not passed)
+        self.note(slice_name, name, passed, failed, seconds, why, libraries=gpu_report.libraries_of(text))
 
     def tests(self):
-        for name, command in self.built('tests', ['tests'], lambda name: self.takes('tests', name)):
-            if not self.has_time('tests', name):
-                continue
-            status, text, seconds = self.run(f'test {name}', command)
-            passed, failed = gpu_report.counts_of(text) or (0, 0)
-            if status == 77:
-                failed, why = 1, 'the program found no GPU'
-            elif status or failed:
-                said = [line for line in text.splitlines() if line.strip()]
-                first = next((line for line in said if 'ERROR:' in line or 'error' in line), None)
-                failed, why = max(failed, 1), first or ': '.join([f'ended with {status}', *said[-1:]])
+        for name, command in self.built('tests', ['tests', 'demo'], lambda name: self.takes('tests', name)):
+            if name == 'demo':
+                self.demo(command)
             else:
-                why = '' if passed else 'ran no test case'
-                failed = int(not passed)
-            self.note('tests', name, passed, failed, seconds, why)
-        if (self.build / 'build.ninja').exists() and self.takes('tests', 'training') and 'training' not in dict(self.programs('tests')):
-            self.note('tests', 'training', 0, 0, 0, 'trainings beside the host device, which needs oneDNN 2.6 or newer (dnnl): not here')
+                self.test('tests', name, command)
+        if (self.build / 'build.ninja').exists():
+            self.note_missing()
+
+    def note_missing(self):
+        for name, kind, why in (('training', 'tests', 'trainings beside the host device, which needs oneDNN 2.6 or newer (dnnl): not here'),
+                                ('demo', 'demo', 'train --backend cuda needs CLI11, zlib, libzip, utf8proc and libjpeg: not here')):
+            if self.takes('tests', name) and name not in dict(self.programs(kind)):
+                self.note('tests', name, 0, 0, 0, why)
+
+    def demo(self, command):
+        """The search of ./run demo --backend cuda, on text that is in the project."""
+        if not self.takes('tests', 'demo') or not self.has_time('tests', 'demo'):
+            return
+        status, text, seconds = self.run('demo', [*command, '--model', 'transformer', '--data', 'docs/decisions.md', '--limit', '2400',
+                                                  '--epochs', '5', '--out', self.out / 'demo'])
+        if self.was_cut('tests', 'demo', status):
+            return
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), '')
+        self.note('tests', 'demo', int(not status), int(bool(status)), seconds, f'ended with {status}: {last}' if status else '')
 
     def sanitizer(self):
         tool = find_tool('compute-sanitizer', find_tool('nvcc'))
         if not tool:
-            return self.note('sanitizer', 'compute-sanitizer', 0, 1, 0,
+            return self.note('sanitizer', 'compute-sanitizer', 0, 0, 0,
                              'it is not installed: it is part of the CUDA toolkit (package cuda-sanitizer)')
         checks = [check for check in ('memcheck', 'racecheck') if self.takes('sanitizer', f'{check} kernels')]
         for name, command in self.built('sanitizer', ['tests'], lambda name: name == 'kernels') if checks else []:
@@ -314,6 +425,8 @@ class Check:
                     continue
                 status, text, seconds = self.run(f'{check} {name}', [tool, '--tool', check, '--error-exitcode', '86', *command,
                                                                      f'--source-file-exclude={LARGE}'], COMP_TEST_SMALL='1')
+                if self.was_cut('sanitizer', f'{check} {name}', status):
+                    continue
                 why = gpu_report.sanitizer_verdict(check, status, text)
                 self.note('sanitizer', f'{check} {name}', int(not why), int(bool(why)), seconds, why or '')
 
@@ -322,37 +435,58 @@ class Check:
         if programs != {'torch'}:
             for name, command in self.built('bench', ['benchmarks'], lambda name: not programs or name in programs):
                 self.bench_of(name, command)
-        if not self.takes('bench', 'torch') or not self.has_time('bench', 'torch'):
+        if not programs or 'torch' in programs:
+            self.torch()
+
+    def torch(self, model=None):
+        if not self.has_time('bench', f'torch {model}' if model else 'torch'):
             return
         python, reason = find_torch(self.environment.get('PATH', ''), self.root / '.venv')
         if python:  # with its own libraries, not those that were found for the backend
-            self.measure('torch', [python, self.root / 'bench/cuda/torch_steps.py'], LD_LIBRARY_PATH=os.environ.get('LD_LIBRARY_PATH', ''))
+            self.bench_of('torch', [python, str(self.root / 'bench/cuda/torch_steps.py')], f'torch {model}' if model else None,
+                          LD_LIBRARY_PATH=os.environ.get('LD_LIBRARY_PATH', ''))
         else:
-            self.result['bench']['torch'] = {'rows': [], 'why': reason}
+            if not self.result['bench'].get('torch', {}).get('rows'):
+                self.result['bench']['torch'] = {'rows': [], 'why': reason}
             self.note('bench', 'torch', 0, 0, 0, reason)
 
-    def bench_of(self, name, command):
+    def bench_of(self, name, command, only=None, **more):
         """A benchmark; one that lists models by the model, so that none takes another's time or device along."""
-        models = (said_by([*command, '--models'], env=self.environment) or '').split() if name == 'steps' else []
+        models = (said_by([*command, '--models'], env=self.environment | more) or '').split() if name in ('steps', 'torch') else []
         if models:
             self.result['parts'].pop(f'bench: {name}', None)  # of a time when it could not list them
         parts = {f'{name} {model}': [*command, f'--model={model}'] for model in models} or {name: command}
         for part, line in parts.items():
-            if self.takes('bench', part) and self.has_time('bench', part):
-                self.measure(part, line)
+            if only in (None, part) and self.takes('bench', part) and self.has_time('bench', part):
+                self.measure(part, line, **more)
+
+    def watch(self):
+        """A program that writes each second what the GPU is like; measure() ends it."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with (self.out / 'state.csv').open('w') as to:
+            return subprocess.Popen([find_smi(), *WATCH], stdout=to, stderr=subprocess.DEVNULL)
 
     def measure(self, name, command, **more):
         """Runs `command FILE`, which writes JSON."""
         file = self.out / (name.replace(' ', '-') + '.json')
         file.unlink(missing_ok=True)
-        status, text, seconds = self.run(f'bench {name}', [*command, file], **more)
+        watching = self.watch()
+        try:
+            status, text, seconds = self.run(f'bench {name}', [*command, file], **more)
+        finally:
+            watching.kill()
+            watching.wait()
+        if self.was_cut('bench', name, status):
+            return
         last = next((line for line in reversed(text.splitlines()) if line.strip()), '')
         bench, figures_of = self.result['bench'], name.split(' ')[0]
         try:
             bench[figures_of] = gpu_report.merged(bench.get(figures_of), json.loads(file.read_text()))
         except (OSError, ValueError):
             status = status or 'no figures'
-        self.note('bench', name, int(not status), int(bool(status)), seconds, f'ended with {status}: {last}' if status else '')
+        states = gpu_report.ranges_of(gpu_report.states_of((self.out / 'state.csv').read_text()))
+        self.note('bench', name, int(not status), int(bool(status)), seconds, f'ended with {status}: {last}' if status else '', gpu=states,
+                  libraries=gpu_report.libraries_of(text))
 
 
 def render(root, result):
@@ -378,14 +512,27 @@ def slice_or_part(word):
     return word
 
 
+def seconds_of(word):
+    """Of 90, 90s and 10m."""
+    found = re.fullmatch(r'(\d+(?:\.\d+)?)([sm]?)', word)
+    if not found:
+        raise argparse.ArgumentTypeError(f'{word!r}: write seconds (580) or minutes (10m)')
+    return float(found[1]) * (60 if found[2] == 'm' else 1)
+
+
 def arguments():
     asked = argparse.ArgumentParser(prog='./run gpu-check', description='Builds, tests and measures the CUDA backend on the GPU of this machine.')
-    asked.add_argument('--only', type=slice_or_part, action='append', metavar='SLICE[:PART]',
+    what = asked.add_mutually_exclusive_group()
+    what.add_argument('--first', type=seconds_of, metavar='TIME',
+                      help='what tells most in that time (10m), in that order: each family of kernels, what every device must do, models '
+                           f'beside the host, a search, and of the bench {", ".join(ROWS)}; then --rest')
+    what.add_argument('--only', type=slice_or_part, action='append', metavar='SLICE[:PART]',
                        help='this slice (build, tests, sanitizer, bench) or part (tests:kernels, sanitizer:racecheck, bench:steps, '
                             '"bench:steps mlp", bench:torch); may be given again')
     asked.add_argument('--rest', action='store_true', help='only the parts that have not passed yet')
-    asked.add_argument('--limit', type=float, default=math.inf, metavar='SECONDS', help='ends by then; what did not begin is left for --rest')
-    asked.add_argument('--part-limit', type=float, default=560, metavar='SECONDS', help='a part that takes longer fails (default: %(default)s)')
+    asked.add_argument('--limit', type=seconds_of, default=math.inf, metavar='TIME', help='ends by then; what did not end is left for --rest')
+    asked.add_argument('--part-limit', type=seconds_of, default=560, metavar='TIME',
+                       help='a part that takes longer fails, but for a build (default: %(default)s)')
     asked.add_argument('--find', action='store_true', help='only say whether there is a GPU')
     asked.add_argument('--render', action='store_true', help='only write the section of docs/benchmarks/cuda.md, from out/gpu-check.json; needs no GPU')
     return asked.parse_args()
@@ -407,20 +554,22 @@ def main():
         print(f"{device['name']} is here, but no nvcc (in PATH or /usr/local/cuda/bin): install the CUDA toolkit and run again.")
         return 1
     environment = extended(os.environ, ROOT / 'build/gpu-libraries', pathlib.Path(nvcc).resolve().parent.parent)
-    check = Check(ROOT, device, environment, wanted_of(options.only), options.part_limit, options.limit, options.rest)
-    slices = [s for s in gpu_report.SLICES if s in check.wanted]
-    for name in slices:
+    wanted = {'first': set()} if options.first else wanted_of(options.only)
+    check = Check(ROOT, device, environment, wanted, options.part_limit, min(options.limit, options.first or math.inf), options.rest)
+    slices = {'first': check.first, 'build': check.build_all, 'tests': check.tests, 'sanitizer': check.sanitizer, 'bench': check.bench}
+    for name in [name for name in slices if name in wanted]:
         check.forget(name)
         try:
-            {'build': check.build_all, 'tests': check.tests, 'sanitizer': check.sanitizer, 'bench': check.bench}[name]()
+            slices[name]()
         except Exception as fault:  # a fault of this script in one slice leaves the others their turn
             check.note(name, 'gpu_check.py', 0, 1, 0, f'{type(fault).__name__}: {fault}')
+    check.save()
     render(ROOT, check.result)
-    print('', *gpu_report.report(check.result, slices), f'written: {check.file.relative_to(ROOT)}, docs/benchmarks/cuda.md', sep='\n')
+    print('', *gpu_report.report(check.result, [*wanted, *(part['slice'] for part in check.ran)]), f'written: {check.file.relative_to(ROOT)}, docs/benchmarks/cuda.md', sep='\n')
     if check.left:
         print(f"left for want of time, to be done by --rest: {', '.join(check.left)}")
     print(gpu_report.summary_line(check.ran))
-    return int(any(part['failed'] for part in check.ran) or not (options.rest or any(part['passed'] for part in check.ran)))
+    return int(any(part['failed'] for part in check.ran) or not (options.rest or check.ran))
 
 
 if __name__ == '__main__':

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Reads what nvidia-smi, nvcc, test programs and compute-sanitizer say, and renders what ./run gpu-check found: a table for
 # the terminal, the goals that were missed, and the section of docs/benchmarks/cuda.md. Nothing here needs a GPU.
+import math
 import re
 
 BEGIN, END = '<!-- gpu-check: begin -->', '<!-- gpu-check: end -->'
 COPY_GOAL = 0.85     # of the device's own copy bandwidth, for a kernel whose tensors do not fit the cache
 LIBRARY_GOAL = 0.95  # of the speed of the library's best algorithm
 SLICES = ('build', 'tests', 'sanitizer', 'bench')
+# What nvidia-smi is asked while something is measured; a figure means little without it.
+STATE = {'clocks.sm': 'MHz', 'clocks.max.sm': 'MHz', 'clocks.mem': 'MHz', 'clocks.max.mem': 'MHz', 'power.draw': 'W', 'power.limit': 'W',
+         'temperature.gpu': 'C'}
 PRECISIONS = ('FP32', 'TF32', 'BF16', 'FP16', 'E4M3', 'E5M2')
 
 DOCTEST = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed(?:\s*\|\s*(\d+) skipped)?')
@@ -25,6 +29,28 @@ def devices_of(csv):
             memory = int(cells[3]) if cells[3].isdigit() else None
             found.append({'name': cells[0], 'driver': cells[1], 'compute_capability': cells[2], 'memory_mib': memory})
     return found
+
+
+def states_of(csv):
+    """What STATE asks for, of each moment: a number, or None where the GPU does not say."""
+    found = []
+    for line in csv.splitlines():
+        cells = [cell.strip() for cell in line.split(',')]
+        if len(cells) == len(STATE):
+            found.append({key: float(cell) if re.fullmatch(r'[\d.]+', cell) else None for key, cell in zip(STATE, cells)})
+    return found
+
+
+def ranges_of(states):
+    """The least and the largest of each number over the moments."""
+    numbers = {key: [state[key] for state in states if state[key] is not None] for key in STATE}
+    return {key: [min(all_of), max(all_of)] for key, all_of in numbers.items() if all_of}
+
+
+def libraries_of(text):
+    """The versions that a test or benchmark program found itself linked with."""
+    found = re.search(r'^libraries: (.+)$', text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def release_of(text):
@@ -58,10 +84,13 @@ def sanitizer_verdict(tool, status, text):
 
 def merged(earlier, figures):
     """Figures of one model, say, beside those of the others that were there before."""
-    if not earlier or 'jobs' not in figures:
-        return figures
-    jobs = {job['model']: job for job in [*earlier['jobs'], *figures['jobs']]}
-    return earlier | figures | {'jobs': list(jobs.values())}
+    for key in ('jobs', 'rows'):
+        if earlier and earlier.get(key) and all('model' in row for row in [*earlier[key], *figures.get(key, [])]):
+            new = {row['model'] for row in figures.get(key, [])}
+            figures = figures | {key: [row for row in earlier[key] if row['model'] not in new] + figures.get(key, [])}
+    if earlier and earlier.get('left_out'):
+        figures = figures | {'left_out': earlier['left_out'] | figures.get('left_out', {})}
+    return figures
 
 
 # --- goals
@@ -78,6 +107,11 @@ def large_rows(bench):
 
 def faster(way, than):
     return than['seconds'] / way['seconds'] if than and way['seconds'] else None
+
+
+def own_seconds(way):
+    """Of the kind of step that a training after a search keeps."""
+    return min(way['seconds'], way.get('captured_seconds', math.inf))
 
 
 def way_of(job, name):
@@ -100,7 +134,10 @@ def missed_goals(bench):
         if share < LIBRARY_GOAL:
             yield (f"{row['operator']} {row['direction']} {row['shape']} in {row['precision']}: {share:.0%} of the speed of "
                    f"{row['library']}'s best (goal {LIBRARY_GOAL:.0%})")
-    torch = {row['model']: row for row in (bench.get('torch') or {}).get('rows', []) if row['way'].startswith('autocast')}
+    torch = {}  # the fastest way of each model
+    for row in (bench.get('torch') or {}).get('rows', []):
+        if row['way'].startswith('autocast') and row['seconds'] < torch.get(row['model'], row | {'seconds': math.inf})['seconds']:
+            torch[row['model']] = row
     for job in (bench.get('steps') or {}).get('jobs', []):
         found = way_of(job, 'found plan')
         if found and below_one(found['over_rules_bounds']):
@@ -109,8 +146,8 @@ def missed_goals(bench):
             if below_one(way.get('captured_over_plain_bounds', [1, 1])):
                 yield f"{job['model']}, {way['name']}: the captured step is slower than the plain one ({way['captured_over_plain']:.2f}x)"
         rival = torch.get(job['model'])
-        if found and rival and found['seconds'] > rival['seconds']:
-            yield f"{job['model']}: {rival['seconds'] / found['seconds']:.2f}x the speed of LibTorch's {rival['way']}"
+        if found and rival and own_seconds(found) > rival['seconds']:
+            yield f"{job['model']}: {rival['seconds'] / own_seconds(found):.2f}x the speed of PyTorch's {rival['way']}"
 
 
 # --- rendering
@@ -134,7 +171,7 @@ def step_rows(job):
         captured = '' if 'captured_seconds' not in way else f"{milliseconds(way['captured_seconds'])} ({way['captured_over_plain']:.2f}x)"
         low, high = way['over_fp32_bounds']
         within = '' if low is None else f' ({low:.2f} to {high:.2f})'
-        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x{within}", captured,
+        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x{within}", milliseconds(way['with_upload_seconds']), captured,
                f"{way['peak_bytes'] / 2**20:.0f} MiB"]
 
 
@@ -143,7 +180,7 @@ def steps_section(bench):
         yield ''
         yield f"{job['model']}, {job['shape']}:"
         yield ''
-        yield from table(['', 'step (quartiles)', 'against FP32 (95%)', 'captured', 'peak memory'], step_rows(job))
+        yield from table(['', 'step (quartiles)', 'against FP32 (95%)', 'with its batch', 'captured', 'peak memory'], step_rows(job))
         if job.get('search_seconds'):
             yield ''
             yield f"The search took {job['search_seconds']:.1f} s; plan {job['plan']}."
@@ -178,18 +215,27 @@ def libraries_section(bench):
 def torch_section(bench, steps):
     yield ''
     if not bench.get('rows'):
-        yield f"LibTorch was not measured: {bench.get('why', 'it was not asked')}."
+        yield f"PyTorch was not measured: {bench.get('why', 'it was not asked')}."
         return
     jobs = {job['model']: job for job in (steps or {}).get('jobs', [])}
-    yield f"The same models in PyTorch {bench['version']}, eager, same batch:"
+    yield f"The same models in PyTorch {bench['version']}, same batch:"
     yield ''
 
     def against(row):
         job = jobs.get(row['model'])
-        own = job and way_of(job, 'FP32' if row['way'] == 'FP32' else 'TF32' if row['way'] == 'TF32' else 'found plan')
-        return f"{row['seconds'] / own['seconds']:.2f}x ({own['name']})" if own else ''
-    yield from table(['model', 'way', 'step (quartiles)', 'peak memory', "comp's speed against it"],
-                     ([r['model'], r['way'], spread(r), f"{r['peak_bytes'] / 2**20:.0f} MiB", against(r)] for r in bench['rows']))
+        wide = ', FP32 images' if row['way'].endswith('FP32 images') else ''
+        own = job and way_of(job, row['way'] if row['way'] in ('FP32', 'TF32') else f'found plan{wide}')
+        if not own:
+            return ['', '']
+        return [f"{row['seconds'] / own['seconds']:.2f}x ({own['name']})",
+                f"{row['with_upload_seconds'] / own['with_upload_seconds']:.2f}x"]
+    yield from table(['model', 'way', 'step (quartiles)', 'with its batch', 'loss not read', 'peak memory', "comp's speed against it",
+                      'with its batch'],
+                     ([r['model'], r['way'], spread(r), milliseconds(r['with_upload_seconds']), milliseconds(r['without_loss_seconds']),
+                       f"{r['peak_bytes'] / 2**20:.0f} MiB", *against(r)] for r in bench['rows']))
+    for way, reason in bench.get('left_out', {}).items():
+        yield ''
+        yield f'Left out: {way} ({reason}).'
 
 
 def headline(result):
@@ -199,19 +245,32 @@ def headline(result):
             f"CUDA {device['cuda']}, comp {result['commit']}, {result['date']}")
 
 
+def state_in_words(result):
+    """Versions, and what the GPU was like while it was measured."""
+    parts = result['parts'].values()
+    ranges = ranges_of([{key: part['gpu'][key][end] if key in part['gpu'] else None for key in STATE}
+                        for part in parts if part.get('gpu') for end in (0, 1)])
+    said = [f"{key} {low:g}{'' if low == high else f' to {high:g}'} {STATE[key]}" for key, (low, high) in ranges.items()]
+    libraries = list(dict.fromkeys(part['libraries'] for part in parts if part.get('libraries')))
+    return ([f"Libraries: {'; also '.join(libraries)}."] if libraries else []) + \
+           ([f"The GPU while it was measured: {', '.join(said)}."] if said else [])
+
+
 def summary_line(parts):
     return f"{sum(p['passed'] for p in parts)} passed, {sum(p['failed'] for p in parts)} failed"
 
 
 def verdict_of(parts, slice_name):
     of = [p for p in parts if p['slice'] == slice_name]
+    if of and not any(p['passed'] or p['failed'] for p in of):
+        return f"left out ({of[0]['why']})"
     return summary_line(of) if of else 'not run'
 
 
 def section(result):
     """The part of docs/benchmarks/cuda.md between the markers, these included."""
     parts, bench = list(result['parts'].values()), result['bench']
-    lines = [BEGIN, f'Machine: {headline(result)}.', '',
+    lines = [BEGIN, f'Machine: {headline(result)}.', *state_in_words(result), '',
              f"Tests on the device: {verdict_of(parts, 'tests')}. compute-sanitizer over the kernels: {verdict_of(parts, 'sanitizer')}."]
     for part in parts:
         if part['failed']:

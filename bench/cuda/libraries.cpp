@@ -195,8 +195,8 @@ class dnn_contest {
     const cudnnStatus_t status = functions::measure(
         handle_, a, a_.materialize(), b, b_.materialize(), how_.get(), to, to_.materialize(), count, &count, all.data(),
         workspace_->materialize(), static_cast<std::size_t>(workspace_->bytes()));
-    if (!is_unsupported(status)) check(status, "measuring cuDNN's algorithms");
-    for (int i = 0; i < count && !is_unsupported(status); ++i) {
+    if (!is_refusal(status)) check(status, "measuring cuDNN's algorithms");
+    for (int i = 0; i < count && !is_refusal(status); ++i) {
       const result& one = all[static_cast<std::size_t>(i)];
       if (one.status != CUDNN_STATUS_SUCCESS || (p == precision::fp32 && one.mathType != CUDNN_FMA_MATH)) continue;
       ++algorithms_;

@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "versions.hpp"
+
 namespace comp::cuda::bench {
 
 template <class T>
@@ -171,6 +173,7 @@ int run_main(int argc, char** argv, const char* name, F measure) {
       return 77;
     }
     const std::string device = probe().name;
+    fmt::print("libraries: {}\n", versions());
     measure(std::ranges::find(arguments, "--small") != arguments.end(), [&](nlohmann::json figures) {
       figures["device"] = device;
       if (file != arguments.end()) write(*file, figures);

@@ -2,6 +2,9 @@
 // A training step of each native model: FP32, TF32, the plan of PyTorch's rules for CUDA, and the found one; step by
 // step and captured, with peak memory. Each way has a device of its own; all of a model take turns, a round being a few
 // plain steps and an epoch of captured ones of each. A model that does not fit the memory is halved until it does.
+// A plain step is timed twice: with its batch on the GPU already, and from when the batch before it had its loss, which
+// adds what of making and copying the batch the GPU did not hide. Both read the loss. Images are bytes, but for one
+// way.
 //   bench_cuda_steps [--small] [--model=NAME] [file.json]    --models: only their names
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/comp.hpp>
@@ -30,6 +33,29 @@ struct task {
   native::model model;
   data_source data;
   native::optimizer optimizer;
+};
+
+/// Images as a reader has them that hands out numbers.
+class fp32_images {
+ public:
+  explicit fp32_images(data_source bytes) : bytes_{std::move(bytes)} {}
+  std::size_t size() const { return bytes_.size(); }
+  example_layout layout() const {
+    example_layout made = bytes_.layout();
+    made.of_bytes.clear();
+    return made;
+  }
+  void write(std::size_t i, const example_spans& to) const {
+    const std::vector<float> table = bytes_.layout().of_bytes;
+    std::vector<std::uint8_t> read(to.values.size());
+    bytes_.write(i, {.bytes = read, .labels = to.labels, .draw = to.draw});
+    const std::size_t plane = read.size() / (table.size() / 256);
+    for (std::size_t k = 0; k < read.size(); ++k) to.values[k] = table[256 * (k / plane) + read[k]];
+  }
+  std::string signature() const { return bytes_.signature() + " in FP32"; }
+
+ private:
+  data_source bytes_;
 };
 
 data_source images(std::int64_t batch, const native::shape& image, std::uint64_t classes) {
@@ -99,11 +125,13 @@ struct way {
   std::unique_ptr<cuda::device> device = std::make_unique<cuda::device>();
   std::unique_ptr<cuda_trainer> trained = {};
   std::vector<double> plain = {}, captured = {};                // seconds of steps
+  std::vector<double> with_upload = {};                         // of the plain ones, with what their batches take
   std::vector<double> plain_rounds = {}, captured_rounds = {};  // their medians, for each round
   std::int64_t peak_bytes = 0;
 
-  way(std::string named, const task& t, const comp::plan& p) : name{std::move(named)} {
-    trained = std::make_unique<cuda_trainer>(*device, t.model, t.data, t.data,
+  way(std::string named, const task& t, const comp::plan& p) : way{std::move(named), t, p, t.data} {}
+  way(std::string named, const task& t, const comp::plan& p, const data_source& data) : name{std::move(named)} {
+    trained = std::make_unique<cuda_trainer>(*device, t.model, data, data,
                                              training{.optimizer = t.optimizer, .captured = capture_mode::on});
     if (!p.empty()) trained->set_precision(p);
   }
@@ -118,14 +146,18 @@ struct way {
   void round() {
     sample some;
     for (int i = 0; i < 4; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
       const sample one = trained->run_batch();
+      const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
       require<error>(one.ok(), "{} ended with: {}", name, one.message);
+      if (i > 0) with_upload.push_back(whole.count());
       some.batch_seconds.push_back(one.seconds);
       some.peak_bytes = std::max(some.peak_bytes, one.peak_bytes);
     }
     take(some, 1, plain, plain_rounds);  // the first of them waits for its batch
     if (trained->capture_refused().empty()) take(trained->run_epoch(), warm, captured, captured_rounds);
   }
+  void forget_times() { plain = captured = with_upload = plain_rounds = captured_rounds = {}; }
 };
 
 comp::plan everywhere(const op_graph& graph, precision p) {
@@ -150,6 +182,7 @@ nlohmann::json row_of(const way& w, const way& fp32, const way& rules) {
   nlohmann::json row{{"name", w.name},
                      {"seconds", median(w.plain)},
                      {"quartiles", quartiles(w.plain)},
+                     {"with_upload_seconds", median(w.with_upload)},
                      {"over_fp32", over.ratio},
                      {"over_fp32_bounds", {over.bounds.low, over.bounds.high}},
                      {"plan", w.trained->network().precisions().str()},
@@ -177,7 +210,7 @@ nlohmann::json measured(const task& t, int rounds) {
   way{"FP32", t, {}}.round();  // throws where the model does not fit: a search would only say that nothing ran
   const comp::outcome found = search(t, low);
   std::vector<way> ways;
-  ways.reserve(4);
+  ways.reserve(5);
   ways.emplace_back("FP32", t, comp::plan{});
   if (card.has(precision::tf32)) ways.emplace_back("TF32", t, everywhere(found.graph, precision::tf32));
   const policy::pytorch policy{.list = policy::pytorch_list::cuda, .low = low};
@@ -185,9 +218,12 @@ nlohmann::json measured(const task& t, int rounds) {
   ways.emplace_back(low == precision::bf16 ? "rules BF16" : "rules FP16", t,
                     autocast::rule_plan(policy, found.graph, low));
   ways.emplace_back("found plan", t, found.plan);
+  if (!t.data.layout().of_bytes.empty()) {
+    ways.emplace_back("found plan, FP32 images", t, found.plan, data_source{fp32_images{t.data}});
+  }
   for (way& w : ways) {
     w.round();
-    w.plain = w.captured = w.plain_rounds = w.captured_rounds = {};
+    w.forget_times();
   }
   for (int i = 0; i < rounds; ++i) {
     for (way& w : ways) w.round();

@@ -151,11 +151,14 @@ TEST_CASE("the fastest deterministic algorithm within the workspace is taken") {
 }
 
 TEST_CASE("where an algorithm that is listed does not run the next one does, from then on") {
-  for (const bool measures : {true, false}) {
+  for (const auto& [measures, refusal] : {std::pair{true, CUDNN_STATUS_NOT_SUPPORTED},
+                                          {false, CUDNN_STATUS_NOT_SUPPORTED},
+                                          {false, CUDNN_STATUS_BAD_PARAM}}) {
     CAPTURE(measures);
-    const auto taken = [=](std::array<int, 3> refused) {
+    const auto taken = [measures = measures, refusal = refusal](std::array<int, 3> refused) {
       const fresh_dnn machine;
       simt::dnn.refused = refused;
+      simt::dnn.refusal = refusal;
       device d{{.measure_algorithms = measures}};
       check_convolution(d, conv_cases[0], precision::fp32, order::row_major);
       CHECK(simt::dnn.measured + simt::dnn.guessed == 3);
@@ -265,6 +268,7 @@ TEST_CASE("where cuDNN refuses channels_last a convolution runs row-major from t
     CAPTURE(refused);
     const fresh_dnn machine;
     simt::dnn.nhwc_convolution[refused] = false;
+    if (refused == 1) simt::dnn.refusal = CUDNN_STATUS_BAD_PARAM;
     device d;
     for (const conv_case& k : conv_cases) {
       for (const precision p : precisions) {

@@ -137,6 +137,10 @@ TEST_CASE("pools of types and orders that cuDNN refuses agree with FP64 too, and
   SUBCASE("BF16") { simt::dnn.bf16_pooling = false; }
   SUBCASE("channels_last") { simt::dnn.nhwc_pooling = false; }
   SUBCASE("both") { simt::dnn.bf16_pooling = simt::dnn.nhwc_pooling = false; }
+  SUBCASE("both, as a bad parameter") {
+    simt::dnn.bf16_pooling = simt::dnn.nhwc_pooling = false;
+    simt::dnn.refusal = CUDNN_STATUS_BAD_PARAM;
+  }
   check_all_pools(d);
   const tensor x = laid(d, coarse(2 * 3 * 8 * 6, 1), {2, 3, 8, 6}, precision::bf16, order::channels_last);
   simt::device.fail_library = 1000;
@@ -176,6 +180,10 @@ TEST_CASE("batch norm of types and orders that cuDNN refuses agrees with FP64 to
   SUBCASE("BF16") { simt::dnn.bf16_norm = false; }
   SUBCASE("channels_last") { simt::dnn.nhwc_norm = false; }
   SUBCASE("both") { simt::dnn.bf16_norm = simt::dnn.nhwc_norm = false; }
+  SUBCASE("both, as a bad parameter") {
+    simt::dnn.bf16_norm = simt::dnn.nhwc_norm = false;
+    simt::dnn.refusal = CUDNN_STATUS_BAD_PARAM;
+  }
   device d;
   check_norms(d);
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <bench/cuda/versions.hpp>
 #include <comp_cuda/capability.hpp>
 
 int main(int argc, char** argv) {
@@ -13,6 +14,7 @@ int main(int argc, char** argv) {
   }
   const auto card = comp::cuda::probe();
   fmt::print("on {}, compute capability {}.{}\n", card.name, card.major, card.minor);
+  fmt::print("libraries: {}\n", comp::cuda::bench::versions());
   doctest::Context context{argc, argv};
   if (!card.has(comp::precision::fp8_e4m3)) {
     fmt::print("left out: what needs FP8 (compute capability 8.9)\n");

@@ -51,6 +51,7 @@ inline problem known(cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a, cublasLt
 
 inline const char* cublasLtGetStatusName(cublasStatus_t status) { return simt::blas::name(status); }
 
+inline std::size_t cublasLtGetVersion() { return 130100; }
 inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* to) {
   return simt::blas::call([=] { return *to = simt::blas::handles.make(), CUBLAS_STATUS_SUCCESS; });
 }

@@ -29,6 +29,7 @@ inline void cudnnGetLastErrorString(char* to, std::size_t room) {
   const std::string all = std::exchange(simt::dnn.said, {});
   if (room > 0) to[all.copy(to, room - 1)] = 0;
 }
+inline std::size_t cudnnGetVersion() { return 91900; }
 inline cudnnStatus_t cudnnCreate(cudnnHandle_t* to) {
   return simt::dnn_call([=] { return simt::make_dnn_object(to); });
 }

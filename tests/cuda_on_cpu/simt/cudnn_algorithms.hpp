@@ -63,7 +63,7 @@ inline cudnnStatus_t convolvable(const dnn_convolution& c, std::size_t pass) {
   }
   if (x.type != w.type || x.type != y.type || how.compute != CUDNN_DATA_FLOAT || how.mode != CUDNN_CROSS_CORRELATION)
     return CUDNN_STATUS_NOT_SUPPORTED;
-  if (!c.rows() && !(c.pixels() && dnn.nhwc_convolution[pass])) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (!c.rows() && !(c.pixels() && dnn.nhwc_convolution[pass])) return dnn.refusal;
   return typed(x);
 }
 

@@ -169,7 +169,7 @@ struct dnn_pass {
     COMP_DNN_REQUIRE(addressed(a, b, to));
     if (bytes < needed) return CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT;
     if (needed > 0) COMP_DNN_REQUIRE(addressed(workspace));
-    if (number == dnn.refused[Pass]) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (number == dnn.refused[Pass]) return dnn.refusal;
     dnn.runs.push_back({Pass, number, c.how.math, bytes, !c.rows()});
     return give_dnn(handle, [=, from = c, by = factor(alpha), keep = factor(beta)] {
       (void)library_writes<unsigned char>(workspace, needed);

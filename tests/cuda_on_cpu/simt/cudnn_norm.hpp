@@ -37,11 +37,11 @@ inline cudnnStatus_t normable(const dnn_layout& x, const dnn_layout& y, const dn
     return CUDNN_STATUS_BAD_PARAM;
   const bool pixels_do = dnn.nhwc_norm && mode != CUDNN_BATCHNORM_PER_ACTIVATION &&
                          (!training || (extended && mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT));
-  if (!x.is(CUDNN_TENSOR_NCHW) && !(pixels_do && x.is(CUDNN_TENSOR_NHWC))) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (!x.is(CUDNN_TENSOR_NCHW) && !(pixels_do && x.is(CUDNN_TENSOR_NHWC))) return dnn.refusal;
   if (mode == CUDNN_BATCHNORM_PER_ACTIVATION && x.size[0] > 131070) return CUDNN_STATUS_NOT_SUPPORTED;
   if (mode != CUDNN_BATCHNORM_PER_ACTIVATION && x.size[0] > (training ? 880801 : 65535))
     return CUDNN_STATUS_NOT_SUPPORTED;  // as frameworks found out
-  if (x.type == CUDNN_DATA_BFLOAT16 && !dnn.bf16_norm) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (x.type == CUDNN_DATA_BFLOAT16 && !dnn.bf16_norm) return dnn.refusal;
   return typed(x);
 }
 inline bool both_or_none(const void* a, const void* b) { return !a == !b; }

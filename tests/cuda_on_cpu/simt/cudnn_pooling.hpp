@@ -32,9 +32,8 @@ inline cudnnStatus_t poolable(const cudnnPoolingStruct& p, const dnn_layout& x, 
       return CUDNN_STATUS_BAD_PARAM;
   }
   const bool rows = x.is(CUDNN_TENSOR_NCHW) && y.is(CUDNN_TENSOR_NCHW);
-  if (!rows && !(dnn.nhwc_pooling && x.is(CUDNN_TENSOR_NHWC) && y.is(CUDNN_TENSOR_NHWC)))
-    return CUDNN_STATUS_NOT_SUPPORTED;
-  if (x.type == CUDNN_DATA_BFLOAT16 && !dnn.bf16_pooling) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (!rows && !(dnn.nhwc_pooling && x.is(CUDNN_TENSOR_NHWC) && y.is(CUDNN_TENSOR_NHWC))) return dnn.refusal;
+  if (x.type == CUDNN_DATA_BFLOAT16 && !dnn.bf16_pooling) return dnn.refusal;
   return typed(x);
 }
 /// f(index in y, index in x) for each element of each window that is in the image.

@@ -81,6 +81,7 @@ struct dnn_rules {
   bool nhwc_norm = true, nhwc_pooling = true, bf16_norm = true, bf16_pooling = true;
   std::array<bool, 3> nhwc_convolution{true, true, true};  // of each pass
   std::array<int, 3> refused{-1, -1, -1};                  // of each pass the algorithm that is listed and does not run
+  cudnnStatus_t refusal = CUDNN_STATUS_NOT_SUPPORTED;      // what all of these are refused with
   struct run {
     int pass, algorithm;  // 0: forward, 1: data, 2: filter
     cudnnMathType_t math;

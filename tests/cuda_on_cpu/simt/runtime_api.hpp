@@ -67,6 +67,11 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 
+inline cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
 inline cudaError_t cudaGetDeviceCount(int* count) {
   return simt::runtime_call([=] {
     *count = simt::device.count;

@@ -80,7 +80,7 @@ class pass_runner {
     if (choice && (choice->measured || !may_measure)) return run(*choice, m);
     for (const conv_choice& one : good_enough(listed(m, may_measure), may_measure)) {
       const cudnnStatus_t s = run(one, m);
-      if (is_unsupported(s)) continue;  // heuristics may propose an algorithm that does not run
+      if (is_refusal(s)) continue;  // heuristics may propose an algorithm that does not run
       choice = one;
       return s;
     }
@@ -103,13 +103,12 @@ class pass_runner {
   /// Tells cuDNN the wanted arithmetic: FP32 without tensor cores, everything else with them.
   void use_wanted() const { of_.use(of_.exact() ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH); }
   /// Returns: the workspace that an algorithm needs. Unit: [bytes]. Nothing where the algorithm does not run here or
-  /// needs more than the limit. cuDNN has numbers for algorithms that it does not implement, and does not document
-  /// which of the two statuses it refuses them with, so that both count.
+  /// needs more than the limit. cuDNN has numbers for algorithms that it does not implement.
   std::optional<std::int64_t> workspace(int number) const {
     const auto [a, b, to] = functions::operands(of_);
     std::size_t bytes = 0;
     const auto s = functions::workspace(library_.handle(), a, b, of_.how.get(), to, algorithm(number), &bytes);
-    if (is_unsupported(s) || s == CUDNN_STATUS_BAD_PARAM) return std::nullopt;
+    if (is_refusal(s)) return std::nullopt;
     check(s, "asking what an algorithm needs");
     if (std::cmp_greater(bytes, c_.workspace_limit())) return std::nullopt;  // cuDNN was seen to return over 2^63
     return static_cast<std::int64_t>(bytes);
@@ -120,8 +119,8 @@ class pass_runner {
     return std::vector<result>(static_cast<std::size_t>(most));
   }
   static std::vector<result> answered(cudnnStatus_t s, std::vector<result> all, int count) {
-    if (!is_unsupported(s)) check(s, "looking for a convolution's algorithm");
-    all.resize(is_unsupported(s) ? 0 : static_cast<std::size_t>(count));
+    if (!is_refusal(s)) check(s, "looking for a convolution's algorithm");
+    all.resize(is_refusal(s) ? 0 : static_cast<std::size_t>(count));
     return all;
   }
 

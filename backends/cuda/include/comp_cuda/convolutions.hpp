@@ -55,7 +55,7 @@ class convolution {
   template <class F>
   void run(std::string_view doing, std::int64_t limit, F f) {
     cudnnStatus_t s = f();
-    if (is_unsupported(s) && places_ == order::channels_last) {
+    if (is_refusal(s) && places_ == order::channels_last) {
       lay(order::row_major);
       s = f();
     }

@@ -28,6 +28,10 @@ constexpr bool is_unsupported(cudnnStatus_t s) {
   return s >= CUDNN_STATUS_NOT_SUPPORTED && s < CUDNN_STATUS_INTERNAL_ERROR;
 }
 
+/// Whether cuDNN may do the same work in another way. It refuses cases of which its documentation says that it does not
+/// support them with either status. A parameter that is wrong fails in every way, the last of which is then an error.
+constexpr bool is_refusal(cudnnStatus_t s) { return is_unsupported(s) || s == CUDNN_STATUS_BAD_PARAM; }
+
 /// Returns: the status in cuDNN's words and, where cuDNN says so, the condition that was not met.
 inline std::string words_of(cudnnStatus_t s) {
   char said[512] = "";
@@ -127,15 +131,15 @@ class dnn {
   /// run.
   bool measures;
 
-  /// Runs the first route that cuDNN supports, beginning with the one that was found for the case earlier. f(route)
-  /// gives cuDNN the work and returns its status.
-  /// Throws: what check() throws; unsupported where there is no route.
+  /// Runs the first route that cuDNN does not refuse, beginning with the one that was found for the case earlier.
+  /// f(route) gives cuDNN the work and returns its status. Throws: what check() throws; unsupported where there is no
+  /// route.
   template <class F>
   void by_route(const dnn_case& of, std::string_view doing, F f,
                 std::source_location at = std::source_location::current()) {
     route& by = routes_[of];
     cudnnStatus_t s = f(by);
-    while (is_unsupported(s) && by != route::plain) {
+    while (is_refusal(s) && by != route::plain) {
       by = by == route::as_given ? route::in_fp32 : route::plain;
       s = f(by);
     }
