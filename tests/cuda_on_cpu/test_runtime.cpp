@@ -280,8 +280,116 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
     std::memcpy(pinned.data(), values.data(), 400);
     check(cudaMemcpyAsync(x.data(), pinned.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
     static_cast<float*>(pinned.data())[5] = 9;
+    const auto* what = "pinned memory is written while a copy reads it: let the host wait for the copy first";
+    SUBCASE("seen when it is sent") { CHECK_THROWS_WITH_AS(first.synchronize(), what, simt::fault); }
+    SUBCASE("seen when it is to be sent again") {
+      const auto again = [&] {
+        return cudaMemcpyAsync(x.data(), pinned.data(), 400, cudaMemcpyHostToDevice, second.get());
+      };
+      CHECK_THROWS_WITH_AS((void)again(), what, simt::fault);
+      CHECK_THROWS_WITH_AS(first.synchronize(), what, simt::fault);
+    }
+  }
+}
+
+TEST_CASE("order between streams comes from waits alone, not from when the work happened to run") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream first, second;
+  const event ready;
+  const std::vector<float> values(100, 3);
+  const auto seen = [](const char* what, const auto& call) {
+    try {
+      call();
+      FAIL_CHECK("no fault");
+    } catch (const simt::fault& e) {
+      CHECK(std::string{e.what()}.starts_with(std::string{"no order between streams: memory is "} + what));
+    }
+  };
+  /// Runs what the stream has, without the host's knowing that it has ended.
+  const auto runs = [](const owned_stream& s) { simt::device.run(*s.get()); };
+  device_block x = sent(pool, first, values);
+  SUBCASE("a kernel beside the copy of what it reads") {
+    runs(first);
+    doubled(x, 100, second.get());
+    seen("read by a kernel launched at ", [&] { second.synchronize(); });
+    x.hand_to(first.get());
+  }
+  SUBCASE("a copy beside the kernel that reads what it overwrites") {
+    first.record(ready);
+    second.wait_for(ready);
+    std::vector<float> got(100);
+    check(cudaMemcpyAsync(got.data(), x.data(), 400, cudaMemcpyDeviceToHost, second.get()), "fetching");
+    runs(second);
+    check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    seen("written by a copy and read by a copy", [&] { first.synchronize(); });
+  }
+  SUBCASE("memory that is freed beside its last use") {
+    first.record(ready);
+    second.wait_for(ready);
+    doubled(x, 100, second.get());
+    runs(second);
+    x = {};
+    seen("written by a free and ", [&] { first.synchronize(); });
+  }
+  SUBCASE("what the host has waited for comes before all that it gives later") {
+    SUBCASE("for a stream") { first.synchronize(); }
+    SUBCASE("for an event") {
+      first.record(ready);
+      ready.wait();
+    }
+    SUBCASE("for the device") { check(cudaDeviceSynchronize(), "waiting"); }
+    SUBCASE("by asking") {
+      first.record(ready);
+      while (!ready.passed()) {
+      }
+    }
+    doubled(x, 100, second.get());
+    CHECK_NOTHROW(second.synchronize());
+  }
+  SUBCASE("an event stands for where it was recorded, not for what came later") {
+    first.record(ready);
+    doubled(x, 100, first.get());
+    runs(first);
+    second.wait_for(ready);
+    doubled(x, 100, second.get());
+    seen("read by a kernel launched at ", [&] { second.synchronize(); });
+  }
+  SUBCASE("pinned memory is freed though only the device knows that it was sent") {
+    {
+      const pinned_block pinned{400};
+      check(cudaMemcpyAsync(x.data(), pinned.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+      runs(first);
+    }
+    seen("written by cudaFreeHost and read by a copy", [&] { first.synchronize(); });
+  }
+  SUBCASE("branches of a graph") {
     first.synchronize();
-    CHECK(fetched(x, 100)[5] == 9);
+    const event forked, joined;
+    check(cudaStreamBeginCapture(first.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    first.record(forked);
+    second.wait_for(forked);
+    doubled(x, 100, second.get());
+    second.record(joined);
+    SUBCASE("joined before the next use") {
+      first.wait_for(joined);
+      doubled(x, 100, first.get());
+    }
+    const bool beside = first.get()->in->graph->nodes.size() == 1;
+    if (beside) {
+      doubled(x, 100, first.get());
+      first.wait_for(joined);
+    }
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t made = nullptr;
+    check(cudaStreamEndCapture(first.get(), &graph), "ending a capture");
+    check(cudaGraphInstantiate(&made, graph, 0), "instantiating");
+    check(cudaGraphLaunch(made, first.get()), "launching");
+    doubled(x, 100, first.get());
+    if (beside) seen("read by a kernel launched at ", [&] { first.synchronize(); });
+    CHECK_NOTHROW(first.synchronize());
+    CHECK(cudaGraphExecDestroy(made) == cudaSuccess);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
   }
 }
 

@@ -30,15 +30,19 @@ struct simt_stream;
 
 namespace simt {
 
-/// A node: its work, and the nodes that it waits for.
+/// A node: its work, the nodes that it waits for, and which of the captured streams gave it.
 struct graph_node {
   std::function<void()> run;
   std::set<std::size_t> after;
+  work_name name;
+  std::size_t branch;
 };
 
 /// The nodes of a graph and its memory, which a graph and those made executable share.
 struct graph_work {
   std::vector<graph_node> nodes;
+  std::map<simt_stream*, std::size_t> branch_of;  // streams of the capture, which may be gone by now
+  std::vector<work_line> branches;
   std::map<void*, std::size_t> memory;  // bytes of each allocation
   std::set<void*> alive;                // allocated by a launch, not freed by it
   std::set<void*> unfreed;              // allocated in the capture, and not freed there
@@ -62,10 +66,12 @@ struct capture {
   std::map<simt_stream*, std::set<std::size_t>> ends;  // of each stream in it: what its next node waits for
 
   /// Nothing is added to a capture that has become invalid.
-  void add(simt_stream* on, std::function<void()> work) {
+  void add(simt_stream* on, std::function<void()> work, const work_name& name) {
     if (invalid) return;
     auto& end = ends[on];
-    graph->nodes.push_back({std::move(work), std::exchange(end, {})});
+    const auto [branch, first] = graph->branch_of.try_emplace(on, graph->branches.size());
+    if (first) graph->branches.emplace_back();
+    graph->nodes.push_back({std::move(work), std::exchange(end, {}), name, branch->second});
     end = {graph->nodes.size() - 1};
   }
   /// True when the origin's last node waits, in the end, for every node of every stream.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "order.hpp"
+#include "stream_order.hpp"
 
 #if COMP_SIMT_ASAN
 #include <sanitizer/asan_interface.h>
@@ -102,6 +103,8 @@ class allocation {
     std::fill(written_.begin(), written_.end(), 0);
   }
   void end_life() { lives_ = false; }
+  /// Of a copy or a library, or of what allocates and frees.
+  void touch(const work_point& by, bool writes) { streams_.touch(by, writes); }
   void mark_written() { written_.assign(written_.size(), 1); }
   void mark_written(std::ptrdiff_t from, std::size_t bytes) {
     const auto [first, count] = units(from, bytes);
@@ -113,6 +116,7 @@ class allocation {
   }
   void read(std::ptrdiff_t from, std::size_t bytes) {
     check_bounds("read", from, bytes);
+    streams_.touch(now_runs, false);
     traffic += bytes;
     const auto [first, count] = units(from, bytes);
     for (std::ptrdiff_t i = first; i < first + count; ++i) {
@@ -122,6 +126,7 @@ class allocation {
   }
   void write(std::ptrdiff_t from, std::size_t bytes, bool atomic = false) {
     check_bounds("written", from, bytes);
+    streams_.touch(now_runs, true);
     traffic += bytes;
     const auto [first, count] = units(from, bytes);
     for (std::ptrdiff_t i = first; i < first + count; ++i) {
@@ -166,6 +171,7 @@ class allocation {
   unsigned char* data_ = nullptr;
   std::vector<unsigned char> written_;
   std::vector<global_history> seen_;
+  stream_history streams_;
 };
 
 /// All that is allocated now, by address.

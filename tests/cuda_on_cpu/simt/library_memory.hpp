@@ -25,7 +25,8 @@ inline allocation& of_library(const char* what, const void* p, std::size_t bytes
 template <class T>
 const T* library_reads(const void* p, std::size_t count) {
   if (count == 0) return static_cast<const T*>(p);
-  const allocation& a = detail::of_library("reads", p, count * sizeof(T));
+  allocation& a = detail::of_library("reads", p, count * sizeof(T));
+  a.touch(now_runs, false);
   if (!a.written(static_cast<const unsigned char*>(p) - a.data(), count * sizeof(T))) {
     throw fault{"a library reads memory that nobody has written"};
   }
@@ -37,6 +38,7 @@ template <class T>
 T* library_writes(void* p, std::size_t count) {
   if (count == 0) return static_cast<T*>(p);
   allocation& a = detail::of_library("writes", p, count * sizeof(T));
+  a.touch(now_runs, true);
   a.mark_written(static_cast<unsigned char*>(p) - a.data(), count * sizeof(T));
   traffic += count * sizeof(T);
   return static_cast<T*>(p);

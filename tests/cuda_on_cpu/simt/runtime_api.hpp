@@ -142,6 +142,7 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     simt_stream& of = s ? *s : simt::device.standard;
     simt::device.wait_until(of, of.given);
+    simt::device.host.wait_for(of.order);
     return cudaSuccess;
   });
 }
@@ -152,7 +153,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s) {
     if (s && s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     simt_stream& of = s ? *s : simt::device.standard;
-    if (of.done == of.given) return cudaSuccess;
+    if (of.done == of.given) return simt::device.host.wait_for(of.order), cudaSuccess;
     simt::device.run_until(of, of.done + 1);
     return cudaErrorNotReady;
   });
@@ -216,6 +217,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     e->on = simt::owner_of(s);
     e->at = e->on->given + 1;
     simt::device.give(s, [=] { e->passed = std::chrono::steady_clock::now(); });
+    e->knows = e->on->order.end();
     return cudaSuccess;
   });
 }
@@ -224,7 +226,9 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) 
     if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
     if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
     if (e->in || (s && s->in)) return simt::wait_in_capture(s, *e);
-    if (e->on) simt::device.give(s, [on = e->on, at = e->at] { simt::device.run_until(*on, at); });
+    if (!e->on) return cudaSuccess;
+    (s ? *s : simt::device.standard).order.wait_for(e->knows);
+    simt::device.give(s, [on = e->on, at = e->at] { simt::device.run_until(*on, at); });
     return cudaSuccess;
   });
 }
@@ -234,6 +238,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     if (e->in) return simt::broken(*e->in, cudaErrorCapturedEvent);
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     if (e->on) simt::device.wait_until(*e->on, e->at);
+    simt::device.host.wait_for(e->knows);
     return cudaSuccess;
   });
 }
@@ -242,7 +247,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t e) {
     if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
     if (e->in) return simt::broken(*e->in, cudaErrorCapturedEvent);
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
-    if (!e->on || e->on->done >= e->at) return cudaSuccess;
+    if (!e->on || e->on->done >= e->at) return simt::device.host.wait_for(e->knows), cudaSuccess;
     simt::device.run_until(*e->on, e->on->done + 1);  // the device goes on while the host asks
     return cudaErrorNotReady;
   });

@@ -81,10 +81,27 @@ inline cudaError_t back(const simt_executable& e) {
   device.graph_bytes += more;
   return cudaSuccess;
 }
-/// In the order of the capture, which is one that the dependencies allow.
-inline void run_graph(graph_work& g) {
+/// In the order of the capture, which is one that the dependencies allow. begins: how far each branch had come when the
+/// graph was launched. A graph of one branch is as ordered as its stream.
+inline void run_graph(graph_work& g, std::vector<work_line> begins) {
   if (!g.alive.empty()) throw fault{"a graph runs whose memory of the launch before is not freed"};
-  for (const graph_node& node : g.nodes) device.run_piece(node.run);
+  const work_point launched = now_runs;
+  std::vector<line_clock> ends;
+  for (const graph_node& node : g.nodes) {
+    work_point as = launched;
+    if (begins.size() > 1) {
+      line_clock knows = *launched.knows;
+      knows[launched.line] = launched.tick;
+      for (const std::size_t before : node.after) join(knows, ends[before]);
+      work_line& on = begins[node.branch];
+      on.wait_for(knows);
+      as = on.next(node.name);
+      ends.push_back(on.end());
+    }
+    as.serial = ++works_made;
+    as.name = node.name;
+    device.run_piece(as, node.run);
+  }
 }
 }  // namespace simt
 
@@ -133,7 +150,13 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
     if (const auto code = simt::back(g); code != cudaSuccess) return code;
     g.work->left = g.work->unfreed;
     ++simt::device.seen.graphs;
-    simt::device.give(s, [work = g.work, runs = simt::device.of_graphs] { simt::run_graph(*work); });
+    simt::device.give(s, [work = g.work, runs = simt::device.of_graphs, begins = g.work->branches] {
+      simt::run_graph(*work, begins);
+    });
+    if (auto& branches = g.work->branches; branches.size() > 1) {
+      for (const auto& node : g.work->nodes) ++branches[node.branch].tick;
+      for (const auto& branch : branches) (s ? *s : simt::device.standard).order.wait_for(branch);
+    }
     --simt::device.seen.given;
     return cudaSuccess;
   });

@@ -8,7 +8,8 @@
 
 namespace simt {
 
-inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool) {
+/// by: the stream in whose order the memory is there.
+inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool, const work_point& by) {
   gpu& g = device;
   if (g.fail_allocation > 0 && --g.fail_allocation == 0) {
     g.fail_allocation = --g.allocations_failing > 0 ? 1 : 0;
@@ -22,7 +23,9 @@ inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool) {
   } else {
     g.used += bytes;
   }
-  *to = memory_map::common().make(bytes, 2).data();
+  allocation& made = memory_map::common().make(bytes, 2);
+  made.touch(by, true);
+  *to = made.data();
   g.memory[*to] = {bytes, pool};
   return cudaSuccess;
 }
@@ -37,21 +40,31 @@ inline cudaError_t allocate_in(simt_stream* s, void** to, std::size_t bytes) {
   g.unfreed.insert(*to);
   g.live += bytes;
   g.most = std::max(g.most, g.live);
-  s->in->add(s, [&made, &g, p = *to] {
-    made.begin_life();
-    g.alive.insert(p);
-  });
+  s->in->add(s,
+             [&made, &g, p = *to] {
+               made.touch(now_runs, true);
+               made.begin_life();
+               g.alive.insert(p);
+             },
+             {"an allocation"});
   return cudaSuccess;
+}
+inline void end_life(void* p) {
+  allocation& of = *memory_map::common().find(p);
+  of.touch(now_runs, true);
+  of.end_life();
 }
 /// Only what the same capture has allocated can be freed in it.
 inline cudaError_t free_in(simt_stream* s, void* p) {
   graph_work& g = *s->in->graph;
   if (!g.unfreed.erase(p)) return broken(*s->in, cudaErrorInvalidValue);
   g.live -= g.memory.at(p);
-  s->in->add(s, [&g, p] {
-    memory_map::common().find(p)->end_life();
-    g.alive.erase(p);
-  });
+  s->in->add(s,
+             [&g, p] {
+               end_life(p);
+               g.alive.erase(p);
+             },
+             {"a free"});
   return cudaSuccess;
 }
 /// The graph whose last launch has left p allocated, or null.
@@ -77,7 +90,7 @@ inline bool on_device(const void* p, std::size_t bytes) {
   return a && static_cast<const unsigned char*>(p) + bytes <= a->data() + a->bytes();
 }
 /// Null for memory that is not pinned.
-inline std::shared_ptr<char> use_of_pinned(const void* p, std::size_t bytes) {
+inline std::shared_ptr<pinned_history> use_of_pinned(const void* p, std::size_t bytes) {
   const auto* at = static_cast<const unsigned char*>(p);
   const auto after = device.pinned.upper_bound(at);
   if (after == device.pinned.begin()) return nullptr;
@@ -90,6 +103,8 @@ inline void copy(void* to, const void* from, std::size_t bytes) {
     const allocation* a = memory_map::common().find(p);
     if (a && !a->lives()) throw fault{"a copy touches memory of a graph that is not allocated now"};
   }
+  if (allocation* a = memory_map::common().find(from)) a->touch(now_runs, false);
+  if (allocation* a = memory_map::common().find(to)) a->touch(now_runs, true);
   std::memcpy(to, from, bytes);
   if (allocation* a = memory_map::common().find(to))
     a->mark_written(static_cast<unsigned char*>(to) - a->data(), bytes);
@@ -100,7 +115,7 @@ inline void copy(void* to, const void* from, std::size_t bytes) {
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) {
   return simt::runtime_call([=] {
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
-    return simt::allocate(to, bytes, nullptr);
+    return simt::allocate(to, bytes, nullptr, {});
   });
 }
 inline cudaError_t cudaFree(void* p) {
@@ -145,7 +160,9 @@ inline cudaError_t cudaMallocFromPoolAsync(void** to, std::size_t bytes, cudaMem
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.pools, pool) || !known_stream(s) || bytes == 0) return cudaErrorInvalidValue;
     if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
-    return s && s->in ? simt::allocate_in(s, to, bytes) : simt::allocate(to, bytes, pool);
+    if (s && s->in) return simt::allocate_in(s, to, bytes);
+    simt_stream& of = s ? *s : simt::device.standard;
+    return simt::allocate(to, bytes, pool, simt::device.next_of(of, {"an allocation"}));
   });
 }
 /// The memory is gone when the stream comes there: kernels given to another stream meanwhile find it freed.
@@ -156,16 +173,23 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
     if (s && s->in) return simt::free_in(s, p);
     if (const auto graph = simt::left_by_graph(p)) {
       graph->left.erase(p);
-      simt::device.give(s, [=] {
-        graph->alive.erase(p);
-        simt::memory_map::common().find(p)->end_life();
-      });
+      simt::device.give(s,
+                        [=] {
+                          graph->alive.erase(p);
+                          simt::end_life(p);
+                        },
+                        {"a free"});
       return cudaSuccess;
     }
     const auto found = simt::device.memory.find(p);
     if (found == simt::device.memory.end() || std::exchange(found->second.given_back, true))
       return cudaErrorInvalidValue;
-    simt::device.give(s, [=] { simt::free_now(p); });
+    simt::device.give(s,
+                      [=] {
+                        simt::memory_map::common().find(p)->touch(simt::now_runs, true);
+                        simt::free_now(p);
+                      },
+                      {"a free"});
     return cudaSuccess;
   };
   if (simt::device.lost == cudaSuccess) return simt::runtime_call(call);
@@ -187,7 +211,16 @@ inline cudaError_t cudaFreeHost(void* p) {
   if (const auto code = simt::unsafe_call(); code != cudaSuccess) return simt::device.report(code);
   const auto found = simt::device.pinned.find(static_cast<unsigned char*>(p));
   if (found == simt::device.pinned.end()) return simt::device.report(cudaErrorInvalidValue);
-  if (found->second.use.use_count() > 1 && simt::device.lost == cudaSuccess) {
+  const auto& use = found->second.use;
+  if (simt::device.lost == cudaSuccess) {
+    try {
+      const simt::work_point by{0, 0, ++simt::works_made, simt::device.host.knows, {"cudaFreeHost"}};
+      if (use.use_count() == 1) use->touch(by, true);
+    } catch (...) {
+      simt::device.later = std::current_exception();
+    }
+  }
+  if (use.use_count() > 1 && simt::device.lost == cudaSuccess) {
     try {
       simt::device.run_all();
     } catch (...) {  // one fault is enough
@@ -212,10 +245,20 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
     const auto read = simt::use_of_pinned(from, bytes), written = simt::use_of_pinned(to, bytes);
     const bool pageable = (!from_device && !read) || (!to_device && !written);
     if (s && s->in && pageable) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
-    simt::device.give(s, [to, from, bytes, uses = std::pair{read, written}] {
-      (void)uses;  // until the copy is made
-      simt::copy(to, from, bytes);
-    });
+    const auto* first = static_cast<const unsigned char*>(from);
+    const bool watched = read && !(s && s->in);  // a graph reads what is there when it runs
+    if (watched) read->check(*simt::device.host.knows);
+    const std::uint64_t sum = watched ? simt::pinned_history::sum_of(first, bytes) : 0;
+    simt::device.give(s,
+                      [=] {
+                        if (watched) simt::pinned_history::require_same(first, bytes, sum);
+                        if (read) read->touch(simt::now_runs, false);
+                        if (written) written->touch(simt::now_runs, true);
+                        simt::copy(to, from, bytes);
+                      },
+                      {"a copy"});
+    const auto& order = (s ? *s : simt::device.standard).order;
+    if (watched) read->on_the_way.push_back({first, bytes, sum, order.line, order.tick});
     return cudaSuccess;
   });
 }
@@ -229,9 +272,11 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cud
   return simt::runtime_call([=] {
     if (const auto code = simt::may_give(nullptr); code != cudaSuccess) return code;
     const auto* first = static_cast<const unsigned char*>(from);
-    simt::device.give(nullptr, [to, staged = std::vector<unsigned char>(first, first + bytes)] {
-      simt::copy(to, staged.data(), staged.size());
-    });
+    simt::device.give(nullptr,
+                      [to, staged = std::vector<unsigned char>(first, first + bytes)] {
+                        simt::copy(to, staged.data(), staged.size());
+                      },
+                      {"a copy"});
     return cudaSuccess;
   });
 }
@@ -239,10 +284,12 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaS
   return simt::runtime_call([=] {
     if (!known_stream(s) || (bytes && !simt::on_device(to, bytes))) return cudaErrorInvalidValue;
     if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
-    simt::device.give(s, [=] {
-      const std::vector<unsigned char> filled(bytes, static_cast<unsigned char>(value));
-      simt::copy(to, filled.data(), bytes);
-    });
+    simt::device.give(s,
+                      [=] {
+                        const std::vector<unsigned char> filled(bytes, static_cast<unsigned char>(value));
+                        simt::copy(to, filled.data(), bytes);
+                      },
+                      {"a fill"});
     return cudaSuccess;
   });
 }

@@ -63,7 +63,8 @@ struct cudaDeviceProp {
 
 /// A stream: work in order, of which the first `done` pieces have run.
 struct simt_stream {
-  std::deque<std::function<void()>> work;
+  std::deque<std::pair<simt::work_point, std::function<void()>>> work;
+  simt::work_line order = {};
   std::uint64_t given = 0, done = 0;
   bool waits_for_default = false;
   int gpu = 0;
@@ -75,6 +76,7 @@ struct simt_event {
   std::uint64_t at = 0;
   std::shared_ptr<simt::capture> in = nullptr;  // that it was last recorded in
   std::set<std::size_t> captured = {};          // the nodes that it stands for there
+  simt::line_clock knows = {};                  // what comes before it
   std::chrono::steady_clock::time_point passed;
   int gpu = 0;
 };
@@ -102,6 +104,7 @@ struct gpu {
   std::exception_ptr later;  // thrown by work that nobody waited for
   std::size_t used = 0;      // bytes, those kept by pools included
   simt_stream standard;
+  work_line host;                                  // what it has waited for
   std::set<std::shared_ptr<simt_stream>> streams;  // those that were destroyed live on in the events recorded there
   std::set<std::unique_ptr<simt_event>> events;
   std::set<std::unique_ptr<simt_pool>> pools;
@@ -121,7 +124,7 @@ struct gpu {
   std::map<void*, owned> memory;
   struct pinned_block {
     std::size_t bytes;
-    std::shared_ptr<char> use = std::make_shared<char>();  // held by each copy that is still to be made
+    std::shared_ptr<pinned_history> use = std::make_shared<pinned_history>();  // held by copies still to be made
   };
   std::map<const unsigned char*, pinned_block> pinned;
 
@@ -138,16 +141,22 @@ struct gpu {
     if (code != cudaSuccess && code != cudaErrorNotReady) last = code;
     return code;
   }
-  void run_piece(const std::function<void()>& piece) {
+  void run_piece(const work_point& as, const std::function<void()>& piece) {
     if (lose_device > 0 && --lose_device == 0) lost = cudaErrorIllegalAddress;
-    if (lost == cudaSuccess) piece();
+    if (lost != cudaSuccess) return;
+    struct back {
+      work_point to = now_runs;
+      ~back() { now_runs = to; }
+    } const after;
+    now_runs = as;
+    piece();
   }
   void run_until(simt_stream& s, std::uint64_t end) {
     while (s.done < end && !s.work.empty()) {
-      const auto piece = std::move(s.work.front());
+      const auto [as, piece] = std::move(s.work.front());
       s.work.pop_front();
       ++s.done;
-      run_piece(piece);
+      run_piece(as, piece);
     }
   }
   /// As run_until, by a call that makes the host wait.
@@ -159,25 +168,37 @@ struct gpu {
   void run_all() {
     wait_until(standard, standard.given);
     for (const auto& s : streams) wait_until(*s, s->given);
+    host.wait_for(standard.order);
+    for (const auto& s : streams) host.wait_for(s->order);
+  }
+  /// The next work of a stream: behind what the host has waited for, and behind the streams that it waits for unasked.
+  work_point next_of(simt_stream& s, const work_name& name) {
+    s.order.wait_for(*host.knows);
+    if (s.waits_for_default) s.order.wait_for(standard.order);
+    for (const auto& other : streams) {
+      if (&s == &standard && other->waits_for_default) s.order.wait_for(other->order);
+    }
+    return s.order.next(name);
   }
   /// The default stream and those that are not made beside it wait for each other. Where there are none but those, its
   /// work is done at once: nobody could tell. Others run beside it: its work, too, is done when somebody waits for it.
-  void give(simt_stream* on, std::function<void()> piece) {
+  void give(simt_stream* on, std::function<void()> piece, const work_name& name = {}) {
     simt_stream& s = on ? *on : standard;
-    if (s.in) return s.in->add(on, std::move(piece));
+    if (s.in) return s.in->add(on, std::move(piece), name);
     ++seen.given;
+    const work_point as = next_of(s, name);
     if (on && on->waits_for_default && standard.done < standard.given) {
-      s.work.push_back([this, until = standard.given] { run_until(standard, until); });
+      s.work.emplace_back(as, [this, until = standard.given] { run_until(standard, until); });
       ++s.given;
     }
     bool beside = false;
     for (const auto& other : streams) {
       beside = beside || !other->waits_for_default;
       if (on || !other->waits_for_default || other->done == other->given) continue;
-      s.work.push_back([this, other, until = other->given] { run_until(*other, until); });
+      s.work.emplace_back(as, [this, other, until = other->given] { run_until(*other, until); });
       ++s.given;
     }
-    s.work.push_back(std::move(piece));
+    s.work.emplace_back(as, std::move(piece));
     ++s.given;
     if (!on && !beside) run(s);
   }
