@@ -213,12 +213,14 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
   }
   SUBCASE("a kernel reads what the default stream has still to send, which it does not wait for") {
     device_block x = pool.allocate(400, first.get());
+    first.synchronize();  // the default stream does not wait for it
     std::vector<float> given = values;
     check(cudaMemcpy(x.data(), given.data(), 400, cudaMemcpyHostToDevice), "sending");
     given.assign(100, 9);  // they were taken when it returned
     SUBCASE("without a wait") {
       doubled(x, 100, first.get());
       CHECK_THROWS_AS(first.synchronize(), simt::fault);
+      CHECK_THROWS_AS((void)cudaStreamSynchronize(nullptr), simt::fault);  // nor does the copy wait for the kernel
     }
     SUBCASE("after a wait") {
       check(cudaStreamSynchronize(nullptr), "waiting for the default stream");
@@ -323,6 +325,7 @@ TEST_CASE("order between streams comes from waits alone, not from when the work 
     runs(second);
     check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
     seen("written by a copy and read by a copy", [&] { first.synchronize(); });
+    second.synchronize();  // before it is freed
   }
   SUBCASE("memory that is freed beside its last use") {
     first.record(ready);
