@@ -35,6 +35,19 @@ def some_images(n=128):
     return torch.randn(n, 3, 8, 8, generator=generator) + 0.5 * y.reshape(-1, 1, 1, 1), y
 
 
+def training_step(optimizer, loss_of):
+    """A step that trains by `loss_of(plan)`, whatever the batch is."""
+
+    def step(plan, batch):
+        loss = loss_of(plan)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
 class Classification:
     """A net, an optimizer, a schedule and a loader, as users have them."""
 

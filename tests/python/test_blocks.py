@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import comp
-from support import QUICK, plan_file
+from support import QUICK, plan_file, training_step
 
 X, Y = torch.randn(8, 16, generator=torch.Generator().manual_seed(5)), torch.arange(8) % 4
 
@@ -180,14 +180,7 @@ class Blocks(unittest.TestCase):
     def test_every_plan_of_a_search_leaves_it_alone(self):
         net = Protected()
         optimizer = torch.optim.SGD(net.parameters(), 0.05)
-
-        def step(plan, batch):
-            loss = loss_of(net, plan)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
-
+        step = training_step(optimizer, lambda plan: loss_of(net, plan))
         found = comp.search(step, model=net, optimizer=optimizer, data=[0] * 16, **QUICK)
         self.assertEqual(set(net.formats['inner']), FP32)
         self.assertIn(torch.bfloat16, set(net.formats['into']))

@@ -12,7 +12,7 @@ os.environ.pop('CXX', None)  # "ccache g++", as ./run sets it, is no compiler to
 import comp
 import torch
 import torch.utils.checkpoint
-from support import QUICK, NoPlan, plan_file
+from support import QUICK, NoPlan, plan_file, training_step
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
@@ -424,15 +424,7 @@ class SearchOfCompiledModels(unittest.TestCase):
         optimizer = torch.optim.SGD(net.parameters(), 0.05)
         if called is None:
             called = net if backend is None else torch.compile(net, backend=backend)
-        run = forward(net)
-
-        def step(plan, batch):
-            loss = run(plan, called)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
-
+        step = training_step(optimizer, lambda plan: forward(net)(plan, called))
         with warnings.catch_warnings():
             warnings.simplefilter(warned)
             found = comp.search(

@@ -106,7 +106,8 @@ class guided_contest {
 
   // Takes out the plans that there is no time to compile. The search's plan and the fastest rules stay in any case.
   std::vector<racer> take_dear(std::vector<racer>& racers) {
-    if (racers.size() <= budget_.plans_to_compile(std::numeric_limits<double>::infinity(), 0)) return {};
+    const std::size_t in_any_case = budget_.plans_to_compile(std::numeric_limits<double>::infinity(), 0);
+    if (racers.size() <= in_any_case) return {};  // what one takes to compile does not matter
     if (!seconds_to_compile_) seconds_to_compile_ = seconds_to_compile();
     const std::size_t most = budget_.plans_to_compile(*seconds_to_compile_, search_.trials.fp32_seconds());
     if (racers.size() <= most) return {};

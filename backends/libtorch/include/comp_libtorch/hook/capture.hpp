@@ -27,6 +27,10 @@ struct captured_part {
   author_choice block = author_choice::none;            // that they stand in
   std::vector<const c10::TensorImpl*> parameters = {};  // that the compiled code was given
   std::string stray = {};  // the first of them that is not the recorded one, or cannot be compiled; "": none
+
+  void note_stray(std::string at) {
+    if (stray.empty()) stray = std::move(at);
+  }
 };
 
 /// A session whose parts can be compiled. Its operators are numbered, unless they go by names.

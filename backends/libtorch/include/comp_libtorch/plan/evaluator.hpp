@@ -43,7 +43,7 @@ class evaluator final : public session, public capturable {
     const author_choice author = block();
     if (torch::autograd::get_current_node() != nullptr) require_no_backward();
     const bool tries = !captures_ || composites_.knows(op);
-    if (!tries) note_stray(traits(op).kind);  // a trial needs sizes
+    if (!tries) captured_.note_stray(traits(op).kind);  // a trial needs sizes
     if (const auto uniform = tries ? composites_.find(op, stack, device()) : std::nullopt) {
       if (*uniform) cast_read(stack, traits(op), at::kFloat, device(), true);
       return call_opened(op, keys, stack);
@@ -103,11 +103,8 @@ class evaluator final : public session, public capturable {
     return name == nullptr ? std::string{} : scope_of(*name);
   }
   void capture(const std::string& name, captured_name op) {
-    if (op.chosen == precision::tf32) note_stray(name);  // compiled code does not switch TensorFloat-32 on
+    if (op.chosen == precision::tf32) captured_.note_stray(name);  // compiled code does not switch TensorFloat-32 on
     captured_.names.push_back(std::move(op));
-  }
-  void note_stray(const std::string& at) {
-    if (captured_.stray.empty()) captured_.stray = at;
   }
 
   evaluation how_;

@@ -74,7 +74,8 @@ class executor final : public session, public capturable {
     const std::optional<std::size_t> here = find_instruction(op, stack);
     if (!here) return captures_ ? capture_unrecorded(op, stack) : run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
-    if (now.tf32 && captures_) note_stray(expected_at(now));  // compiled code does not switch TensorFloat-32 on
+    if (now.tf32 && captures_)
+      captured_.note_stray(expected_at(now));  // compiled code does not switch TensorFloat-32 on
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
@@ -248,12 +249,9 @@ class executor final : public session, public capturable {
     const bool computes =
         !known.writes && !known.views && !known.makes && !known.word.starts_with("sym_");  // of a size
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
-      if (computes && is_eligible(tensor, device())) note_stray(known.kind);
+      if (computes && is_eligible(tensor, device())) captured_.note_stray(known.kind);
     });
     op.callBoxed(stack);
-  }
-  void note_stray(std::string at) {
-    if (captured_.stray.empty()) captured_.stray = std::move(at);
   }
 
   /// Runs a composite by the instructions of the operators inside it.
