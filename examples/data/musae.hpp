@@ -63,7 +63,8 @@ inline void read_features(graph& to, const musae_files& from) {
   const json_reader root{document, place};
   std::size_t known = 0;
   for (std::int32_t node = 0; node < to.nodes; ++node) {
-    const auto has = root.find(std::to_string(node));
+    const std::string name = std::to_string(node);  // which the reader refers to
+    const auto has = root.find(name);
     if (!has) continue;
     ++known;
     std::set<std::int32_t> columns;

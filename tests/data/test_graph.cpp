@@ -110,6 +110,8 @@ TEST_CASE("MUSAE files that are wrong are refused with their place") {
         "edges line 5 has \"3\" (a whole number from 0 to 2 is needed): fetch the file again");
   CHECK(refused([](auto& f) { f.edges += "1;2\n"; }).starts_with("edges line 5 has 1 fields"));
   CHECK(refused([](auto& f) { f.features = R"({"1": [-1]})"; }).find("field 1[0] is -1") != std::string::npos);
+  CHECK(refused([](auto& f) { f.features = R"({"1": 3})"; }).find("field 1 is 3 (a list is needed)") !=
+        std::string::npos);
   CHECK(refused([](auto& f) { f.features = R"({"1": [1], "x": [2]})"; }).find("features of 2 nodes, 1 of them known") !=
         std::string::npos);
   CHECK(refused([](auto& f) { f.features = "[1"; }).find("no JSON") != std::string::npos);
