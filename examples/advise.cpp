@@ -53,8 +53,8 @@ void print_advice(const options& o) {
   const auto graph = comp::native::graph_of(model);
   const comp::hardware machine = device_of(o);
   const auto low = comp::precision_of(std::string_view{o.precision});
-  comp::require<comp::settings_error>(low.has_value(), "\"{}\" is no precision: one is fp16, bf16, tf32, fp8_e4m3",
-                                      o.precision);
+  comp::require<comp::settings_error>(low.has_value(), "\"{}\" is no precision: one is {}", o.precision,
+                                      comp::precision_names());
   const auto found = comp::policy::advise(graph, *low, machine);
   std::size_t excluded = 0;
   for (const auto& sizes : found.sizes) excluded += sizes.excluded;
@@ -81,7 +81,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--device", chosen.device, "A GPU by name (--table lists them), or this: this CPU")
       ->capture_default_str();
-  app.add_option("--precision", chosen.precision, "fp16, bf16, tf32, fp8_e4m3 or fp8_e5m2")->capture_default_str();
+  app.add_option("--precision", chosen.precision, "the precision that the sizes are for: fp16, bf16, mxfp8, ...")
+      ->capture_default_str();
   app.add_option("--batch", chosen.batch)->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--classes", chosen.classes, "Of the transformer its vocabulary")
       ->check(CLI::Range(2, 1 << 20))

@@ -100,9 +100,8 @@ inline std::string check_precisions(const std::string& text) {
   if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
   for (const std::string& part : split(text)) {
     if (!comp::precision_of(std::string_view{part})) {
-      return "\"" + part +
-             "\" is no precision (tf32, bf16, fp16, fp8_e4m3 and fp8_e5m2 are): name them joined by commas, as in "
-             "bf16,fp16";
+      return "\"" + part + "\" is no precision (" + comp::precision_names() +
+             " are): name them joined by commas, as in bf16,fp16";
     }
   }
   return {};

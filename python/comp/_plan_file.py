@@ -11,7 +11,18 @@ from typing import Any
 from comp import _comp
 from comp._comp import SettingsError
 
-_NAMES = {"1": "fp32", "t": "tf32", "b": "bf16", "0": "fp16", "e": "fp8_e4m3", "E": "fp8_e5m2"}
+_NAMES = {
+    "1": "fp32",
+    "t": "tf32",
+    "b": "bf16",
+    "0": "fp16",
+    "e": "fp8_e4m3",
+    "E": "fp8_e5m2",
+    "k": "fp8_block128",
+    "8": "mxfp8",
+    "4": "mxfp4",
+    "n": "nvfp4",
+}
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,11 @@ TEST_CASE("the table's limits follow from the bits of each format") {
     const auto t = comp::traits(p);
     CAPTURE(t.name);
     CHECK(t.half_ulp == std::ldexp(1.0, -t.fraction_bits - 1));
-    if (p == precision::fp8_e4m3) {
+    if (t.exponent_bits == 4) {
       CHECK(t.largest ==
             448);  // has no infinity: one more exponent, less its last fraction, which is NaN (OCP FP8 1.0)
+    } else if (t.exponent_bits == 2) {
+      CHECK(t.largest == 2 * largest_by_bits(t));  // neither infinity nor NaN: one more exponent (OCP MX 1.0)
     } else {
       CHECK(t.largest == largest_by_bits(t));
     }
@@ -57,8 +59,13 @@ TEST_CASE("the table's limits follow from the bits of each format") {
   }
 }
 
-TEST_CASE("every format but FP32 is low") {
-  for (const auto p : comp::all_precisions) CHECK(comp::is_low(p) == (p != precision::fp32));
+TEST_CASE("every format but FP32 is low, and those below 16 bits are scaled") {
+  for (const auto p : comp::all_precisions) {
+    CHECK(comp::is_low(p) == (p != precision::fp32));
+    const bool below_16_bits = std::string_view{"01bt"}.find(comp::letter(p)) == std::string_view::npos;
+    CHECK(comp::is_scaled(p) == below_16_bits);
+  }
+  CHECK(comp::precision_names().starts_with("fp32, tf32, bf16, fp16"));
 }
 
 TEST_CASE("letters and names are known at compile time") {

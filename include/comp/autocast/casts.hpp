@@ -80,6 +80,10 @@ inline std::int64_t floats_of(const op_info& op) {
   return std::accumulate(op.outputs.begin(), op.outputs.end(), std::int64_t{0},
                          [](std::int64_t all, const tensor_info& t) { return all + (t.floating ? elements(t) : 0); });
 }
+/// Returns the bytes that a cast of so many values reads and writes.
+inline std::int64_t moved(std::int64_t values, precision from, precision to) {
+  return static_cast<std::int64_t>(static_cast<double>(values) * (traits(from).bytes + traits(to).bytes));
+}
 
 /// Places the casts to one precision. A tensor and its views form a tree; a cast at a node serves all readers below it.
 /// The cheapest set of casts that serves every reader is found from the leaves up.
@@ -125,9 +129,7 @@ class cast_placer {
     if (sources.size() == 1 && is_carrier(graph_, i)) viewed_[i] = sources.front();
   }
   precision source(std::size_t i) const { return types_.written[root_[i]]; }
-  std::int64_t bytes(std::size_t i, precision to) const {
-    return floats_of(graph_[i]) * (traits(source(i)).bytes + traits(to).bytes);
-  }
+  std::int64_t bytes(std::size_t i, precision to) const { return moved(floats_of(graph_[i]), source(i), to); }
 
   void find_wanted(precision to) {
     asked_.assign(graph_.size(), false);
@@ -194,7 +196,7 @@ inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vec
         if (readers.back() != reader) readers.push_back(reader);
         continue;
       }
-      const std::int64_t bytes = elements(graph[i].inputs[k]) * (traits(from).bytes + traits(to).bytes);
+      const std::int64_t bytes = moved(elements(graph[i].inputs[k]), from, to);
       casts.push_back(
           {.op = i, .input = k, .from = from, .to = to, .bytes = bytes, .readers = {reader}, .differentiable = !data});
     }

@@ -54,6 +54,12 @@ constexpr matrix_unit unit_for(precision p) {
     case precision::fp8_e4m3:
     case precision::fp8_e5m2:
       return {.capability = 89};
+    case precision::fp8_block128:
+      return {.capability = 90};
+    case precision::mxfp8:
+    case precision::mxfp4:
+    case precision::nvfp4:
+      return {.capability = 100};
   }
   return {};
 }

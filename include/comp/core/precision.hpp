@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The floating-point formats that an operator can run in, with their sizes and ranges (the paper's figure 1).
 // Each has a letter in plan strings; `0` = FP16 and `1` = FP32 are the paper's, so a published plan can be pasted in.
+// Formats below 16 bits are those of matrix products alone: an operator rounds what it multiplies, with scales, and its
+// result is BF16 (core/scaled_formats.hpp).
 // Code that handles each format is a switch, so that a format that is added does not compile until all code knows it
 // (docs/adding.md).
 // Not here: conversion of values (backends do that), and which formats a machine is fast in (core/hardware.hpp).
@@ -12,22 +14,37 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace comp {
 
-enum class precision : std::uint8_t { fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2 };
+enum class precision : std::uint8_t {
+  fp32,
+  tf32,
+  bf16,
+  fp16,
+  fp8_e4m3,  // scaled by tensor
+  fp8_e5m2,
+  fp8_block128,  // scaled by blocks of 128, as DeepSeek-V3
+  mxfp8,
+  mxfp4,
+  nvfp4
+};
 
-inline constexpr std::array all_precisions{precision::fp32, precision::tf32,     precision::bf16,
-                                           precision::fp16, precision::fp8_e4m3, precision::fp8_e5m2};
+inline constexpr std::array all_precisions{
+    precision::fp32,     precision::tf32,         precision::bf16,  precision::fp16,  precision::fp8_e4m3,
+    precision::fp8_e5m2, precision::fp8_block128, precision::mxfp8, precision::mxfp4, precision::nvfp4};
 
 /// Size, range and rounding of a format. `bytes` is the size in memory, which for TF32 is that of FP32: a GPU rounds to
-/// TF32 only inside its Tensor Cores.
-/// Source: IEEE 754-2019 (fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8).
+/// TF32 only inside its Tensor Cores. Of a format below 16 bits the table has its elements without their scales, and
+/// two elements of 4 bits share a byte.
+/// Source: IEEE 754-2019 (fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8),
+/// OCP Microscaling Formats 1.0 (mxfp8, mxfp4, and the elements of nvfp4).
 struct precision_traits {
   std::string_view name;
   char letter;  // in a plan string
-  int bytes;
+  double bytes;
   int exponent_bits;
   int fraction_bits;
   double largest;   // largest finite value
@@ -48,6 +65,14 @@ constexpr precision_traits traits(precision p) {
       return {"fp8_e4m3", 'e', 1, 4, 3, 448.0, 0x1p-4};
     case precision::fp8_e5m2:
       return {"fp8_e5m2", 'E', 1, 5, 2, 57344.0, 0x1p-3};
+    case precision::fp8_block128:
+      return {"fp8_block128", 'k', 1, 4, 3, 448.0, 0x1p-4};
+    case precision::mxfp8:
+      return {"mxfp8", '8', 1, 4, 3, 448.0, 0x1p-4};
+    case precision::mxfp4:
+      return {"mxfp4", '4', 0.5, 2, 1, 6.0, 0x1p-2};
+    case precision::nvfp4:
+      return {"nvfp4", 'n', 0.5, 2, 1, 6.0, 0x1p-2};
   }
   return {};
 }
@@ -87,5 +112,14 @@ constexpr std::optional<precision> precision_of(std::string_view name) {
 /// True for every format that is less precise than FP32. An operator in such a format is called low, or lowered.
 constexpr bool is_low(precision p) { return p != precision::fp32; }
 constexpr bool is_fp8(precision p) { return p == precision::fp8_e4m3 || p == precision::fp8_e5m2; }
+/// True for every format below 16 bits, whose values have scales.
+constexpr bool is_scaled(precision p) { return traits(p).bytes < 2; }
+
+/// Returns the names of all precisions, for messages: "fp32, tf32, bf16, ...".
+inline std::string precision_names() {
+  std::string all;
+  for (const precision p : all_precisions) all.append(all.empty() ? "" : ", ").append(name(p));
+  return all;
+}
 
 }  // namespace comp

@@ -23,7 +23,9 @@
 namespace comp::policy {
 
 /// Returns the number of elements of which each size must be a multiple; 1 for FP32, which has no matrix unit.
-constexpr std::int64_t required_multiple(precision p) { return p == precision::fp32 ? 1 : 16 / traits(p).bytes; }
+constexpr std::int64_t required_multiple(precision p) {
+  return p == precision::fp32 ? 1 : static_cast<std::int64_t>(16 / traits(p).bytes);
+}
 
 /// Returns the multiple that runs fastest: 16 for FP16 and BF16 from compute capability 8.0, by Paddle's guide
 /// (NVIDIA's recommends up to 64, a cache line of 128 bytes); else the required multiple.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the tensors of a precision are stored: those of FP32 and TF32 as FP32, those of FP16 as FP16, those of BF16 and
-// FP8 as BF16. An operator in FP8 rounds its operands itself, with a scale for each tensor, and its result is BF16.
+// of all formats below 16 bits as BF16. An operator in such a format rounds its operands itself, with scales, and its
+// result is BF16.
 #pragma once
 
 #include <comp/core/precision.hpp>
@@ -22,6 +23,10 @@ constexpr storage storage_of(precision p) {
     case precision::bf16:
     case precision::fp8_e4m3:
     case precision::fp8_e5m2:
+    case precision::fp8_block128:
+    case precision::mxfp8:
+    case precision::mxfp4:
+    case precision::nvfp4:
       return storage::bf16;
     case precision::fp16:
       return storage::fp16;

@@ -25,6 +25,8 @@
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/support/memory.hpp>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -94,7 +96,7 @@ class program {
   region evaluate() {
     if (first_plan_ != nullptr && first_plan_->autocast) return scripts_.open(make_autocast(*first_plan_->autocast));
     if (plan_.runs_autocast()) return scripts_.open(make_autocast(detail::scalar_type(autocast_precision(plan_))));
-    detail::evaluation how{.choose = by_name_, .plan = std::hash<std::string>{}(plan_.str())};
+    detail::evaluation how{.choose = by_name_, .plan = plan_hash_};
     if (first_plan_ != nullptr) how = {.choose = first_plan_->by_name};
     how.first = !evaluated_.exchange(true);
     return scripts_.open(std::make_unique<detail::evaluator>(std::move(how), names_, composites_, settings_));
@@ -138,7 +140,7 @@ class program {
     for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
     if (chosen.runs_autocast()) (void)autocast_precision(chosen);
     require_no_open_region();
-    plan_ = chosen;
+    keep(chosen);
     compile();
   }
   const plan& current_plan() const { return plan_; }
@@ -252,7 +254,7 @@ class program {
     precisions_.clear();
     choose_unrecorded_ = {};
     graph_ = {};
-    plan_ = {};
+    keep({});
     segments_.clear();
     weights_.clear();
     problems_.clear();
@@ -268,7 +270,7 @@ class program {
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
-    plan_ = plan{graph_.size()};
+    keep(plan{graph_.size()});
     detail::layer_names layers;
     layers_.clear();
     for (const op_info& op : graph_) layers_.push_back(layers.next(op.name, op.kind));
@@ -276,12 +278,16 @@ class program {
   }
 
   void require_runs(precision p, std::size_t i) const {
-    const bool fp8 = p == precision::fp8_e4m3 || p == precision::fp8_e5m2;
     const bool tf32_here = settings_.device.is_cuda();
-    require<plan_error>(!fp8 && (p != precision::tf32 || tf32_here),
+    require<plan_error>(!is_scaled(p) && (p != precision::tf32 || tf32_here),
                         "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, and tf32 on CUDA): "
                         "choose one of those",
                         i, graph_[i].name, comp::name(p));
+  }
+
+  void keep(plan chosen) {
+    plan_ = std::move(chosen);
+    plan_hash_ = std::hash<std::string>{}(plan_.str());
   }
 
   void compile() {
@@ -311,6 +317,7 @@ class program {
   std::atomic<bool> several_threads_ = false;
   op_graph graph_;
   plan plan_;
+  std::size_t plan_hash_ = 0;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
   std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)

@@ -27,6 +27,11 @@ constexpr at::ScalarType scalar_type(precision p) {
       return at::kFloat8_e4m3fn;
     case precision::fp8_e5m2:
       return at::kFloat8_e5m2;
+    case precision::fp8_block128:  // what an operator rounds itself is stored as BF16
+    case precision::mxfp8:
+    case precision::mxfp4:
+    case precision::nvfp4:
+      return at::kBFloat16;
   }
   return at::kFloat;
 }
