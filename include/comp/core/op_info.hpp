@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <comp/core/precision.hpp>
+#include <comp/core/product.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -64,6 +65,7 @@ struct op_info {
   /// it.
   bool hands_on_fp32 = false;
   bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
+  comp::product product = comp::product::all;  // which of a linear layer's products it is
   author_choice author = author_choice::none;  // other than none: `choosable` is false because of the model's author
 };
 
