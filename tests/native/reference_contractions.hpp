@@ -21,17 +21,18 @@ struct contractions {
     }
     return y;
   }
-  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                         bool need_parameters = true) {
     const std::int64_t k = w.extents[1], n = w.extents[0], rows = x.size() / k;
-    auto& dw = w.to_add();
-    auto* db = b ? &b->to_add() : nullptr;
+    auto* dw = need_parameters ? &w.to_add() : nullptr;
+    auto* db = need_parameters && b ? &b->to_add() : nullptr;
     tensor dx{x.shape(), dy.precision()};
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t o = 0; o < n; ++o) {
         const double g = dy[r * n + o];
         if (db) (*db)[static_cast<std::size_t>(o)] += g;
         for (std::int64_t i = 0; i < k; ++i) {
-          dw[static_cast<std::size_t>(o * k + i)] += g * x[r * k + i];
+          if (dw) (*dw)[static_cast<std::size_t>(o * k + i)] += g * x[r * k + i];
           dx[r * k + i] += g * w[o * k + i];
         }
       }

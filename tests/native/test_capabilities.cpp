@@ -143,9 +143,10 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
       if (off(x, w)) times(y.values(), 1.01);
       return y;
     }
-    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                           bool need_parameters) {
       const std::vector<double> before = w.fresh ? std::vector<double>(w.value.size()) : w.gradient;
-      tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx);
+      tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
       for (std::size_t i = 0; off(x, w) && i < before.size(); ++i) w.gradient[i] += 0.5 * (w.gradient[i] - before[i]);
       return dx;
     }

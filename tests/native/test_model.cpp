@@ -140,6 +140,36 @@ TEST_CASE("the graph says which operator or which parameter each input is") {
   CHECK_FALSE(named(graph, "a").inputs[0].parameter);
 }
 
+TEST_CASE("a linear layer's three products are operators of their own where the model separates them") {
+  auto net = images();
+  net.input().linear("a", 3).relu("relu").linear("b", 4, {.bias = false}).mse_loss("loss");
+  model m = net.finish();
+  const auto whole = graph_of(m);
+  m.separate_products = true;
+  const auto graph = graph_of(m);
+  REQUIRE(graph.size() == whole.size() + 3);  // nothing needs the gradient of the model's input
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(graph[i].name == whole[i].name);
+  CHECK(graph.fingerprint() != whole.fingerprint());
+  CHECK(whole[2].product == comp::product::all);
+  CHECK(graph[0].product == comp::product::forward);
+  CHECK(graph[1].product == comp::product::all);
+  const auto sizes = [](const comp::op_info& op) { return std::array{op.m, op.n, op.k}; };
+  const comp::op_info &dw = graph[4], &db_x = graph[5], &db_w = graph[6];
+  const std::int64_t rows = 2 * 3 * 8;
+  CHECK(dw.name == "a.weight_gradient");
+  CHECK(sizes(dw) == std::array<std::int64_t, 3>{3, 8, rows});
+  CHECK(dw.outputs[0].shape == shape{3, 8});
+  CHECK(db_x.name == "b.input_gradient");
+  CHECK(sizes(db_x) == std::array<std::int64_t, 3>{rows, 3, 4});
+  CHECK(db_x.inputs[1].parameter);
+  CHECK(db_w.name == "b.weight_gradient");
+  for (const comp::op_info* each : {&db_x, &db_w}) {
+    CHECK(each->kind == "linear");
+    CHECK(each->producers == std::vector<std::size_t>{2});
+    CHECK(each->flops == 2 * rows * 3 * 4);
+  }
+}
+
 TEST_CASE("an operator that reads one tensor twice names its producer once") {
   auto net = images();
   const value x = net.input().relu("relu");

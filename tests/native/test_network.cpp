@@ -30,9 +30,10 @@ struct watching : reference::device {
     ran.push_back(fmt::format("linear {}", name(x.precision())));
     return reference::device::linear(x, w, b);
   }
-  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                         bool need_parameters) {
     ran.push_back(fmt::format("linear back {} {}", name(dy.precision()), need_dx ? "dx" : "no dx"));
-    return reference::device::linear_backward(dy, x, w, b, need_dx);
+    return reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
   }
   tensor dropout(const tensor& x, double p, const dropout_key& key) {
     ++dropouts;

@@ -102,6 +102,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("separate products have times and errors of their own") {
+  auto device = tested::of_networks();
+  model m = attention_net();
+  m.separate_products = true;
+  const auto tokens = counting_tokens(9, 100, 6);
+  device_trainer t{device, std::move(m), tokens, tokens};
+  const auto times = t.profile();
+  const auto errors = t.sensitivity(precision::bf16);
+  REQUIRE(times.size() == t.graph().size());
+  REQUIRE(errors.size() == t.graph().size());
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const comp::op_info& op = t.graph()[i];
+    if (op.product == comp::product::all) continue;
+    CAPTURE(op.name);
+    const bool forward = op.product == comp::product::forward;
+    CHECK((times[i].forward > 0) == forward);
+    CHECK((times[i].backward > 0) == !forward);
+    CHECK((errors[i].output > comp::traits(precision::bf16).half_ulp / 8) == forward);
+    CHECK((errors[i].gradient > comp::traits(precision::bf16).half_ulp / 8) == !forward);
+  }
+}
+
 TEST_CASE("a sensitivity leaves the training as it was") {
   auto device = tested::of_networks();
   device_trainer t{

@@ -99,6 +99,54 @@ TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
   }
 }
 
+namespace {
+
+/// Two layers of one width, whose products are separate.
+model separated() {
+  model m = native_models::mlp({.batch = 6, .input = {17}, .hidden = {16, 16}, .outputs = 5});
+  m.separate_products = true;
+  return m;
+}
+plan with_low(const model& m, std::initializer_list<std::string_view> names, precision p) {
+  const auto graph = graph_of(m);
+  plan made{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (std::ranges::find(names, std::string_view{graph[i].name}) != names.end()) made[i] = p;
+  }
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("products that have one precision give the bits of layers that are whole") {
+  tested::device on = tested::reproducible();
+  model whole = separated();
+  whole.separate_products = false;
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    CAPTURE(comp::name(p));
+    const auto apart = step(on, separated(), everywhere(separated(), p)), one = step(on, whole, everywhere(whole, p));
+    CHECK(apart.loss == one.loss);
+    CHECK(apart.gradients == one.gradients);
+  }
+}
+
+TEST_CASE("a product's precision changes what it makes, and nothing else") {
+  tested::device on = tested::reproducible();
+  const model m = separated();
+  const auto fp32 = step(on, m, {});
+  const auto changed = [&](std::string_view name) {  // which gradients, by parameter: three layers' weights and biases
+    const auto low = step(on, m, with_low(m, {name}, precision::bf16));
+    CHECK(low.loss == fp32.loss);
+    CHECK(distance(low, fp32) < tolerance::network(precision::bf16));
+    std::string which;
+    for (std::size_t i = 0; i < fp32.gradients.size(); ++i) which += low.gradients[i] == fp32.gradients[i] ? '-' : 'x';
+    return which;
+  };
+  CHECK(changed("layer1.linear.weight_gradient") == "--xx--");  // a bias is summed from what the product reads
+  CHECK(changed("layer1.linear.input_gradient") == "xx----");
+  CHECK(changed("head.input_gradient") == "xxxx--");
+}
+
 TEST_CASE("each operator in low precision stays by its FP32 twin, forward and backward") {
   tested::device on = tested::of_networks();
   for (const auto& [name, m] : each_operator()) {
@@ -393,7 +441,7 @@ TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") 
   tested::device on = tested::without_a_precision();
   device_trainer t{on, native_models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
   CHECK(t.hardware().kind == tested::kind);
-  CHECK(t.supported_precisions() == std::vector(tested::precisions.begin(), tested::precisions.end()));
+  for (const precision p : tested::precisions) CHECK(std::ranges::count(t.supported_precisions(), p) == 1);
   plan p{t.graph().size()};
   p[0] = tested::lacking;
   CHECK_THROWS_WITH_AS(t.set_precision(p), tested::refusal_of_plan, comp::plan_error);

@@ -152,8 +152,9 @@ class device {
 
   // Operators
   tensor linear(const tensor& x, parameter& w, parameter* b) { return cuda::linear(c(), x, w, b); }
-  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
-    return cuda::linear_backward(c(), dy, x, w, b, need_dx);
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                         bool need_parameters = true) {
+    return cuda::linear_backward(c(), dy, x, w, b, need_dx, need_parameters);
   }
   tensor conv2d(const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
     return cuda::conv2d(c(), x, w, b, o);

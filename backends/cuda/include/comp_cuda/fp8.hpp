@@ -158,14 +158,15 @@ inline pending_product::work fp8_linear(context& c, const tensor& x, parameter& 
                 {.bias = bias, .relu = relu, .fast = true});
   };
 }
-/// Writes dx, unless that is empty, and adds to the gradient of w where w is trainable.
-inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, const tensor& dx) {
+/// Writes dx, unless that is empty, and adds to the gradient of w where `need_dw`.
+inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, bool need_dw,
+                                const tensor& dx) {
   using side = fp8_operand::side;
   const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;
-  if (!w.trainable && !dx) return;
-  const side wanted = !w.trainable ? side::rows : dx ? side::both : side::columns;
+  if (!need_dw && !dx) return;
+  const side wanted = !need_dw ? side::rows : dx ? side::both : side::columns;
   const fp8_operand g = in_fp8<native::math::e5m2>(c, dy, rows, outputs, wanted);
-  if (w.trainable) {
+  if (need_dw) {
     const fp8_operand in = kept_in_fp8<native::math::e4m3>(c, x, rows, inputs, side::columns);
     const auto to = gradient_of(c, w);
     fp8_product(c, g.as_columns(), in.as_columns(true), to.at, inputs, {.adds = to.adds});

@@ -73,18 +73,21 @@ inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
                          });
 }
 
-/// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.
-inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+/// Adds the gradients of w and b where `need_parameters`. Returns: the gradient of x in the precision of dy; empty
+/// unless `need_dx`.
+inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                              bool need_parameters = true) {
   const auto s = detail::sizes_of_linear(x, w, b);
   shape expected = x.shape();
   expected.back() = s.outputs;
   require_same("linear_backward", dy.shape(), expected);
   const precision p = dy.precision();
   const tensor g = row_major(c, dy), in = row_major(c, x);
-  if (b && b->trainable) detail::bias_gradient(c, g, s, *b);
+  const bool need_dw = need_parameters && w.trainable;
+  if (need_parameters && b && b->trainable) detail::bias_gradient(c, g, s, *b);
   const tensor dx = need_dx ? c.make(x.shape(), p) : tensor{};
-  if (is_fp8(p)) return detail::fp8_linear_backward(c, g, cast(c, in, p), w, dx), dx;
-  if (w.trainable) detail::weight_gradient(c, g, cast(c, in, p), s, w);
+  if (is_fp8(p)) return detail::fp8_linear_backward(c, g, cast(c, in, p), w, need_dw, dx), dx;
+  if (need_dw) detail::weight_gradient(c, g, cast(c, in, p), s, w);
   if (!need_dx) return {};
   multiply(c, {.a = detail::operand(g.materialize(), p, s.rows, s.outputs),
                .b = detail::operand(weights(c, w, p), p, s.outputs, s.inputs),

@@ -2,7 +2,8 @@
 // The Device that computes on this CPU, by oneDNN where it has a good primitive and by loops of this backend elsewhere.
 // FP32 runs on any CPU. BF16 runs in oneDNN's BF16 primitives where the CPU has AVX-512, and is otherwise computed in
 // FP32 and rounded. FP16 is stored as FP16 and computed in FP32, with real overflow to infinity: it saves memory and
-// shows how a training in FP16 converges, but not how fast it would be.
+// shows how a training in FP16 converges, but not how fast it would be. Formats below 16 bits are emulated, with the
+// same purpose.
 // Not here: what each operation means (comp_native/device.hpp).
 // A device is used by one thread at a time. It sets OpenMP's number of threads for the thread that makes it.
 #pragma once
@@ -71,6 +72,9 @@ class device {
 
   comp::hardware hardware() const { return this_cpu(threads_of_loops()); }
   std::vector<comp::precision> supported_precisions() const { return host::supported_precisions(); }
+  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs.
+  bool supports(const op_info& op, comp::precision p) const { return !is_scaled(p) || op.kind == "linear"; }
+  void round_by(dropout_key key) { c().roundings = {key.seed, key.draw << 20}; }
 
   // Memory and transfer
   tensor upload(std::span<const float> from, const shape& s, comp::precision p) {
@@ -117,8 +121,9 @@ class device {
 
   // Operators
   tensor linear(const tensor& x, parameter& w, parameter* b) { return host::linear(c(), x, w, b); }
-  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
-    return host::linear_backward(c(), dy, x, w, b, need_dx);
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                         bool need_parameters = true) {
+    return host::linear_backward(c(), dy, x, w, b, need_dx, need_parameters);
   }
   tensor conv2d(const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
     return host::conv2d(c(), x, w, b, o);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers, y = x W' + b, by oneDNN's inner product, which packs the weights for the CPU and also computes the
 // gradient of the bias.
+// Not here: linear layers in formats below 16 bits (scaled_linear.hpp).
 #pragma once
 
 #include <comp_native/op/linear.hpp>
@@ -8,6 +9,7 @@
 
 #include "context.hpp"
 #include "parameter.hpp"
+#include "scaled_linear.hpp"
 #include "transfer.hpp"
 
 namespace comp::host {
@@ -53,6 +55,7 @@ inline linear_plan plan_linear(context& c, const tensor& x, const parameter& w, 
 
 /// Computes a linear layer. x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N).
 inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
+  if (is_scaled(x.precision())) return detail::scaled_linear(c, x, w, b);
   const auto plan = detail::plan_linear(c, x, w, b);
   auto& run = c.cached(plan.keyed(operation::linear), [&] {
     const auto made = plan.forward();
@@ -83,15 +86,18 @@ inline void linear_weight_gradients(context& c, const linear_plan& plan, const t
 
 }  // namespace detail
 
-/// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.
-inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+/// Adds the gradients of w and b where `need_parameters`. Returns: the gradient of x in the precision of dy; empty
+/// unless `need_dx`.
+inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                              bool need_parameters = true) {
   auto plan = detail::plan_linear(c, x, w, b);
   shape expected = x.shape();
   expected.back() = plan.outputs;
   require_same("linear_backward", dy.shape(), expected);
+  if (is_scaled(dy.precision())) return detail::scaled_linear_backward(c, dy, x, w, b, need_dx, need_parameters);
   plan.type = c.type_of(dy.precision());
   const tensor g = as_matrix(c, computable(c, dy)), in = as_matrix(c, computable(c, cast(c, x, dy.precision())));
-  if (w.trainable || (b && b->trainable)) detail::linear_weight_gradients(c, plan, g, in, w, b);
+  if (need_parameters && (w.trainable || (b && b->trainable))) detail::linear_weight_gradients(c, plan, g, in, w, b);
   if (!need_dx) return {};
   plan.bias = false;
   auto& run = c.cached(plan.keyed(operation::linear_data), [&] {

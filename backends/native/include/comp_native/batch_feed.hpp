@@ -90,10 +90,11 @@ class batch_feed {
   device_batch<D> next() {
     if constexpr (CopiesAhead<D>) {
       if (!ahead_) send();
-      return or_back_to(ahead_->from, [&] { return taken(*std::exchange(ahead_, std::nullopt)); });
+      const loader_position from = ahead_->from;
+      return or_back_to(from, [&] { return numbered(taken(*std::exchange(ahead_, std::nullopt)), from); });
     } else {
       const loader_position from = loader_.at();
-      return or_back_to(from, [&] { return received(loader_.next()); });
+      return or_back_to(from, [&] { return numbered(received(loader_.next()), from); });
     }
   }
   /// Starts to copy the next batch if it is made by now. Call it when the work on the current batch has been given to
@@ -129,6 +130,10 @@ class batch_feed {
     }
   }
 
+  device_batch<D> numbered(device_batch<D> batch, loader_position from) const {
+    batch.number = from.epoch * batches_per_epoch() + from.batch;
+    return batch;
+  }
   device_batch<D> received(const host_batch& batch) {
     return uploaded(device_, model_, batch, std::span<const float>{loader_.layout().of_bytes});
   }

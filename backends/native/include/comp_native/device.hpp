@@ -152,7 +152,8 @@ struct parameter_slots {
 /// Operators. A backward returns the gradients of its tensor inputs in the precision of dy (an empty T where `need_dx` is
 /// false), and adds the gradients of parameters to them in FP32.
 ///   T linear(x (...,K), P& w (N,K), P* b (N))
-///   T linear_backward(dy, x, w, b, need_dx)
+///   T linear_backward(dy, x, w, b, need_dx, bool need_parameters)
+///                                                      need_parameters: gradients of w and b are added
 ///   T conv2d(x (B,C,H,W), P& w (O,C/g,R,S), P* b (O), conv2d_options)
 ///   T conv2d_backward(dy, x, w, b, options, need_dx)
 ///   with_saved batch_norm(x (B,C,H,W) or (B,C), P& gamma, P& beta, P& mean, P& variance, options)
@@ -212,6 +213,13 @@ concept Device = requires(D& d, const typename D::tensor& t, typename D::paramet
   { d.cast(t, precision::bf16) } -> std::same_as<typename D::tensor>;
   { d.linear(t, p, &p) } -> std::same_as<typename D::tensor>;
   { d.peak_bytes() } -> std::same_as<std::int64_t>;
+};
+
+/// A Device with formats that round at random. From round_by(key) on, its roundings follow from the key and the order
+/// of the operators alone.
+template <class D>
+concept RoundsAtRandom = requires(D& d, dropout_key key) {
+  d.round_by(key);
 };
 
 }  // namespace comp::native

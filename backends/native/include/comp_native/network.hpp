@@ -36,6 +36,9 @@ class network {
       : device_{device},
         model_{std::move(m)},
         graph_{graph_of(model_)},
+        needs_gradient_{native::needed_gradients(model_)},
+        products_(model_.nodes.size()),
+        times_(graph_.size()),
         seed_{mix_seed(seed, ~0ULL)},
         evaluation_seed_{mix_seed(seed, ~1ULL)} {
     parameters_.reserve(model_.parameters.size());
@@ -45,11 +48,13 @@ class network {
       all_.push_back(&parameters_.back());
       if (info.trainable) trainable_.push_back(&parameters_.back());
     }
+    for (std::size_t at = model_.nodes.size(); const auto& [node, product] : gradient_products(model_)) {
+      (product == product::input_gradient ? products_[node].input : products_[node].weight) = at++;
+    }
     for (const phase& p : model_.phases) {
       trained_.emplace_back(model_, p, std::span{parameters_});
-      for (std::size_t i = p.first; i < p.last; ++i) prepare(model_.nodes[i], p);
+      for (std::size_t i = p.first; i < p.last; ++i) prepare(model_.nodes[i]);
     }
-    times_.resize(model_.nodes.size());
     set_precision(plan{graph_.size()});
   }
   network(const network&) = delete;
@@ -81,6 +86,12 @@ class network {
     for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
     return need;
   }
+  /// The operators of a linear layer's backward where they are apart; 0 where the layer's own operator does the
+  /// product.
+  struct gradient_operators {
+    std::size_t input = 0, weight = 0;
+  };
+  gradient_operators gradient_operators_of(std::size_t node) const { return products_[node]; }
   std::span<parameter* const> all() const { return all_; }
   /// Returns: the sparse matrix of node `i` on the Device; null where it has none.
   const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
@@ -113,7 +124,7 @@ class network {
   /// end of the step.
   void forward(const device_batch<D>& batch, std::size_t phase, std::span<double> losses) {
     [[maybe_unused]] const auto marked = range(device_, "forward");
-    if (phase == 0) begin(batch);
+    if (phase == 0) begin(batch, {seed_, batch.number});
     run(batch, phase, true, 0, losses);
   }
   std::size_t losses_of(std::size_t phase) const { return model_.phases[phase].losses.size(); }
@@ -153,7 +164,7 @@ class network {
                       std::span<const std::size_t> wanted = {}) {
     [[maybe_unused]] const auto marked = range(device_, "evaluation");
     evaluation result{.outputs = std::vector<std::vector<float>>(wanted.size())};
-    begin(batch);
+    begin(batch, {evaluation_seed_, number});
     const auto keep = [&](std::size_t i, const tensor& y) {
       for (std::size_t k = 0; k < wanted.size(); ++k) {
         if (wanted[k] == i) result.outputs[k] = device_.download(y);
@@ -174,7 +185,7 @@ class network {
   /// longer.
   void measure(bool on) {
     measuring_ = on;
-    times_.assign(model_.nodes.size(), {});
+    times_.assign(graph_.size(), {});
   }
   /// Returns the seconds of each operator in the last forward and backward.
   const std::vector<op_time>& times() const { return times_; }
@@ -187,15 +198,9 @@ class network {
   }
 
  private:
-  void prepare(const node& n, const phase& of) {
+  void prepare(const node& n) {
     std::vector<parameter*> mine;
-    bool gradient = false;
-    for (const std::size_t p : n.parameters) {
-      mine.push_back(&parameters_[p]);
-      gradient = gradient || trains(model_, of, p);
-    }
-    for (const int input : n.inputs) gradient = gradient || needs_gradient_[slot(input)];
-    needs_gradient_.push_back(gradient && !std::holds_alternative<op::detach>(n.what));
+    for (const std::size_t p : n.parameters) mine.push_back(&parameters_[p]);
     operands_.push_back(std::move(mine));
     matrices_.push_back(on_device(matrix_of(n.what)));
   }
@@ -218,8 +223,9 @@ class network {
     return copies.back();
   }
 
-  void begin(const device_batch<D>& batch) {
+  void begin(const device_batch<D>& batch, dropout_key key) {
     forget();
+    if constexpr (RoundsAtRandom<D>) device_.round_by(key);
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
   /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.
@@ -269,9 +275,21 @@ class network {
     if (wanted) {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
       const auto need = needed_gradients(n);
-      const backward_call<D> call{
-          {device_, batch, operands_[i], flow_.of[i], memories_[i], matrix(i)}, dy, need, scale};
-      auto dx = timed(times_[i].backward, [&] { return native::backward(n.what, call); });
+      const auto run = [&](std::size_t op, precision p, std::array<bool, 3> wanted, bool parameters) {
+        const tensor g = dy ? cast(dy, p) : dy;
+        const backward_call<D> call{
+            {device_, batch, operands_[i], p, memories_[i], matrix(i)}, g, wanted, scale, parameters};
+        return timed(times_[op].backward, [&] { return native::backward(n.what, call); });
+      };
+      const auto [of_input, of_weight] = products_[i];
+      std::array<tensor, 3> dx;
+      if (of_weight) run(of_weight, plan_[of_weight], {}, true);
+      if (of_input) {
+        dx = run(of_input, plan_[of_input], need, !of_weight);
+        dx[0] = cast(std::move(dx[0]), flow_.of[i]);
+      } else if (!of_weight) {
+        dx = run(i, flow_.of[i], need, true);
+      }
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
         if (need[k]) incoming_[slot(n.inputs[k])].push_back(std::move(dx[k]));
       }
@@ -313,6 +331,9 @@ class network {
   D& device_;
   native::model model_;
   op_graph graph_;
+  std::vector<bool> needs_gradient_;          // by value
+  std::vector<gradient_operators> products_;  // by node
+  std::vector<op_time> times_;                // by operator
   plan plan_;
   precision_flow flow_;
   std::vector<parameter> parameters_;
@@ -320,14 +341,12 @@ class network {
   std::vector<trained_parameters<parameter>> trained_;                      // by phase
   std::vector<std::vector<parameter*>> operands_;                           // by node
   std::vector<std::shared_ptr<const typename D::sparse_matrix>> matrices_;  // by node
-  std::vector<bool> needs_gradient_{false};                                 // by value
   std::vector<std::vector<tensor>> values_;    // by value: a copy for each precision in which it is read
   std::vector<memory<D>> memories_;            // by node: what its backward reads
   std::vector<std::vector<tensor>> incoming_;  // by value: the gradients from its readers
   std::uint64_t seed_, evaluation_seed_;
   std::uint64_t draws_ = 0;
   bool measuring_ = false;
-  std::vector<op_time> times_;
 };
 
 }  // namespace comp::native

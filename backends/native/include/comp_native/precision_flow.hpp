@@ -25,8 +25,6 @@ struct precision_flow {
   std::vector<std::vector<last_read>> dead = {};  // by node: the copies that nothing reads after it
 };
 
-constexpr std::size_t slot(int value) { return static_cast<std::size_t>(value + 1); }
-
 inline precision_flow flow_of(const model& m, const plan& p) {
   precision_flow flow;
   std::vector<precision> made{precision::fp32};  // of each value

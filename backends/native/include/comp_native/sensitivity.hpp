@@ -25,6 +25,11 @@ namespace comp::native {
 struct squared_error {
   double of_difference = 0, of_whole = 0;
 
+  squared_error& operator+=(const squared_error& other) {
+    of_difference += other.of_difference;
+    of_whole += other.of_whole;
+    return *this;
+  }
   /// Returns: infinity where a result is not finite; 1 where FP32's are all zero and the others are not.
   double relative() const {
     if (!std::isfinite(of_difference)) return std::numeric_limits<double>::infinity();
@@ -47,10 +52,10 @@ class sensitivity_pass {
     const std::size_t n = model_.nodes.size();
     network_.forget();
     for (std::size_t i = 0; i < n; ++i) forward(i);
-    std::vector<op_error> errors(n);
+    std::vector<op_error> errors(graph().size());
     for (std::size_t i = n; i-- > 0;) {
       if (graph()[i].choosable && lowers(graph()[i])) {
-        errors[i] = compared(i);
+        compare(i, errors);
       } else {
         hand_on(i, backward(i, kept_[i], precision::fp32, gradient_of_output(i)));
       }
@@ -65,7 +70,7 @@ class sensitivity_pass {
  private:
   using tensor = typename D::tensor;
   using parameter = typename D::parameter;
-  using of_inputs = std::array<tensor, 3>;
+  using input_gradients = std::array<tensor, 3>;
 
   const op_graph& graph() const { return network_.graph(); }
 
@@ -110,7 +115,7 @@ class sensitivity_pass {
     const auto& all = gradients_[i + 1];
     return all.empty() ? tensor{} : all.size() == 1 ? all[0] : device_.sum(all);
   }
-  of_inputs backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
+  input_gradients backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
     if (!wanted(i)) return {};
     const node& n = model_.nodes[i];
     const std::vector<parameter*> operands = parameters_of(n);
@@ -119,7 +124,7 @@ class sensitivity_pass {
         backward_call<D>{
             {device_, batch_, operands, p, left, network_.matrix(i)}, dy, network_.needed_gradients(n), scale_});
   }
-  void hand_on(std::size_t i, of_inputs dx) {
+  void hand_on(std::size_t i, input_gradients dx) {
     const node& n = model_.nodes[i];
     for (std::size_t k = 0; k < n.inputs.size(); ++k) {
       if (dx[k] && network_.needs_gradient(slot(n.inputs[k])))
@@ -127,35 +132,37 @@ class sensitivity_pass {
     }
   }
 
-  /// Runs operator `i` in both precisions and compares its results.
-  op_error compared(std::size_t i) {
+  /// Runs node `i` in both precisions and writes the errors of its operators.
+  void compare(std::size_t i, std::vector<op_error>& errors) {
     run low = forward_in(i, low_);
     const squared_error output = is_loss(model_.nodes[i].what)
                                      ? squared_error{squared(low.loss - losses_[i]), squared(losses_[i])}
                                      : between(low.output, values_[i + 1]);
     low.output = {};
-    if (!wanted(i)) return {.output = output.relative()};
+    errors[i].output = output.relative();
+    if (!wanted(i)) return;
     const auto trained = network_.trained_in(i);
     const tensor dy = gradient_of_output(i);
     for (parameter* p : trained) device_.zero_gradient(*p);
-    of_inputs dx = backward(i, kept_[i], precision::fp32, dy);
-    squared_error gradient;
+    input_gradients dx = backward(i, kept_[i], precision::fp32, dy);
+    squared_error of_parameters, of_inputs;
     // FP32's gradients are negated in place; the low precision's backward then adds its own, which leaves the
     // difference without memory for a second set of gradients.
     if (!trained.empty()) {
-      gradient.of_whole = squared(device_.gradient_norm(trained));
+      of_parameters.of_whole = squared(device_.gradient_norm(trained));
       device_.scale_gradients(trained, -1);
     }
-    const of_inputs low_dx = backward(i, low.left, low_, dy ? in(dy, low_) : dy);
-    if (!trained.empty()) gradient.of_difference = squared(device_.gradient_norm(trained));
+    const input_gradients low_dx = backward(i, low.left, low_, dy ? in(dy, low_) : dy);
+    if (!trained.empty()) of_parameters.of_difference = squared(device_.gradient_norm(trained));
     for (std::size_t k = 0; k < dx.size(); ++k) {
       if (!dx[k] || !low_dx[k]) continue;
-      const squared_error of_input = between(low_dx[k], dx[k]);
-      gradient.of_difference += of_input.of_difference;
-      gradient.of_whole += of_input.of_whole;
+      of_inputs += between(low_dx[k], dx[k]);
     }
     hand_on(i, std::move(dx));
-    return {.output = output.relative(), .gradient = gradient.relative()};
+    const auto [input, weight] = network_.gradient_operators_of(i);
+    if (input) errors[input].gradient = std::exchange(of_inputs, {}).relative();
+    if (weight) errors[weight].gradient = std::exchange(of_parameters, {}).relative();
+    errors[i].gradient = (of_inputs += of_parameters).relative();
   }
 
   static double squared(double x) { return x * x; }

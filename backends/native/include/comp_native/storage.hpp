@@ -34,6 +34,9 @@ constexpr storage storage_of(precision p) {
   return storage::fp32;
 }
 
+/// Returns the bytes of an element in memory.
+constexpr std::size_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
+
 /// Calls f(std::type_identity<T>{}) with the type T of storage `s`. Returns: what f returns.
 template <class F>
 decltype(auto) with_storage(storage s, F&& f) {

@@ -10,10 +10,6 @@
 
 namespace comp::native {
 
-constexpr bool trains(const model& m, const phase& p, std::size_t parameter) {
-  return m.parameters[parameter].trainable && p.trains[parameter];
-}
-
 /// The parameters of one phase.
 template <class Parameter>
 struct trained_parameters {

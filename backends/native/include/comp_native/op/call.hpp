@@ -53,6 +53,7 @@ struct device_batch {
   typename D::indices labels = {};     // all labels of the batch, in one axis
   typename D::tensor targets = {};     // FP32
   std::int64_t judged = 0;             // how many labels count; without labels how many examples
+  std::uint64_t number = 0;            // of the batch in its training, from 0
 };
 
 /// What the forward of an operator keeps for its backward.
@@ -110,9 +111,10 @@ struct forward_call : operator_call<D> {
 template <class D>
 struct backward_call : operator_call<D> {
   using tensor = typename D::tensor;
-  const tensor& dy;          // empty for a loss
-  std::array<bool, 3> need;  // for each input, whether its gradient is needed
-  double scale;              // the factor of the loss
+  const tensor& dy;             // empty for a loss
+  std::array<bool, 3> need;     // for each input, whether its gradient is needed
+  double scale;                 // the factor of the loss
+  bool need_parameters = true;  // whether gradients of parameters are needed; a linear layer alone looks at it
 
   /// Returns the gradients of the inputs. Those of parameters have been added to the parameters.
   std::array<tensor, 3> gradients(tensor first = {}, tensor second = {}, tensor third = {}) const {

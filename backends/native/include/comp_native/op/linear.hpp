@@ -40,7 +40,8 @@ struct linear {  // x (...,K), weight (N,K)[, bias (N)] -> (...,N)
     return c.device.linear(c.x[0], *c.parameters[0], c.bias());
   }
   auto backward(const auto& c) const {
-    return c.gradients(c.device.linear_backward(c.dy, c.kept(0), *c.parameters[0], c.bias(), c.need[0]));
+    return c.gradients(
+        c.device.linear_backward(c.dy, c.kept(0), *c.parameters[0], c.bias(), c.need[0], c.need_parameters));
   }
 };
 
