@@ -41,10 +41,11 @@ inline constexpr bool convolutions_round_before_bias = false;
 inline constexpr device_kind kind = device_kind::cpu;
 /// A device that lacks a precision, which one, and how it refuses it.
 inline device without_a_precision() { return device{}; }
-inline constexpr precision lacking = precision::fp8_e4m3;
+inline constexpr precision lacking = precision::tf32;
 inline constexpr auto* refusal =
-    "precision fp8_e4m3 asked of the host device (it has fp32, bf16 and fp16): use one of these";
+    "precision tf32 asked of the host device (it is a format of NVIDIA's GPUs): use another one";
 inline constexpr auto* refusal_of_plan =
-    "plan gives operator 0 fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those";
+    "plan gives operator 0 tf32 (this device computes in fp32, bf16, fp16, fp8_e4m3, fp8_e5m2, fp8_block128, mxfp8, mxfp4, "
+    "nvfp4): choose one of those";
 
 }  // namespace comp::tested

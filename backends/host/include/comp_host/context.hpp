@@ -199,6 +199,7 @@ class context {
   dnnl::primitive_attr user_scratch;
   std::shared_ptr<pool> memory;
   layout_table layouts;
+  native::dropout_key roundings;  // of the next operator that rounds at random
 
  private:
   static bool has_bf16() {

@@ -8,8 +8,12 @@
 
 namespace comp::host {
 
-/// These run on any CPU, if not fast.
-inline std::vector<precision> supported_precisions() { return {precision::fp32, precision::bf16, precision::fp16}; }
+/// These run on any CPU, if not fast: the formats below 16 bits are emulated (scaled_linear.hpp).
+inline std::vector<precision> supported_precisions() {
+  std::vector<precision> all{all_precisions.begin(), all_precisions.end()};
+  std::erase(all, precision::tf32);
+  return all;
+}
 
 /// True where arithmetic in `p` is faster than in FP32. FP16 never is: oneDNN 2.6 has no FP16 arithmetic on CPUs, even
 /// on a CPU that has it, so host::device stores FP16 and computes in FP32.

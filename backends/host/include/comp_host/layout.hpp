@@ -11,6 +11,7 @@
 #include <comp/core/precision.hpp>
 #include <comp_native/arguments.hpp>
 #include <comp_native/device.hpp>
+#include <comp_native/storage.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -24,6 +25,9 @@ namespace comp::host {
 using native::elements;
 using native::shape;
 
+using native::bytes_of;
+using native::storage;
+using native::storage_of;
 using native::text;
 
 /// The key of a cached object: its operation, and every number that it depends on.
@@ -90,9 +94,9 @@ class layout_table {
   /// `low` is the data type in which oneDNN computes BF16 on this CPU: BF16 or FP32.
   explicit layout_table(data_type low) : bf16_type_{low} {}
 
-  data_type type_of(precision p) const { return p == precision::bf16 ? bf16_type_ : data_type::f32; }
+  data_type type_of(precision p) const { return storage_of(p) == storage::bf16 ? bf16_type_ : data_type::f32; }
   bool computes(precision p) const {
-    return p == precision::fp32 || (p == precision::bf16 && bf16_type_ == data_type::bf16);
+    return p == precision::fp32 || (storage_of(p) == storage::bf16 && bf16_type_ == data_type::bf16);
   }
 
   const layout* intern(const dnnl::memory::desc& desc, precision p) {
@@ -160,8 +164,7 @@ class layout_table {
                 .extents = onednn::extents_of(desc)};
     const std::size_t type_bytes = dnnl::memory::data_type_size(onednn::type_of(desc));
     made.stored = desc.get_size() / std::max<std::size_t>(type_bytes, 1);
-    made.bytes =
-        onednn::type_of(desc) == type_of(p) ? made.stored * static_cast<std::size_t>(traits(p).bytes) : desc.get_size();
+    made.bytes = onednn::type_of(desc) == type_of(p) ? made.stored * bytes_of(storage_of(p)) : desc.get_size();
     const bool blocked = onednn::is_blocked(desc);
     made.padded = blocked && onednn::padded_extents_of(desc) != made.extents;
     made.dense = blocked && elements(onednn::padded_extents_of(desc)) == static_cast<std::int64_t>(made.stored);

@@ -42,8 +42,8 @@ using native::require_same;
 using native::require_some;
 
 inline void require_supported(precision p) {
-  require<error>(p == precision::fp32 || p == precision::bf16 || p == precision::fp16,
-                 "precision {} asked of the host device (it has fp32, bf16 and fp16): use one of these", name(p));
+  require<error>(p != precision::tf32,
+                 "precision tf32 asked of the host device (it is a format of NVIDIA's GPUs): use another one");
 }
 
 /// Copies values to another layout by oneDNN's reorder. Requires: both layouts have a type that oneDNN computes in.
@@ -103,6 +103,7 @@ inline tensor placed(context& c, const tensor& t, const layout* places);
 inline tensor cast(context& c, const tensor& t, precision p) {
   require_supported(p);
   if (t.precision() == p) return t;
+  if (storage_of(t.precision()) == storage_of(p)) return t.viewed(t.shape(), c.layouts.with(t.layout(), p));
   const layout* places = t.layout()->dense ? c.layouts.with(t.layout(), p) : nullptr;
   if (!places) return cast(c, placed(c, t, c.layouts.plain(t.layout()->extents, t.precision())), p);
   tensor out = c.make(t.shape(), places);
