@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/files/plan_file.hpp>
 #include <comp_native/training.hpp>
 #include <examples/data/cifar.hpp>
 #include <examples/data/digits.hpp>
@@ -224,16 +225,33 @@ inline job image_job(const options& chosen) {
 
 }  // namespace detail
 
+/// Returns whether the products of linear layers have precisions of their own.
+inline bool separates_products(const options& chosen) {
+  if (chosen.products != "auto") return chosen.products == "separate";
+  if (!chosen.plan.empty()) {
+    const comp::plan_listing listed = naming("--plan", [&] { return comp::load_listing(chosen.plan.string()); });
+    return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
+             return op.name.ends_with(suffix(comp::product::weight_gradient));
+           });
+  }
+  if (chosen.precisions == "auto") return !chosen.target.empty();
+  return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {
+           return is_scaled(*comp::precision_of(std::string_view{name}));
+         });
+}
+
 /// Returns: the job that the command line names.
 /// Throws: `file_error`, naming the option, for data that cannot be read; `error` where model and data do not fit.
 inline job load_job(const options& chosen) {
-  return naming("--data", [&] {
+  job made = naming("--data", [&] {
     if (chosen.model == "transformer") return detail::text_job(chosen);
     if (chosen.model == "bert") return detail::bert_job(chosen);
     if (chosen.model == "gcn" || chosen.model == "gat") return detail::node_job(chosen);
     if (chosen.model == "simplenet") return detail::simple_net_job(chosen);
     return detail::image_job(chosen);
   });
+  made.model.separate_products = separates_products(chosen);
+  return made;
 }
 
 }  // namespace train

@@ -36,6 +36,8 @@ struct options {
   std::string stage1 = "guided", stage2 = "greedy";
   std::string tie = "kind";
   std::string precisions = "auto";
+  std::string products = "auto";  // of linear layers: auto, together or separate
+  std::string target = {};        // the GPU whose times are modelled; empty: this machine's are measured
   std::size_t epochs = 3;
   std::size_t batch = 0;                  // 0: the model's own default
   std::size_t limit = 0;                  // training examples per epoch; 0: all
@@ -105,6 +107,12 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
                              "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
                              chosen.backend);
+  comp::require<comp::error>(chosen.backend == "host" || chosen.target.empty(),
+                             "--target {} with backend {} (only host has it): leave it out", chosen.target,
+                             chosen.backend);
+  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.products == "auto",
+                             "--products {} with backend libtorch (only host and cuda have it): leave it out",
+                             chosen.products);
   const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert", gan = chosen.model == "gan";
   comp::require<comp::error>(transformer || bert || chosen.attention == "parts",
                              "--attention {} with model {} (only transformer and bert have it): leave it out",
@@ -147,11 +155,13 @@ inline void tell_of_busy_cores() {
   while (counts >> word && word != "procs_running") {
   }
   const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  if (!(counts >> running) || running <= cores || std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
-  fmt::print(stderr,
-             "Note: {} threads of other programs want the {} cores (threads that wait for each other spin, and slow each other "
-             "down then): OMP_WAIT_POLICY=passive trains faster on a busy machine\n",
-             running - 1, cores);
+  if (!(counts >> running) || running <= cores || std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT"))
+    return;
+  fmt::print(
+      stderr,
+      "Note: {} threads of other programs want the {} cores (threads that wait for each other spin, and slow each other "
+      "down then): OMP_WAIT_POLICY=passive trains faster on a busy machine\n",
+      running - 1, cores);
 }
 
 /// Throws: `settings_error` for strategies that do not go together.
@@ -310,10 +320,23 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::IsMember({"kind", "scope", "none"}))
       ->capture_default_str();
   search
-      ->add_option("--precisions", chosen.precisions,
-                   "Low precisions to search, joined by commas; auto: those that this machine speeds up, or bf16")
+      ->add_option(
+          "--precisions", chosen.precisions,
+          "Low precisions to search, joined by commas; auto: those that this machine, or the --target, speeds up, "
+          "or bf16. Where formats below 16 bits are among them, bf16 is too")
       ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
       ->capture_default_str();
+  search
+      ->add_option(
+          "--products", chosen.products,
+          "Whether the products of a linear layer's backward have precisions of their own; auto: where formats "
+          "below 16 bits are searched, or --plan has such operators (host and cuda)")
+      ->check(CLI::IsMember({"auto", "together", "separate"}))
+      ->capture_default_str();
+  search->add_option(
+      "--target", chosen.target,
+      "Find the plan of a GPU that is not here: the host backend's losses, and times that are modelled for "
+      "that GPU, as B200");
   search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
       ->transform(real(0.0, 9.0))
       ->capture_default_str();

@@ -27,7 +27,7 @@
 namespace train {
 
 /// Returns: the precisions to search. "auto" means those that this machine speeds up, or BF16 where it speeds up none,
-/// so that the user sees what BF16 costs.
+/// so that the user sees what BF16 costs. Formats below 16 bits are those of linear layers alone, so BF16 joins them.
 inline std::vector<comp::precision> precisions_for(const options& chosen, const std::vector<comp::precision>& sped_up) {
   std::vector<comp::precision> searched{comp::precision::fp32};
   if (chosen.precisions == "auto") {
@@ -37,6 +37,10 @@ inline std::vector<comp::precision> precisions_for(const options& chosen, const 
     for (const std::string& name : split(chosen.precisions)) {
       searched.push_back(*comp::precision_of(std::string_view{name}));
     }
+    const auto is = [&](auto&& what) { return std::ranges::any_of(searched, what); };
+    const bool has_16_bits =
+        is([](comp::precision p) { return p == comp::precision::bf16 || p == comp::precision::fp16; });
+    if (!has_16_bits && is(comp::is_scaled)) searched.insert(searched.begin() + 1, comp::precision::bf16);
   }
   return searched;
 }
