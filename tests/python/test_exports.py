@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import comp
+from comp import _exports
 from support import Classification
 
 
@@ -38,18 +40,14 @@ PLAN = (
 
 class Exports(unittest.TestCase):
     def test_modules_have_their_precisions_and_what_is_left_is_said(self):
-        for export, recipe in (
-            (comp.to_torchao, {'recipe_name': 'tensorwise'}),
-            (comp.to_transformer_engine, {'fp8_format': 'HYBRID'}),
-        ):
-            said = export(plan_file(*PLAN), model='net')
-            self.assertEqual(said.swapped, ('up', 'down'))
-            self.assertEqual(said.modules, {'up': 'fp8_e4m3', 'down': 'fp8_e5m2', 'head': 'fp32', 'gate': 'bf16'})
-            self.assertEqual(said.recipe, recipe)
-            text = '\n'.join(said.left)
-            for part in ('"gate" is called in bf16 and in fp32', '1 operators in bf16', '"down" is in fp8_e5m2'):
-                self.assertIn(part, text)
-            self.assertIn('1 linear modules are in bf16 and not swapped', text)
+        said = comp.to_torchao(plan_file(*PLAN), model='net')
+        self.assertEqual(said.swapped, ('up', 'down'))
+        self.assertEqual(said.modules, {'up': 'fp8_e4m3', 'down': 'fp8_e5m2', 'head': 'fp32', 'gate': 'bf16'})
+        self.assertEqual(said.recipe, {'recipe_name': 'tensorwise'})
+        text = '\n'.join(said.left)
+        for part in ('"gate" is called in bf16 and in fp32', '1 operators in bf16', '"down" is in fp8_e5m2'):
+            self.assertIn(part, text)
+        self.assertIn('1 linear modules are in bf16 and not swapped', text)
         self.assertEqual(comp.to_torchao(plan_file(PLAN[1]), model='net').left, ())
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='net', fp8=['bf16']).swapped, ('gate',))
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='other').modules, {})
@@ -115,23 +113,61 @@ class Exports(unittest.TestCase):
         swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
         self.assertEqual(swapped, set(said.swapped))
 
+    def test_each_product_has_its_quantizer_in_transformer_engine(self):
+        layers = (
+            ('up', 'linear', 'mxfp8'), ('down', 'linear', 'nvfp4'), ('head', 'linear', 'bf16'),
+            ('up.input_gradient', 'linear', 'nvfp4'), ('up.weight_gradient', 'linear', 'bf16'),
+            ('down.input_gradient', 'linear', 'nvfp4'), ('down.weight_gradient', 'linear', 'nvfp4'),
+        )  # fmt: skip
+        said = comp.to_transformer_engine(plan_file(*layers))
+        self.assertEqual(said.left, ())
+        products = {'forward': 'mxfp8', 'input_gradient': 'nvfp4', 'weight_gradient': 'bf16'}
+        self.assertEqual(said.modules['up'], products)
+        self.assertEqual(set(said.modules), {'up', 'down', 'head'})
+        factories = types.ModuleType('quantizer_factories')
+        for name in ('high_precision', 'current_scaling', 'float8_block_scaling', 'mxfp8', 'nvfp4'):
+            setattr(factories, f'{name}_factory', lambda role, name=name: name)
+        hybrid = types.ModuleType('hybrid_tensor')
+        hybrid.HybridQuantizer = lambda rowwise_quantizer, columnwise_quantizer: (rowwise_quantizer, columnwise_quantizer)
+        there = {
+            'transformer_engine.pytorch.custom_recipes.quantizer_factories': factories,
+            'transformer_engine.pytorch.tensor.hybrid_tensor': hybrid,
+        }
+        role = lambda *of: types.SimpleNamespace(**dict(zip(('module_type', 'tensor_type', 'name'), of)))
+        with unittest.mock.patch.dict(sys.modules, there):
+            made = {o: said.quantizer(role('linear', o, 'up')) for o in ('input', 'weight', 'grad_output')}
+            self.assertEqual(made['input'], ('mxfp8', 'high_precision'))  # forward, gradient of the weight
+            self.assertEqual(made['weight'], ('mxfp8', 'nvfp4'))  # forward, gradient of the input
+            self.assertEqual(made['grad_output'], ('nvfp4', 'high_precision'))
+            self.assertEqual(said.quantizer(role('linear', 'input', 'down')), 'nvfp4')
+            for other in (role('linear', 'input', 'head'), role('linear', 'input', ''), role('dpa', 'qkv', 'up'), None):
+                self.assertEqual(said.quantizer(other), 'high_precision')
+
+    def test_what_transformer_engine_lacks_is_said(self):
+        said = comp.to_transformer_engine(plan_file(*PLAN, ('net.last.linear', 'linear', 'mxfp4')), model='net')
+        self.assertEqual(said.modules['down']['input_gradient'], 'fp8_e5m2')
+        text = '\n'.join(said.left)
+        self.assertIn('3 products are in mxfp4', text)
+        self.assertIn('"down" is in fp8_e5m2 (its recipes have E5M2 for gradients only)', text)
+
     @unittest.skipUnless(importlib.util.find_spec('transformer_engine'), 'Transformer Engine is not installed')
-    def test_transformer_engine_has_the_recipe_and_takes_it(self):
-        """Its recipes are Python alone, without the library that needs a GPU; its autocast is read, not run."""
+    def test_transformer_engine_has_the_factories(self):
+        """Its modules need a library that needs a GPU: they are read, not run."""
         folder = importlib.util.find_spec('transformer_engine').submodule_search_locations[0]
-        spec = importlib.util.spec_from_file_location('recipe', os.path.join(folder, 'common', 'recipe', '__init__.py'))
-        recipes = importlib.util.module_from_spec(spec)
-        with unittest.mock.patch.dict(sys.modules, {'recipe': recipes}):
-            spec.loader.exec_module(recipes)
-            said = comp.to_transformer_engine(plan_file(*PLAN), model='net')
-            recipe = recipes.DelayedScaling(**{field: recipes.Format[word] for field, word in said.recipe.items()})
-            self.assertEqual((recipe.fp8_format.value.max_fwd, recipe.fp8_format.value.max_bwd), (448, 57344))
-            with self.assertRaisesRegex(Exception, 'E5M2'):  # what `left` says of it
-                recipes.DelayedScaling(fp8_format=recipes.Format.E5M2)
-        with open(os.path.join(folder, 'pytorch', 'quantization.py')) as file:
-            classes = [n for n in ast.parse(file.read()).body if isinstance(n, ast.ClassDef) and n.name == 'autocast']
-        made = next(n for n in classes[0].body if isinstance(n, ast.FunctionDef) and n.name == '__init__')
-        self.assertLessEqual({'enabled', 'recipe'}, {a.arg for a in made.args.args})
+
+        def parsed(*path):
+            with open(os.path.join(folder, *path)) as file:
+                return ast.parse(file.read()).body
+
+        made = {n.name: n for n in parsed('pytorch', 'custom_recipes', 'quantizer_factories.py') if isinstance(n, ast.FunctionDef)}
+        for name in ('high_precision', *_exports._FACTORIES.values()):
+            self.assertEqual([a.arg for a in made[f'{name}_factory'].args.args], ['role'])
+        hybrid = next(n for n in parsed('pytorch', 'tensor', 'hybrid_tensor.py') if getattr(n, 'name', '') == 'HybridQuantizer')
+        init = next(n for n in hybrid.body if getattr(n, 'name', '') == '__init__')
+        self.assertLessEqual({'rowwise_quantizer', 'columnwise_quantizer'}, {a.arg for a in init.args.kwonlyargs})
+        roles = next(n for n in parsed('pytorch', 'quantization.py') if getattr(n, 'name', '') == 'QuantizerRole')
+        fields = {n.target.id for n in roles.body if isinstance(n, ast.AnnAssign)}
+        self.assertLessEqual({'module_type', 'tensor_type', 'name'}, fields)
 
 
 class OtherSystems(unittest.TestCase):
