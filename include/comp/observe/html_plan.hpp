@@ -63,7 +63,9 @@ inline precision_counts counts_of(const plan& p, std::size_t first, std::size_t 
 /// column each; above that a column stands for several neighbours and shows the share of each precision.
 inline std::string small_plan(const plan& p, const op_graph& graph, std::string_view told = {}) {
   const std::string named = html(name(p, graph));
-  constexpr std::array colours{"#c4ccd5", "#009e73", "#0072b2", "#e69f00", "#cc79a7", "#d55e00"};
+  constexpr std::array colours{"#c4ccd5", "#009e73", "#0072b2", "#e69f00", "#cc79a7",
+                               "#d55e00", "#f0e442", "#56b4e9", "#882255", "#44aa99"};
+  static_assert(colours.size() == all_precisions.size());
   const std::size_t columns = p.size() <= 120 ? p.size() : 60;
   const auto at = [&](std::size_t column) {
     return counts_of(p, column * p.size() / columns, (column + 1) * p.size() / columns);
