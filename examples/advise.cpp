@@ -7,6 +7,7 @@
 #include <comp/core/cpu.hpp>
 #include <comp/policy/advice.hpp>
 #include <comp/policy/devices.hpp>
+#include <comp_native/model_graph.hpp>
 #include <cstdio>
 #include <examples/models/native/models.hpp>
 #include <string>

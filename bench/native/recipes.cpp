@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <comp/comp.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
@@ -133,6 +134,14 @@ recipe found(comp::host::device& device, const job& j, const options& o) {
   return {"found", best.plan};
 }
 
+/// Returns the standard deviation of a few values.
+double deviation(const std::vector<double>& values) {
+  const double mean = comp::mean_of(values);
+  double squares = 0;
+  for (const double x : values) squares += (x - mean) * (x - mean);
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
 void report(const std::vector<recipe>& all, const options& o, nlohmann::json& to) {
   const recipe& bf16 = all[1];
   fmt::print("{:<36} {:>8} {:>8} {:>20} {:>12}\n", "", "loss", "+-", "over bf16's", "x of bf16");
@@ -140,8 +149,8 @@ void report(const std::vector<recipe>& all, const options& o, nlohmann::json& to
     std::vector<double> over;
     for (std::size_t k = 0; k < r.losses.size(); ++k) over.push_back(r.losses[k] - bf16.losses[k]);
     const double faster = bf16.seconds / r.seconds;
-    fmt::print("{:<36} {:>8.4f} {:>8.4f} {:>+9.4f} +- {:<7.4f} {:>11.2f}x\n", r.name, comp::mean(r.losses),
-               comp::deviation(r.losses), comp::mean(over), comp::deviation(over), faster);
+    fmt::print("{:<36} {:>8.4f} {:>8.4f} {:>+9.4f} +- {:<7.4f} {:>11.2f}x\n", r.name, comp::mean_of(r.losses),
+               deviation(r.losses), comp::mean_of(over), deviation(over), faster);
     to["recipes"].push_back(
         {{"name", r.name}, {"losses", r.losses}, {"times_of_bf16", faster}, {"plan", r.plan.str()}});
   }

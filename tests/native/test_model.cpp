@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <comp_native/model_graph.hpp>
 #include <examples/data/made_up_graph.hpp>
 #include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>

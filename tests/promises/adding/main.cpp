@@ -4,6 +4,7 @@
 #include <comp/observe/added.hpp>
 #include <comp/policy/added.hpp>
 #include <comp/strategy/added.hpp>
+#include <comp_native/model_graph.hpp>
 #include <examples/models/native/added.hpp>
 
 class made_up_trainer {  // linear layers take half the time in BF16

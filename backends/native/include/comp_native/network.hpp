@@ -12,7 +12,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
-#include <comp_native/model.hpp>
+#include <comp_native/model_graph.hpp>
 #include <comp_native/precision_flow.hpp>
 #include <comp_native/ranges.hpp>
 #include <comp_native/trained_parameters.hpp>
@@ -275,10 +275,10 @@ class network {
     if (wanted) {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
       const auto need = needed_gradients(n);
-      const auto run = [&](std::size_t op, precision p, std::array<bool, 3> wanted, bool parameters) {
+      const auto run = [&](std::size_t op, precision p, std::array<bool, 3> inputs, bool parameters) {
         const tensor g = dy ? cast(dy, p) : dy;
         const backward_call<D> call{
-            {device_, batch, operands_[i], p, memories_[i], matrix(i)}, g, wanted, scale, parameters};
+            {device_, batch, operands_[i], p, memories_[i], matrix(i)}, g, inputs, scale, parameters};
         return timed(times_[op].backward, [&] { return native::backward(n.what, call); });
       };
       const auto [of_input, of_weight] = products_[i];
