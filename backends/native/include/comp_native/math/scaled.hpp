@@ -46,8 +46,7 @@ class element_rounder {
   COMP_HD float nearest(float x, scale_pair s) const {
     const float bounded = detail::smaller(bound_, magnitude(x * s.encode)), t = detail::smaller(largest_, bounded);
     const std::int32_t exponent = bits_as<std::int32_t>(t) & 0x7f800000;
-    const auto large =
-        bits_as<float>((exponent > smallest_ ? exponent : smallest_) + ((dropped_ << 23) | 0x400000));
+    const auto large = bits_as<float>((exponent > smallest_ ? exponent : smallest_) + ((dropped_ << 23) | 0x400000));
     return finished((t + large) - large, bounded, x, s);
   }
   /// Returns: x rounded to one of the two elements beside it, up with the probability of its distance from the lower
@@ -72,8 +71,8 @@ class element_rounder {
   float largest_, bound_;
 };
 
-/// Returns: the scales that make `amax` the largest element; 1 where it is 0 or not finite. `encode` is at most `bound`.
-/// Source: TransformerEngine, recipe_common.cuh (bound: FLT_MAX); comp_cuda's FP8 has the bound 2^100.
+/// Returns: the scales that make `amax` the largest element; 1 where it is 0 or not finite. `encode` is at most
+/// `bound`. Source: TransformerEngine, recipe_common.cuh (bound: FLT_MAX); comp_cuda's FP8 has the bound 2^100.
 COMP_HD scale_pair fp32_scales(float amax, float largest, bool power_of_two, float bound) {
   const float wanted = detail::smaller(bound, largest / amax);
   const float kept = power_of_two ? bits_as<float>(bits_as<std::uint32_t>(wanted) & 0x7f800000U) : wanted;
