@@ -5,7 +5,8 @@
 #   elements   ml_dtypes, and gfloat agrees
 #   fp8        scales by TransformerEngine 2.20's recipe_common.cuh; a value that is not finite is NaN, as everywhere in comp
 #   mx         TransformerEngine's quantize_mxfp8.cuh, and torchao's to_mx agrees in its mode RCEIL, but for blocks whose scale
-#              is 2^-127, which that flushes to zero
+#              is 2^-127, which that flushes to zero, and for a largest value that is just above one that needs no larger scale,
+#              as that rounds a logarithm
 #   nvfp4      nvfp4_reference.py, and the scale of a product by TransformerEngine's dequantize_nvfp4.cuh
 # A line: format, operand, product, which matrix, codes as bytes, scales by blocks as FP32.
 # Usage: scaled_formats.py FOLDER_OF_NVFP4_REFERENCE > scaled_formats.inc
@@ -33,26 +34,36 @@ ELEMENTS = {'e4m3': (ml_dtypes.float8_e4m3fn, gfloat.formats.format_info_ocp_e4m
 
 
 def matrices():
-    """Random ones, of magnitudes that differ by row; ties and values at the ends of the range; values that are not finite."""
+    """Random values, of magnitudes that differ by row; ties; the ends of FP32's range; nothing but subnormals; infinities; NaN."""
+    def rows(*values):
+        return np.array([np.resize(np.array(v, F32), 40) for v in values])
+
     rng = np.random.default_rng(33)
     drawn = rng.standard_normal((18, 40)) * 2.0 ** rng.integers(-12, 12, (18, 1))
     yield drawn.astype(ml_dtypes.bfloat16).astype(F32)
-    hostile = rng.standard_normal((18, 40)).astype(F32)
-    tiny, huge = F32(2.0**-149), MOST
-    for row, values in enumerate([
-            [0.0, -0.0], [tiny, -tiny], [huge, -huge, 1.0], [1.0], [-3.0], [448.0, 0.0009765625, 0.001953125, 0.0029296875],
-            [6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5.0],
-            [448.0, 17.0, 19.0, -21.0, 8.5, 9.5, 0.015625, 0.0146484375], [57344.0, 2.0**-16, 2.0**-17, 3 * 2.0**-17],
-            [2.0**-126, 2.0**-127, -2.0**-130], [2.0**-120, 2.0**-122], [np.nextafter(F32(448), F32(449)), 240.0, 232.0],
-            [2.0**100, 2.0**-100], [0.0], [1e30, 1.0, 1e-30]]):
-        hostile[row] = np.resize(np.array(values, F32), 40)
-    hostile[15, :16] = hostile[15, 32:] = 0
-    yield hostile
-    odd = rng.standard_normal((4, 40)).astype(F32)
+    ties = rows([448.0, 17.0, 19.0, -21.0, 8.5, 9.5, 0.015625, 0.0146484375], [57344.0, 2.0**-16, 2.0**-17, 3 * 2.0**-17],
+                [448.0, 0.0009765625, 0.001953125, 0.0029296875], [6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -0.75, -5.0],
+                [np.nextafter(F32(448), F32(449)), 240.0, 232.0], [1.0], [-3.0], [0.0], [0.0, -0.0], rng.standard_normal(40),
+                *[[0.0]] * 6)
+    ties[7, 16:32] = ties[9, :16] = ties[9, 32:] = 0
+    largest, sixth = ties.max(), F32(2688) / ties.max() * F32(1 / 6)
+    for i, tie in enumerate([1.0625, 1.1875, 13.5, 14.5, 3.875, 0.0136719, 0.0009765625, 0.0029296875, 7.25, 25, 27, 5.75, 92,
+                             0.1015625, 0.109375, 208, 0.21875]):
+        amax = F32(tie) / sixth
+        row, block = 10 + i // 3, i % 3 * 16
+        beside = [np.nextafter(amax, F32(0)), amax, np.nextafter(amax, largest)][i % 3]
+        ties[row, block:block + 16] = beside * np.resize(np.array([1, 0.3, -0.7, 0.125], F32), 16)[:40 - block]
+    yield ties
+    huge, tiny = MOST, F32(2.0**-149)
+    yield rows([huge, -huge, 1.0], [tiny, -tiny], [2.0**-126, 2.0**-127, -2.0**-130], [2.0**-120, 2.0**-122], [2.0**100, 2.0**-100],
+               [1e30, 1.0, 1e-30])
+    yield rows([tiny, 3 * tiny], [2.0**-130, 2.0**-133])
+    yield np.zeros((1, 40), F32)
+    odd = rng.standard_normal((3, 40)).astype(F32)
     odd[1, 5], odd[2, 33] = np.inf, -np.inf
     yield odd
     odd = odd.copy()
-    odd[3, 17] = np.nan
+    odd[0, 17] = np.nan
     yield odd
 
 
@@ -100,11 +111,12 @@ def mx(name, x):
     codes = codes_of(name, x * spread((1 / scale.astype(float)).astype(F32), block, x.shape))
     other_scale, other = to_mx(torch.from_numpy(padded(x, block)), torch.float8_e4m3fn if name == 'e4m3' else
                                torch.float4_e2m1fn_x2, 32, ScaleCalculationMode.RCEIL)
-    assert (other_scale.view(torch.uint8).numpy() == byte).all()
+    as_we = other_scale.view(torch.uint8).numpy() == byte
+    assert (as_we | ((fraction > 0.5) & (fraction < 0.500001))).all()
     other = other.view(torch.uint8).numpy()
     if name == 'e2m1':
         other = np.stack([other & 15, other >> 4], -1).reshape(other.shape[0], -1)
-    same = (other[:, :x.shape[1]] == codes) | spread((byte == 0) | (byte == 255), block, x.shape)
+    same = (other[:, :x.shape[1]] == codes) | spread((byte == 0) | (byte == 255) | ~as_we, block, x.shape)
     assert same.all(), (codes[~same], other[:, :x.shape[1]][~same])
     return codes, scale
 

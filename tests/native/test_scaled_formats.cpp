@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <comp_native/math/fp8.hpp>
 #include <random>
 
 #include "reference_scaled.hpp"
@@ -79,6 +80,14 @@ TEST_CASE("an element is the nearest one, ties to even, and the largest one wher
   }
 }
 
+TEST_CASE("an element in FP8 is the one of the conversion to codes, which is what GPUs multiply") {
+  for (const float x : probes(e5m2)) {
+    const math::element_rounder by_value{{e4m3, scale_kind::tensor_fp32}}, wide{{e5m2, scale_kind::tensor_fp32}};
+    CHECK(by_value.nearest(x, {1, 1}) == math::fp8_value<math::e4m3>(math::fp8_bits<math::e4m3>(x)));
+    CHECK(wide.nearest(x, {1, 1}) == math::fp8_value<math::e5m2>(math::fp8_bits<math::e5m2>(x)));
+  }
+}
+
 TEST_CASE("scales are those of the definition for magnitudes of all sizes") {
   std::mt19937 draws{33};
   std::size_t wrong[4] = {};
@@ -99,10 +108,15 @@ TEST_CASE("scales are those of the definition for magnitudes of all sizes") {
       wrong[2] +=
           differ(math::e8m0_scales(amax, 1 / f.largest), scales_by_definition({f, scale_kind::block_e8m0}, amax, amax));
     }
-    for (const float of_matrix : {amax * 1.3F, other, amax}) {
-      if (!(of_matrix >= amax)) continue;
-      wrong[3] += differ(math::nvfp4_scales{of_matrix}.of_block(amax),
-                         scales_by_definition({e2m1, scale_kind::block_e4m3}, amax, of_matrix));
+    // A scale that is a tie, or beside one, shows how often its product was rounded.
+    const int code = i % 126;
+    const double tie = (element_value(e4m3, code) + element_value(e4m3, code + 1)) / 2;
+    const auto of_tie = std::nextafter(static_cast<float>(tie / 448 * other), i % 3 ? 0.0F : other);
+    for (const auto& [of_block, of_matrix] :
+         {std::pair{amax, amax * 1.3F}, std::pair{amax, other}, std::pair{amax, amax}, std::pair{of_tie, other}}) {
+      if (!(of_matrix >= of_block)) continue;
+      wrong[3] += differ(math::nvfp4_scales{of_matrix}.of_block(of_block),
+                         scales_by_definition({e2m1, scale_kind::block_e4m3}, of_block, of_matrix));
     }
   }
   for (const std::size_t count : wrong) CHECK(count == 0);

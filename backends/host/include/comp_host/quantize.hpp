@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rounds an operand of a product as a format below 16 bits does, with its scales, and gives the values that the product
 // reads, in FP32. A product of two such operands in FP32 is then that of the format, on any CPU.
-// A matrix is cut into bands of as many rows as a block has, and strips of columns whose scales stay in the first
-// cache. Magnitudes are compared as integers, for which NaN is the largest. A block at an edge has the values that are
-// there. Of values along the contraction, what is left of 16 is not transformed. Not here: the arithmetic, which
-// backends share (comp_native/math/scaled.hpp).
+// A matrix is cut into bands of as many rows as a block has, and strips of columns whose scales stay in the cache.
+// Magnitudes are compared as integers, for which NaN is the largest. A block at an edge has the values that are there.
+// Of values along the contraction, what is left of 16 is not transformed.
+// Not here: the arithmetic, which backends share (comp_native/math/scaled.hpp).
 #pragma once
 
 #include <algorithm>
@@ -92,10 +92,10 @@ COMP_HOST_INLINE void find_scales(const quantized_matrix& m, const std::int32_t*
   }
 }
 
-/// Sets largest[j] to the largest magnitude of a column of the band, and to 0 for columns that are not there.
+/// Sets largest[j] to the largest magnitude of column j, and to 0 for columns up to `padded` that are not there.
 COMP_HOST_INLINE void column_magnitudes(const float* x, std::size_t stride, std::size_t rows, std::size_t columns,
-                                        std::int32_t* largest) {
-  std::fill(largest, largest + strip_width, 0);
+                                        std::int32_t* largest, std::size_t padded) {
+  std::fill(largest, largest + padded, 0);
   for (std::size_t i = 0; i < rows; ++i, x += stride) {
 #pragma omp simd
     for (std::size_t j = 0; j < columns; ++j) largest[j] = larger(largest[j], magnitude_bits(x[j]));
@@ -131,7 +131,8 @@ COMP_HOST_INLINE void quantize_band(const quantized_matrix& m, std::size_t band,
   const std::size_t blocks = (columns + width - 1) / width;
   const float* x = m.from + row * m.columns + column;
   float* y = m.to + row * m.columns + column;
-  if (m.format.scale != scale_kind::tensor_fp32) column_magnitudes(x, m.columns, rows, columns, largest);
+  if (m.format.scale != scale_kind::tensor_fp32)
+    column_magnitudes(x, m.columns, rows, columns, largest, blocks * width);
   if (width > 1) block_magnitudes(largest, width, blocks);
   find_scales(m, largest, blocks, of_blocks[0], of_blocks[1]);
   if (width > 1) {
