@@ -13,7 +13,8 @@ root, parts, *compiler = sys.argv[1:]
 root = pathlib.Path(root)
 parts = ['core', *parts.split(',')]
 
-INCLUDES = {'core': '<comp/core/hardware.hpp>', 'native': '<comp_native/model.hpp>\n#include <comp_native/storage.hpp>',
+INCLUDES = {'core': '<comp/core/hardware.hpp>\n#include <comp/core/scaled_formats.hpp>',
+            'native': '<comp_native/model.hpp>\n#include <comp_native/storage.hpp>',
             'host': '<comp_host/elementwise.hpp>', 'cuda': '<comp_cuda/elementwise.hpp>', 'libtorch': '<comp_libtorch/support/tensors.hpp>'}
 # What is added: where, after what; then the places that must refuse it, by part.
 ADDED = {
@@ -23,7 +24,8 @@ ADDED = {
     'operator': (('backends/native/include/comp_native/operation.hpp', 'using operation', 'op::mse_loss', ', op::added'),
                  {'native': ['comp_native/operation.hpp']}),
     'precision': (('include/comp/core/precision.hpp', 'enum class precision', 'nvfp4', ', added'),
-                  {'core': ['comp/core/precision.hpp', 'comp/core/hardware.hpp'], 'native': ['comp_native/storage.hpp'],
+                  {'core': ['comp/core/precision.hpp', 'comp/core/hardware.hpp', 'comp/core/scaled_formats.hpp'],
+                   'native': ['comp_native/storage.hpp'],
                    'libtorch': ['comp_libtorch/support/tensors.hpp']}),
     'row of a precision': (('include/comp/core/precision.hpp', 'constexpr precision_traits traits', 'switch (p) {',
                             " case precision{10}: return {.name = \"added\"};"), {'core': ['comp/core/precision.hpp']}),

@@ -60,10 +60,12 @@ struct operand_format {
 
 /// Returns: how an operator in precision `p` rounds operand `o` of product `of`.
 /// Requires: is_scaled(p), and a product that reads the operand.
-/// Source: fp8_*      TransformerEngine 2.20's Float8CurrentScaling, hybrid; fp8_e5m2 has E5M2 for x of the forward, too
+/// Source: fp8_*      TransformerEngine 2.20's Float8CurrentScaling, hybrid; fp8_e5m2 has E5M2 for x of the forward,
+/// too
 ///         fp8_block128  DeepSeek-V3 (arXiv 2412.19437), scales as TransformerEngine's Float8BlockScaling has them
 ///                    without settings: FP32 that are powers of two
-///         mxfp8, mxfp4  OCP Microscaling Formats 1.0, scales rounded up as arXiv 2506.08027, and not as OCP rounds them,
+///         mxfp8, mxfp4  OCP Microscaling Formats 1.0, scales rounded up as arXiv 2506.08027, and not as OCP rounds
+///         them,
 ///                    which clamps the largest elements; E4M3 everywhere as TransformerEngine's MXFP8BlockScaling
 ///         nvfp4      arXiv 2509.25149 as TransformerEngine's NVFP4BlockScaling
 constexpr operand_format format_of(precision p, product of, operand o) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rounds an operand of a product as a format below 16 bits does, with its scales, and gives the values that the product
 // reads, in FP32. A product of two such operands in FP32 is then that of the format, on any CPU.
-// A matrix is cut into bands of as many rows as a block has, and strips of columns whose scales stay in the first cache.
-// Magnitudes are compared as integers, for which NaN is the largest.
-// A block at an edge has the values that are there. Of values along the contraction, what is left of 16 is not
-// transformed.
+// A matrix is cut into bands of as many rows as a block has, and strips of columns whose scales stay in the cache.
+// Magnitudes are compared as integers, for which NaN is the largest. A block at an edge has the values that are there.
+// Of values along the contraction, what is left of 16 is not transformed.
 // Not here: the arithmetic, which backends share (comp_native/math/scaled.hpp).
 #pragma once
 
@@ -61,6 +60,9 @@ struct quantized_matrix {
   math::scale_pair of_matrix;
   math::nvfp4_scales two_levels;
   native::dropout_key key;
+
+  std::size_t bands() const { return (rows + block_rows - 1) / block_rows; }
+  std::size_t strips() const { return (columns + strip_width - 1) / strip_width; }
 };
 
 /// Sets the scales of n blocks of these largest magnitudes.
@@ -82,8 +84,7 @@ COMP_HOST_INLINE void find_scales(const quantized_matrix& m, const std::int32_t*
     case scale_kind::tensor_fp32:
       return set([=](float) COMP_HOST_KERNEL { return of_matrix; });
     case scale_kind::block_fp32:
-      return set(
-          [=](float amax) COMP_HOST_KERNEL { return math::fp32_scales(amax, top, powers, math::detail::most); });
+      return set([=](float amax) COMP_HOST_KERNEL { return math::fp32_scales(amax, top, powers, math::detail::most); });
     case scale_kind::block_e8m0:
       return set([=](float amax) COMP_HOST_KERNEL { return math::e8m0_scales(amax, reciprocal); });
     case scale_kind::block_e4m3:
@@ -91,10 +92,10 @@ COMP_HOST_INLINE void find_scales(const quantized_matrix& m, const std::int32_t*
   }
 }
 
-/// Sets largest[j] to the largest magnitude of a column of the band, and to 0 for columns that are not there.
+/// Sets largest[j] to the largest magnitude of column j, and to 0 for columns up to `padded` that are not there.
 COMP_HOST_INLINE void column_magnitudes(const float* x, std::size_t stride, std::size_t rows, std::size_t columns,
-                                        std::int32_t* largest) {
-  std::fill(largest, largest + strip_width, 0);
+                                        std::int32_t* largest, std::size_t padded) {
+  std::fill(largest, largest + padded, 0);
   for (std::size_t i = 0; i < rows; ++i, x += stride) {
 #pragma omp simd
     for (std::size_t j = 0; j < columns; ++j) largest[j] = larger(largest[j], magnitude_bits(x[j]));
@@ -130,7 +131,8 @@ COMP_HOST_INLINE void quantize_band(const quantized_matrix& m, std::size_t band,
   const std::size_t blocks = (columns + width - 1) / width;
   const float* x = m.from + row * m.columns + column;
   float* y = m.to + row * m.columns + column;
-  if (m.format.scale != scale_kind::tensor_fp32) column_magnitudes(x, m.columns, rows, columns, largest);
+  if (m.format.scale != scale_kind::tensor_fp32)
+    column_magnitudes(x, m.columns, rows, columns, largest, blocks * width);
   if (width > 1) block_magnitudes(largest, width, blocks);
   find_scales(m, largest, blocks, of_blocks[0], of_blocks[1]);
   if (width > 1) {
@@ -192,33 +194,39 @@ inline void transform16(const float* from, std::size_t rows, std::size_t columns
   if (down) std::copy(from + bands * band_size, from + rows * columns, to + bands * band_size);
 }
 
+/// Cuts a matrix into blocks, and finds the scales that hold for the whole matrix.
+inline quantized_matrix in_blocks(const operand_format& f, const float* from, std::size_t rows, std::size_t columns,
+                                  contraction over, const native::dropout_key& key, float* to) {
+  const bool down = over == contraction::over_rows, whole = f.scale == scale_kind::tensor_fp32;
+  const auto along = static_cast<std::size_t>(f.block.along), across = static_cast<std::size_t>(f.block.across);
+  quantized_matrix m{f, from, to, rows, columns, down ? along : across, down ? across : along, {}, {}, key};
+  if (whole) m.block_rows = 16, m.block_columns = 1;  // any will do
+  if (whole || f.scale == scale_kind::block_e4m3) {
+    const float amax = largest_magnitude(from, rows * columns);
+    m.of_matrix = math::fp32_scales(amax, f.element.largest, false, 0x1p100F);
+    m.two_levels = math::nvfp4_scales{amax};
+  }
+  return m;
+}
+COMP_HOST_INLINE void quantize_bands(const quantized_matrix& m, std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) quantize_band(m, i / m.strips(), i % m.strips());
+}
+
 }  // namespace detail
 
-/// Writes what a product reads of a matrix (rows, columns), row by row. The key is that of stochastic rounding.
+/// Writes what a product reads of the matrix (rows, columns), row by row. The key is that of stochastic rounding; no
+/// other operand may have the same.
 /// Requires: `to` is other memory than `from`.
 inline void quantize(context& c, const operand_format& f, const float* from, std::int64_t rows, std::int64_t columns,
                      contraction over, const native::dropout_key& key, float* to) {
   const auto height = static_cast<std::size_t>(rows), width = static_cast<std::size_t>(columns);
   if (height * width == 0) return;
-  const bool down = over == contraction::over_rows, whole = f.scale == scale_kind::tensor_fp32;
-  const auto along = static_cast<std::size_t>(f.block.along), across = static_cast<std::size_t>(f.block.across);
   c.run_kernel([&] {
-    const bool transformed = f.before == transform::hadamard16;
-    if (transformed) detail::transform16(from, height, width, over, to);
-    detail::quantized_matrix m{f,   transformed ? to : from,
-                               to,  height,
-                               width, whole ? 16 : down ? along : across,
-                               whole ? 1 : down ? across : along, {}, {}, key};
-    if (whole || f.scale == scale_kind::block_e4m3) {
-      const float amax = detail::largest_magnitude(m.from, height * width);
-      m.of_matrix = native::math::fp32_scales(amax, f.element.largest, false, 0x1p100F);
-      m.two_levels = native::math::nvfp4_scales{amax};
-    }
-    const std::size_t strips = (width + detail::strip_width - 1) / detail::strip_width;
-    launch_rows((height + m.block_rows - 1) / m.block_rows * strips, m.block_rows * std::min(width, detail::strip_width),
-                [&](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
-                  for (std::size_t i = begin; i < end; ++i) detail::quantize_band(m, i / strips, i % strips);
-                });
+    const bool transforms = f.before == transform::hadamard16;
+    if (transforms) detail::transform16(from, height, width, over, to);
+    const auto m = detail::in_blocks(f, transforms ? to : from, height, width, over, key, to);
+    launch_rows(m.bands() * m.strips(), m.block_rows * std::min(width, detail::strip_width),
+                [&m](std::size_t begin, std::size_t end) COMP_HOST_KERNEL { detail::quantize_bands(m, begin, end); });
   });
 }
 

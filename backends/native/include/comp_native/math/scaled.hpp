@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of formats below 16 bits (comp/core/scaled_formats.hpp): the scales of a block, and an element rounded
-// between its scales, in FP32. Each product and quotient rounds once, in the order of the source that is named, since
-// another order gives other bits.
-//   not finite   FP8 with FP32 scales: the scale is 1, and the element NaN. E8M0: infinity stays, NaN makes the block
-//                NaN. NVFP4: nothing of the matrix stays finite.
-// Not here: which values share a scale (comp_host/quantize.hpp).
+// between its scales, in FP32. Products and quotients round in the order of the source that is named, since another
+// order gives other bits. What is not finite stays so: with FP32 scales it becomes NaN and the scale 1, with E8M0
+// scales infinity stays and NaN makes its block NaN, in NVFP4 nothing of the matrix is finite. Not here: which values
+// share a scale (comp_host/quantize.hpp).
 #pragma once
 
 #include <comp/core/scaled_formats.hpp>
@@ -46,8 +45,7 @@ class element_rounder {
   COMP_HD float nearest(float x, scale_pair s) const {
     const float bounded = detail::smaller(bound_, magnitude(x * s.encode)), t = detail::smaller(largest_, bounded);
     const std::int32_t exponent = bits_as<std::int32_t>(t) & 0x7f800000;
-    const auto large =
-        bits_as<float>((exponent > smallest_ ? exponent : smallest_) + ((dropped_ << 23) | 0x400000));
+    const auto large = bits_as<float>((exponent > smallest_ ? exponent : smallest_) + ((dropped_ << 23) | 0x400000));
     return finished((t + large) - large, bounded, x, s);
   }
   /// Returns: x rounded to one of the two elements beside it, up with the probability of its distance from the lower
@@ -72,8 +70,9 @@ class element_rounder {
   float largest_, bound_;
 };
 
-/// Returns: the scales that make `amax` the largest element; 1 where it is 0 or not finite. `encode` is at most `bound`.
-/// Source: TransformerEngine, recipe_common.cuh (bound: FLT_MAX); comp_cuda's FP8 has the bound 2^100.
+/// Returns: the scales that make `amax` the largest element, with `encode` at most `bound`; 1 where it is 0 or not
+/// finite.
+/// Source: TransformerEngine, recipe_common.cuh, whose bound is FLT_MAX; that of comp_cuda's FP8 is 2^100.
 COMP_HD scale_pair fp32_scales(float amax, float largest, bool power_of_two, float bound) {
   const float wanted = detail::smaller(bound, largest / amax);
   const float kept = power_of_two ? bits_as<float>(bits_as<std::uint32_t>(wanted) & 0x7f800000U) : wanted;
@@ -130,7 +129,7 @@ COMP_HD void rounding_noise(const dropout_key& k, std::uint64_t row, std::uint64
 }
 
 /// Which of 16 values change their sign before the Hadamard matrix: bit i for value i.
-/// Source: TransformerEngine, get_wgrad_sign_vector(), which are the same for all layers and steps
+/// Source: TransformerEngine, get_wgrad_sign_vector(); they are the same in all layers and steps.
 inline constexpr std::uint32_t hadamard_negative = 0xd7e8;
 
 /// Multiplies v[.][lane] by Sylvester's Hadamard matrix of 16, whose rows have length 4.
