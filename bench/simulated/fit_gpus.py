@@ -7,6 +7,7 @@ Usage: fit_gpus.py NEUSIGHT    (a checkout of github.com/sitar-lab/NeuSight, who
 
 published.csv has the other measurements that are used, each with its source. The GPUs' figures are read from gpu.hpp.
 """
+import ast
 import csv
 import pathlib
 import re
@@ -105,6 +106,28 @@ def inputs(rows, rate, start):
         column(rows, lambda r: 4 if r[1] in ('fp32', 'tf32') else 2), rate, start]
 
 
+def steps(root, folder):
+    """Yields (kind, contraction or bytes, seconds of the forward, of the backward) of each operator of NeuSight's training steps."""
+    size = lambda shape: float(np.prod(shape or [0]))
+    for path in sorted((pathlib.Path(root) / 'scripts/asplos/label' / folder).glob('*-train-*.csv')):
+        for r in csv.DictReader(path.open()) if path.stat().st_size > 1000 else []:
+            seconds = [float(r[c]) * 1e-3 for c in ('fw_latency', 'bw_latency')]
+            if min(seconds) < 2e-5 or not r['output_shape'].startswith('('):
+                continue  # a view, or below what host timing resolves
+            reads, result, module = ast.literal_eval(r['input_shapes']), ast.literal_eval(r['output_shape']), r['op'] == 'call_module'
+            called = r['target'].split('.')[-1] if module else r['target']
+            streamed = ('norm', re.search('LayerNorm|ln_|layer_norm', called)), ('softmax', 'softmax' in called), (
+                'elementwise', not module and re.search(r'(add|mul|truediv|tanh)>|tanh', called))
+            if re.search('addmm|matmul|bmm', called) and not module:
+                a, b = reads[-2], reads[-1]
+                yield 'product', (size(b[:-2]) if len(b) > 2 else 1, size(result) / result[-1] / (size(b[:-2]) if len(b) > 2 else 1), result[-1], a[-1]), *seconds
+            elif module and re.search('lm_head|decoder|dense|query|key|value|fc[12]|_proj', called) and size(result):
+                yield 'product', (1, size(result) / result[-1], result[-1], reads[0][-1]), *seconds
+            else:
+                for kind in [name for name, is_it in streamed if is_it]:
+                    yield kind, (4 * (sum(map(size, reads)) + size(result)), 4 * size(result)), *seconds
+
+
 def solve(error, start, f_scale=.1):
     return np.exp(least_squares(lambda z: error(np.exp(z)), np.log(start), loss='soft_l1', f_scale=f_scale).x)
 
@@ -186,6 +209,24 @@ def main(root):
             report(f'{gpu}, {name} in FP32', stream_seconds(stream, rows), column(rows, lambda r: r[3]))
     rows = [r for r in conv if r[0] == 'A100 80GB PCIe']
     report('A100 80GB PCIe, convolutions in FP32', matmul_seconds(fp32[:4], inputs(rows, of_conv[0] * fp32[4:6][lanes(rows)], of_conv[1])), column(rows, lambda r: r[6]))
+    softmax_backward = 1  # found on the A100, used on the H100
+    for gpu, folder in (('A100 80GB PCIe', 'NVIDIA_A100_80GB_PCIe'), ('H100', 'NVIDIA_H100_80GB_HBM3')):
+        seen = list(steps(root, folder))
+        for kind_of in ('product', 'elementwise', 'norm', 'softmax'):
+            of = [r for r in seen if r[0] == kind_of]
+            if kind_of == 'product':
+                multiplied = lambda shapes: matmul_seconds(fp32[:4], inputs(rows := [(gpu, 'fp32', *c) for c in shapes], fp32[4:6][lanes(rows)], LAUNCH))
+                forward = multiplied([c for _, c, *_ in of])
+                backward = multiplied([(b, m, k, n) for _, (b, m, n, k), *_ in of]) + multiplied([(b, k, n, m) for _, (b, m, n, k), *_ in of])
+            else:
+                reached = GPUS[gpu]['memory'] * stream[('elementwise', 'norm', 'softmax').index(kind_of)]
+                forward = LAUNCH + np.array([c[0] for _, c, *_ in of]) / reached
+                backward = LAUNCH + np.array([sum(c) for _, c, *_ in of]) / reached * (softmax_backward if kind_of == 'softmax' else 1)
+            report(f'{gpu}, steps, {kind_of}, forward', forward, column(of, lambda r: r[2]))
+            report(f'{gpu}, steps, {kind_of}, backward', backward, column(of, lambda r: r[3]))
+            if gpu != 'H100' and kind_of == 'softmax':
+                softmax_backward = np.median(column(of, lambda r: r[3]) / backward)
+                print(f'// softmax backward {softmax_backward:.3f}')
     rows = [r for r in published if r[0] == 'RTX 4090']
     rate = np.where([r[1] == 'fp32' for r in rows], fp32[5], tensor[5:][1])
     time = np.where([r[1] == 'fp32' for r in rows], matmul_seconds(fp32[:4], inputs(rows, rate, fp32[7])), matmul_seconds(tensor[:4], inputs(rows, rate, LAUNCH + tensor[4])))

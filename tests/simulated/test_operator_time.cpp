@@ -128,6 +128,10 @@ TEST_CASE("what memory bounds takes half as long in BF16, and a view nothing") {
   const auto h100 = model_of("H100");
   const comp::op_info relu{.name = "relu", .kind = "relu", .bytes = 1 << 30};
   CHECK(h100(relu, precision::fp32).forward / h100(relu, precision::bf16).forward == doctest::Approx(2).epsilon(0.02));
+  comp::op_info softmax = relu;
+  softmax.kind = "softmax";
+  CHECK(h100(softmax, precision::fp32).backward / h100(softmax, precision::fp32).forward ==
+        doctest::Approx(1.467).epsilon(0.02));  // this one names no result: the same bytes
   CHECK(sum(h100({.name = "view", .kind = "aten::view", .bytes = 1 << 20, .choosable = false}, precision::fp32)) == 0);
 }
 

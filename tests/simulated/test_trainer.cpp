@@ -33,7 +33,7 @@ fake::world layers() {
   fake::world made{.graph = c.graph()};
   made.precisions = {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4};
   made.harm = [](const plan& p) { return 0.1 * comp::is_scaled(p[2]) + 0.1 * (p[3] == precision::nvfp4); };
-  made.seconds = [](const plan&) { return 1e-3; };  // of this machine, which nobody asks for
+  made.seconds = [](const plan&) { return 1e-3; };  // on this machine
   return made;
 }
 
@@ -58,15 +58,20 @@ TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of th
   CHECK(found.plan.str() == fastest(trainer, layers()).str());
   CHECK(found.plan.str() == "b8b8");  // the small layer is slower below 16 bits
   CHECK(found.speedup == doctest::Approx(trainer.batch_seconds(plan{4}) / trainer.batch_seconds(found.plan)));
+}
 
-  SUBCASE("and all that shows its times says that they are modelled") {
-    const std::string sentence =
-        "all times are modelled for B200, and none was measured on one: time the plan there before its speedup is relied on";
-    CHECK(found.hardware.name == "modelled for B200");
-    CHECK(found.hardware.compute_capability == 100);
-    CHECK(found.warnings == std::vector<std::string>{sentence});
-    CHECK(comp::table(found).find("Times are modelled for B200; none was measured on one.\n") != std::string::npos);
-  }
+TEST_CASE("all that shows modelled times says so, and comp's clock does not contradict them") {
+  fake::world slow = layers();
+  slow.really = 1;
+  fake::full_trainer inner{slow};
+  on_gpu trainer{inner, "B200"};
+  const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
+  const std::string sentence =
+      "all times are modelled for B200, and none was measured on one: time the plan there before its speedup is relied on";
+  CHECK(found.hardware.name == "modelled for B200");
+  CHECK(found.hardware.compute_capability == 100);
+  CHECK(found.warnings == std::vector<std::string>{sentence});
+  CHECK(comp::table(found).find("Times are modelled for B200; none was measured on one.\n") != std::string::npos);
 }
 
 TEST_CASE("losses are the wrapped trainer's, and each batch takes the modelled time") {
@@ -105,4 +110,49 @@ TEST_CASE("an epoch that does not say how many batches it has is refused") {
       "an epoch does not say how many batches it has (their times are modelled): set sample.batches, or give "
       "the trainer batches_per_epoch()",
       comp::error);
+}
+
+TEST_CASE("a step takes as long with a layer's products in three operators as in one") {
+  sizes::chain c{2048};
+  c.linear(1024, 4096);
+  const comp::op_graph one = c.graph();
+  comp::op_info forward = one[0], input = forward, weight = forward;
+  forward.product = comp::product::forward;
+  input.product = comp::product::input_gradient, weight.product = comp::product::weight_gradient;
+  input.name = "x", weight.name = "w";
+  input.inputs = {{.shape = {2048, 4096}, .source = 0}, {.shape = {4096, 1024}, .parameter = true}};
+  input.outputs = {{.shape = {2048, 1024}}};
+  input.k = 4096, input.n = 1024;
+  weight.inputs = {{.shape = {2048, 4096}, .source = 0}, {.shape = {2048, 1024}}};
+  weight.outputs = {{.shape = {4096, 1024}}};
+  weight.m = 4096, weight.n = 1024, weight.k = 2048;
+  input.producers = weight.producers = {0};
+  fake::full_trainer whole{{.graph = one}}, parts{{.graph = comp::op_graph{{forward, input, weight}}}};
+  on_gpu of_one{whole, "B200"}, of_three{parts, "B200"};
+  for (const precision p : {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4}) {
+    CAPTURE(name(p));
+    CHECK(of_three.batch_seconds(plan{std::vector(3, p)}) == doctest::Approx(of_one.batch_seconds(plan{{p}})));
+  }
+}
+
+TEST_CASE("a small model is timed as a large one of the same operators") {
+  sizes::chain large{1 << 16}, longer{4096};
+  large.linear(1024, 1024), large.linear(1024, 4096), large.linear(4096, 4096), large.linear(4096, 4096);
+  longer.linear(64, 64);
+  fake::full_trainer inner{layers()}, other{{.graph = large.graph()}};
+  on_gpu trainer{inner, "B200", {.timed_as = large.graph()}}, itself{other, "B200"};
+  const plan low{std::vector(4, precision::bf16)};
+  CHECK(trainer.batch_seconds(low) == itself.batch_seconds(low));
+  on_gpu shorter{inner, "B200", {.timed_as = longer.graph()}};
+  CHECK_THROWS_WITH_AS(
+      shorter.batch_seconds(low),
+      "timed_as has 1 operators, the trainer 4 (each one's time stands for one of the trainer's): build "
+      "both models alike, with other sizes",
+      comp::settings_error);
+  longer.elementwise("relu", 64), longer.linear(64, 64), longer.linear(64, 64);
+  on_gpu different{inner, "B200", {.timed_as = longer.graph()}};
+  CHECK_THROWS_WITH_AS(different.batch_seconds(low),
+                       "operator 1 of timed_as is relu, the trainer's is linear (each one's time stands for one of the "
+                       "trainer's): build both models alike, with other sizes",
+                       comp::settings_error);
 }

@@ -29,6 +29,7 @@ inline constexpr double winograd = 1.527;  // what 3x3 convolutions in FP32 reac
 
 /// The part of the bandwidth that a kernel reaches which memory bounds.
 inline constexpr double elementwise = .9061, norm = .6425, softmax = .6162, quantize_8 = .8240, quantize_4 = .3768;
+inline constexpr double softmax_backward = 1.467;  // times what its bytes take
 inline constexpr double launch = 2e-6;  // [s] of a kernel in a queue: torchao's roofline_utils.py, NVIDIA/cccl#7391
 /// Of the rate of products; FlashAttention 2 and 3 publish 50 to 75% of the peak. Not fitted by size.
 inline constexpr double attention = .8;

@@ -214,8 +214,10 @@ class operator_model {
     const double reached = detail::has_part(kind, norms)        ? fitted::norm
                            : detail::has_part(kind, reductions) ? fitted::softmax
                                                                 : fitted::elementwise;
+    const double slower = kind.find("softmax") != std::string_view::npos ? fitted::softmax_backward : 1;
     const double scale = stored_bytes(p) / 4, bytes = scale * detail::bytes_of(op);
-    return {.forward = moving(bytes, reached), .backward = moving(bytes + scale * detail::result_bytes(op), reached)};
+    return {.forward = moving(bytes, reached),
+            .backward = moving(bytes + scale * detail::result_bytes(op), reached / slower)};
   }
 
   gpu gpu_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer whose losses are another trainer's and whose times are those of a GPU that is not here. A search on it
-// finds the plan for that GPU by real losses. Use it to choose among plans for a machine that is rented by the hour or
-// not delivered yet. Not here: communication, what a host takes to launch kernels, memory (peak_bytes is the wrapped
-// trainer's). A trained model or a report's speedup is no measurement: time the found plan on the GPU.
+// finds the plan for that GPU by real losses.
+// Use it to choose among plans for a machine that is rented by the hour or not delivered yet.
+// Not here: communication, what a host takes to launch kernels, and memory (peak_bytes is the wrapped trainer's). The
+// speedup is a forecast and no measurement: time the found plan on the GPU.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,9 @@ struct settings {
   /// Bytes that the optimizer moves per weight and step. AdamW in FP32 reads the weight, its gradient and two moments,
   /// and writes the weight and the moments.
   double optimizer_bytes = 28;
+  /// The operators whose times count, one for each of the trainer's and of the same kinds: those of the large model for
+  /// which a small one is trained. Empty: the trainer's own.
+  op_graph timed_as = {};
 };
 
 namespace detail {
@@ -67,20 +72,26 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   /// Returns: the modelled seconds of one training step under `p`, with casts and the optimizer.
   /// Throws: `plan_error` where `p` does not fit the graph; what operator_model throws.
   double batch_seconds(const plan& p) {
-    const op_graph& graph = inner_.graph();
+    const op_graph& graph = timed_graph();
     const autocast::typed_plan types = stored(graph, p);
     const autocast::cast_list casts = autocast::casts(graph, types);
     double seconds = optimizer_seconds(graph);
     for (const op_time& t : op_times(graph, p, types)) seconds += t.forward + t.backward;
-    for (const auto* list : {&casts.forward, &casts.backward}) {
-      for (const autocast::cast& c : *list) seconds += model_.moving(static_cast<double>(c.bytes));
+    for (const autocast::cast& c : casts.forward) {
+      // What a product of the backward reads beside the gradient was cast for the forward, if that wants it, too.
+      const bool again = c.input && in_backward(graph[c.op]);
+      if (!again || types.plan[c.op] != types.plan[graph[c.op].producers.at(0)]) seconds += cast_seconds(c);
+    }
+    for (const autocast::cast& c : casts.backward) {
+      const auto reads = [&](std::size_t reader) { return !in_backward(graph[reader]); };
+      if (c.readers.empty() || std::any_of(c.readers.begin(), c.readers.end(), reads)) seconds += cast_seconds(c);
     }
     return seconds;
   }
 
   std::vector<op_time> profile() {
-    if (plan_.empty()) begin(plan{inner_.graph().size()});
-    const op_graph& graph = inner_.graph();
+    const op_graph& graph = timed_graph();
+    if (plan_.empty()) begin(plan{graph.size()});
     return op_times(graph, plan_, stored(graph, plan_));
   }
   std::vector<op_error> sensitivity(precision p) requires(comp::detail::scores_operators<B>) {
@@ -112,6 +123,37 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   sample stopped_epoch(const stop_predicate& stop) {
     return timed(inner_.run_epoch([&](const sample& so_far) { return stop(timed(so_far, 0)); }), 0);
   }
+  static bool in_backward(const op_info& op) {
+    return op.product == product::input_gradient || op.product == product::weight_gradient;
+  }
+  double cast_seconds(const autocast::cast& c) const { return model_.moving(static_cast<double>(c.bytes)); }
+
+  const op_graph& timed_graph() {
+    if (!settings_.timed_as.empty()) return checked_timed_as();
+    if constexpr (std::is_reference_v<decltype(inner_.graph())>) {
+      return inner_.graph();
+    } else {
+      if (own_.empty()) own_ = inner_.graph();
+      return own_;
+    }
+  }
+  const op_graph& checked_timed_as() {
+    const op_graph& own = inner_.graph();
+    const op_graph& other = settings_.timed_as;
+    require<settings_error>(
+        other.size() == own.size(),
+        "timed_as has {} operators, the trainer {} (each one's time stands for one of the trainer's): "
+        "build both models alike, with other sizes",
+        other.size(), own.size());
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      require<settings_error>(
+          other[i].kind == own[i].kind,
+          "operator {} of timed_as is {}, the trainer's is {} (each one's time stands for one of the "
+          "trainer's): build both models alike, with other sizes",
+          i, other[i].kind, own[i].kind);
+    }
+    return other;
+  }
   // Returns how many batches an epoch has; 0: not known.
   std::int64_t epoch() {
     if constexpr (comp::detail::counts_batches<B>) return static_cast<std::int64_t>(inner_.batches_per_epoch());
@@ -122,7 +164,7 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     plan_ = p;
   }
   sample timed(sample run, std::int64_t batches) {
-    if (plan_.empty()) begin(plan{inner_.graph().size()});
+    if (plan_.empty()) begin(plan{timed_graph().size()});
     run.batches =
         std::max({run.batches, static_cast<std::int64_t>(std::max(run.curve.size(), run.batch_seconds.size())),
                   run.batches == 0 ? batches : 0});
@@ -158,9 +200,9 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     double weights = 0;
     std::set<std::int32_t> counted;
     for (const op_info& op : graph) {
-      const bool again = op.product == product::input_gradient || op.product == product::weight_gradient;
       for (const tensor_info& t : op.inputs) {
-        if (t.parameter && (t.leaf < 0 ? !again : counted.insert(t.leaf).second)) weights += detail::elements(t);
+        if (t.parameter && (t.leaf < 0 ? !in_backward(op) : counted.insert(t.leaf).second))
+          weights += detail::elements(t);
       }
     }
     return weights > 0 ? model_.moving(weights * settings_.optimizer_bytes) : 0;
@@ -177,6 +219,7 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   gpu gpu_;
   operator_model model_;
   settings settings_;
+  op_graph own_ = {};  // of a trainer whose graph() returns a copy
   plan plan_ = {};
   double batch_seconds_ = 0;                // under the plan that is set
   std::vector<each_precision> known_ = {};  // per operator; below 0: not computed yet
