@@ -53,6 +53,11 @@ MUTATIONS = [Mutation(*m) for m in [
      SHIM, 'test_runtime.cpp'),
     ('memory kept after it ran out', CUDA + 'memory_pool.hpp',
      'if (graph_ == 0 && std::exchange(ran_out_, false)) give_back();', '', SHIM, 'test_runtime.cpp'),
+    # Times of a GPU that is not here
+    ('quantization that takes no time', 'backends/simulated/include/comp_simulated/operator_time.hpp', 'if (!is_scaled(p)) return 0;', 'return 0;',
+     'test_simulated', 'test_operator_time.cpp'),
+    ("modelled times held against comp's clock", SEARCH + 'search_run.hpp', 'if (!is_modelled(log_.hardware)) warn(run_', 'warn(run_', 'test_simulated',
+     'test_trainer.cpp'),
     # Graphs
     ('a graph that does not keep its scratch', CUDA + 'captured_step.hpp', '  made.scratch = c.scratch_memory();\n', '',
      OPERATORS, 'test_captured_steps.cpp'),

@@ -32,6 +32,7 @@ MAY_REACH = {
     'comp_native': 'comp/core comp/scaling',
     'comp_host': 'comp/core comp/scaling comp_native',
     'comp_cuda': 'comp/core comp/scaling comp_native',
+    'comp_simulated': 'comp/core comp/policy comp/autocast',
     'comp_libtorch/support': 'comp/core',
     'comp_libtorch/hook': 'comp/core comp_libtorch/support',
     'comp_libtorch/kernels': 'comp/core comp_libtorch/support comp_libtorch/hook',

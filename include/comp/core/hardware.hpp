@@ -33,6 +33,11 @@ struct hardware {
   friend bool operator==(const hardware&, const hardware&) = default;
 };
 
+/// The name of a machine whose times come from a model and not from a clock begins with this (backends/simulated), so
+/// that it stands wherever the machine is named.
+inline constexpr std::string_view modelled_for = "modelled for ";
+inline bool is_modelled(const hardware& machine) { return std::string_view{machine.name}.starts_with(modelled_for); }
+
 /// The hardware that makes a precision faster than FP32. Source: CUDA C++ Programming Guide (compute capabilities);
 /// Intel, Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 does not count, because it sums in
 /// FP16 and oneDNN therefore converts to FP32 (docs/decisions.md, "LibTorch: FP16 on CPUs").

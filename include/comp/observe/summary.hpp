@@ -166,6 +166,8 @@ inline std::string contest_notes(const outcome& result) {
   text += front_text(result);
   if (result.criterion != criterion::batch_losses)
     text += fmt::format("Plans were judged by {}.\n", name(result.criterion));
+  if (is_modelled(result.hardware))
+    text += fmt::format("Times are {}; none was measured on one.\n", result.hardware.name);
   if (result.compiled) text += "Plans were timed by compiled steps.\n";
   if (result.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(result.memory_limit));
   return text;

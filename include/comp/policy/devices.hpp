@@ -20,37 +20,25 @@ struct known_device {
   int compute_capability;  // 10 * major + minor
 };
 
-inline constexpr std::array<known_device, 19> known_devices{{{"K40", 35},
-                                                             {"M40", 52},
-                                                             {"P100", 60},
-                                                             {"P40", 61},
-                                                             {"V100", 70},
-                                                             {"T4", 75},
-                                                             {"RTX 2080 Ti", 75},
-                                                             {"A100", 80},
-                                                             {"A30", 80},
-                                                             {"A10", 86},
-                                                             {"A40", 86},
-                                                             {"RTX 3090", 86},
-                                                             {"L4", 89},
-                                                             {"L40S", 89},
-                                                             {"RTX 4090", 89},
-                                                             {"H100", 90},
-                                                             {"H200", 90},
-                                                             {"B200", 100},
-                                                             {"RTX 5090", 120}}};
+inline constexpr std::array<known_device, 20> known_devices{
+    {{"K40", 35},  {"M40", 52},         {"P100", 60},  {"P40", 61},   {"V100", 70},
+     {"T4", 75},   {"RTX 2080 Ti", 75}, {"A100", 80},  {"A30", 80},   {"A10", 86},
+     {"A40", 86},  {"RTX 3090", 86},    {"L4", 89},    {"L40S", 89},  {"RTX 4090", 89},
+     {"H100", 90}, {"H200", 90},        {"B200", 100}, {"B300", 103}, {"RTX 5090", 120}}};
+
+/// Returns a name in small letters without spaces and hyphens, by which names are compared.
+inline std::string plain_name(std::string_view from) {
+  std::string text;
+  for (const char c : from) {
+    if (c != ' ' && c != '-') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
 
 /// Returns the GPU of that name. Upper and lower case, spaces and hyphens make no difference.
 /// Throws: `settings_error`, with the names that are known.
 inline hardware device_named(std::string_view wanted) {
-  const auto plain = [](std::string_view from) {
-    std::string text;
-    for (const char c : from) {
-      if (c != ' ' && c != '-') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-    return text;
-  };
-  const auto same = [&](const known_device& d) { return plain(d.name) == plain(wanted); };
+  const auto same = [&](const known_device& d) { return plain_name(d.name) == plain_name(wanted); };
   const auto device = std::find_if(known_devices.begin(), known_devices.end(), same);
   require<settings_error>(device != known_devices.end(),
                           "\"{}\" is no device that is known (they are {}): choose one of those", wanted,

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/observe/summary.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <comp/search/two_stage.hpp>
+#include <comp/strategy/exhaustive.hpp>
+#include <comp_simulated/trainer.hpp>
+
+#include "graphs.hpp"
+#include "search/fake_trainer.hpp"
+
+namespace {
+
+using comp::plan;
+using comp::precision;
+using on_gpu = comp::simulated::trainer<fake::full_trainer>;
+using minimal_on_gpu = comp::simulated::trainer<fake::minimal_trainer>;
+
+static_assert(comp::Backend<on_gpu> && comp::Backend<minimal_on_gpu>);
+static_assert(comp::detail::saves<on_gpu> && comp::detail::stops<on_gpu> && comp::detail::scores_operators<on_gpu> &&
+              comp::detail::perturbs<on_gpu> && comp::detail::counts_batches<on_gpu> &&
+              comp::detail::supports_some<on_gpu>);
+static_assert(!comp::detail::saves<minimal_on_gpu> && !comp::detail::stops<minimal_on_gpu> &&
+              !comp::detail::names_sensitivity<minimal_on_gpu> &&
+              !comp::detail::names_batches_per_epoch<minimal_on_gpu>);
+
+/// Four linear layers: a small one, which quantization slows down, and three large ones. Formats below 16 bits harm the
+/// third, NVFP4 the fourth.
+fake::world layers() {
+  sizes::chain c{4096};
+  c.linear(256, 4096), c.linear(4096, 8192), c.linear(8192, 8192), c.linear(8192, 8192);
+  fake::world made{.graph = c.graph()};
+  made.precisions = {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4};
+  made.harm = [](const plan& p) { return 0.1 * comp::is_scaled(p[2]) + 0.1 * (p[3] == precision::nvfp4); };
+  made.seconds = [](const plan&) { return 1e-3; };  // on this machine
+  return made;
+}
+
+/// Returns the fastest of all plans that harm nothing.
+plan fastest(on_gpu& of, const fake::world& in) {
+  plan best{in.graph.size()}, p{in.graph.size()};
+  for (std::size_t n = 0; n < 256; ++n) {
+    for (std::size_t i = 0; i < 4; ++i) p[i] = in.precisions[n >> 2 * i & 3];
+    if (in.harm(p) == 0 && of.batch_seconds(p) < of.batch_seconds(best)) best = p;
+  }
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of those that converge here") {
+  fake::full_trainer inner{layers()};
+  on_gpu trainer{inner, "B200"};
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::exhaustive{}, comp::strategy::exhaustive{}};
+  search.settings.epochs_tie = search.settings.batches_tie = comp::tie::none;
+  const comp::outcome found = search.run(trainer);
+  CHECK(found.plan.str() == fastest(trainer, layers()).str());
+  CHECK(found.plan.str() == "b8b8");  // the small layer is slower below 16 bits
+  CHECK(found.speedup == doctest::Approx(trainer.batch_seconds(plan{4}) / trainer.batch_seconds(found.plan)));
+}
+
+TEST_CASE("all that shows modelled times says so, and comp's clock does not contradict them") {
+  fake::world slow = layers();
+  slow.really = 1;
+  fake::full_trainer inner{slow};
+  on_gpu trainer{inner, "B200"};
+  const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
+  const std::string sentence =
+      "all times are modelled for B200, and none was measured on one: time the plan there before its speedup is relied on";
+  CHECK(found.hardware.name == "modelled for B200");
+  CHECK(found.hardware.compute_capability == 100);
+  CHECK(found.warnings == std::vector<std::string>{sentence});
+  CHECK(comp::table(found).find("Times are modelled for B200; none was measured on one.\n") != std::string::npos);
+}
+
+TEST_CASE("losses are the wrapped trainer's, and each batch takes the modelled time") {
+  fake::full_trainer inner{layers()}, alone{layers()};
+  on_gpu trainer{inner, "H100"};
+  const plan low{std::vector(4, precision::bf16)};
+  const double fp32 = trainer.run_batch().seconds;
+  trainer.set_precision(low);
+  (void)alone.run_batch();
+  alone.set_precision(low);
+  const comp::sample epoch = trainer.run_epoch(), same = alone.run_epoch();
+  CHECK(fp32 == trainer.batch_seconds(plan{4}));
+  CHECK(epoch.curve == same.curve);
+  CHECK(epoch.batch_seconds == std::vector(10, trainer.batch_seconds(low)));
+  CHECK(epoch.seconds == doctest::Approx(10 * trainer.batch_seconds(low)));
+
+  double operators = 0;
+  for (const comp::op_time& t : trainer.profile()) operators += t.forward + t.backward;
+  CHECK(operators < trainer.batch_seconds(low));  // the rest is casts of the weights, and the optimizer
+  CHECK(operators > 0.5 * trainer.batch_seconds(low));
+}
+
+TEST_CASE("a modelled GPU has the precisions that the trainer and the GPU have") {
+  fake::full_trainer inner{layers()};
+  CHECK(on_gpu{inner, "B200"}.supported_precisions() == layers().precisions);
+  CHECK(on_gpu{inner, "H100"}.supported_precisions() == std::vector{precision::fp32, precision::bf16});
+}
+
+TEST_CASE("an epoch that does not say how many batches it has is refused") {
+  fake::world silent = layers();
+  silent.batches = 0;
+  fake::minimal_trainer inner{silent};
+  minimal_on_gpu trainer{inner, "B200"};
+  CHECK_THROWS_WITH_AS(
+      trainer.run_epoch(),
+      "an epoch does not say how many batches it has (their times are modelled): set sample.batches, or give "
+      "the trainer batches_per_epoch()",
+      comp::error);
+}
+
+TEST_CASE("a step takes as long with a layer's products in three operators as in one") {
+  sizes::chain c{2048};
+  c.linear(1024, 4096);
+  const comp::op_graph one = c.graph();
+  comp::op_info forward = one[0], input = forward, weight = forward;
+  forward.product = comp::product::forward;
+  input.product = comp::product::input_gradient, weight.product = comp::product::weight_gradient;
+  input.name = "x", weight.name = "w";
+  input.inputs = {{.shape = {2048, 4096}, .source = 0}, {.shape = {4096, 1024}, .parameter = true}};
+  input.outputs = {{.shape = {2048, 1024}}};
+  input.k = 4096, input.n = 1024;
+  weight.inputs = {{.shape = {2048, 4096}, .source = 0}, {.shape = {2048, 1024}}};
+  weight.outputs = {{.shape = {4096, 1024}}};
+  weight.m = 4096, weight.n = 1024, weight.k = 2048;
+  input.producers = weight.producers = {0};
+  fake::full_trainer whole{{.graph = one}}, parts{{.graph = comp::op_graph{{forward, input, weight}}}};
+  on_gpu of_one{whole, "B200"}, of_three{parts, "B200"};
+  for (const precision p : {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4}) {
+    CAPTURE(name(p));
+    CHECK(of_three.batch_seconds(plan{std::vector(3, p)}) == doctest::Approx(of_one.batch_seconds(plan{{p}})));
+  }
+}
+
+TEST_CASE("a small model is timed as a large one of the same operators") {
+  sizes::chain large{1 << 16}, longer{4096};
+  large.linear(1024, 1024), large.linear(1024, 4096), large.linear(4096, 4096), large.linear(4096, 4096);
+  longer.linear(64, 64);
+  fake::full_trainer inner{layers()}, other{{.graph = large.graph()}};
+  on_gpu trainer{inner, "B200", {.timed_as = large.graph()}}, itself{other, "B200"};
+  const plan low{std::vector(4, precision::bf16)};
+  CHECK(trainer.batch_seconds(low) == itself.batch_seconds(low));
+  on_gpu shorter{inner, "B200", {.timed_as = longer.graph()}};
+  CHECK_THROWS_WITH_AS(
+      shorter.batch_seconds(low),
+      "timed_as has 1 operators, the trainer 4 (each one's time stands for one of the trainer's): build "
+      "both models alike, with other sizes",
+      comp::settings_error);
+  longer.elementwise("relu", 64), longer.linear(64, 64), longer.linear(64, 64);
+  on_gpu different{inner, "B200", {.timed_as = longer.graph()}};
+  CHECK_THROWS_WITH_AS(different.batch_seconds(low),
+                       "operator 1 of timed_as is relu, the trainer's is linear (each one's time stands for one of the "
+                       "trainer's): build both models alike, with other sizes",
+                       comp::settings_error);
+}
