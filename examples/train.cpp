@@ -4,6 +4,7 @@
 // where CUDA or LibTorch is installed.
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
+#include <comp_simulated/trainer.hpp>
 #include <vector>
 
 #include "train/jobs.hpp"
@@ -12,6 +13,14 @@
 
 namespace {
 
+/// The formats that "auto" searches for a GPU that is not here: of those with 8 and 4 bits the ones with a recipe.
+std::vector<comp::precision> sped_up(const auto& modelled) {
+  const auto known = modelled.supported_precisions();
+  std::vector<comp::precision> found{comp::precision::bf16, comp::precision::fp8_e4m3, comp::precision::mxfp8,
+                                     comp::precision::nvfp4};
+  std::erase_if(found, [&](comp::precision p) { return std::ranges::count(known, p) == 0; });
+  return found;
+}
 std::vector<comp::precision> sped_up(const comp::host::device& device) {
   std::vector<comp::precision> found;
   const comp::hardware machine = device.hardware();
@@ -29,7 +38,14 @@ int run(const train::options& chosen) {
   comp::host::device device{{.threads = train::threads_of(chosen)}};
   comp::native::trainer<comp::host::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,
                                                     job.settings};
-  return train::run_session(chosen, trainer, job.description, sped_up(device));
+  const auto write_weights = [&](const std::string& path) { comp::write_safetensors(path, trainer.weights()); };
+  if (chosen.target.empty()) {
+    return train::run_session(chosen, trainer, job.description, sped_up(device), write_weights);
+  }
+  comp::simulated::trainer modelled = train::naming("--target", [&] {
+    return comp::simulated::trainer{trainer, chosen.target};
+  });
+  return train::run_session(chosen, modelled, job.description, sped_up(modelled), write_weights);
 }
 
 constexpr auto no_libtorch =

@@ -236,8 +236,8 @@ inline bool separates_products(const options& chosen) {
   }
   if (chosen.precisions == "auto") return !chosen.target.empty();
   return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {
-           return is_scaled(*comp::precision_of(std::string_view{name}));
-         });
+    return is_scaled(*comp::precision_of(std::string_view{name}));
+  });
 }
 
 /// Returns: the job that the command line names.

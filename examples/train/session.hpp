@@ -76,8 +76,8 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
 /// Trains an epoch under each contestant, from the state before the search, so that the report can also compare losses
 /// and scores of whole epochs. This is no part of the search and does not count as its cost. The trainer is restored
 /// afterwards.
-template <class Trainer>
-void fill_in_epochs(Trainer& trainer, const typename Trainer::state& start, comp::outcome& found) {
+template <class Trainer, class State>
+void fill_in_epochs(Trainer& trainer, const State& start, comp::outcome& found) {
   const auto now = trainer.save();
   for (comp::contestant& c : found.contest) {
     if (c.epoch || c.status != comp::status::ok) continue;

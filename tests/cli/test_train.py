@@ -143,7 +143,7 @@ class Train(Runs):
         got = subprocess.run([TRAIN, '--help'], text=True, capture_output=True)
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
-                       'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
+                       'precisions', 'products', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
                        't4', 'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
                        'memory-limit', 'slowdown', 'warm-start', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
@@ -357,6 +357,23 @@ class Train(Runs):
         got = self.train('--precisions', 'bf16,fp33')
         self.assertNotEqual(got.returncode, 0)
         self.assertIn('"fp33" is no precision', got.stdout + got.stderr)
+
+    def test_a_recipe_below_16_bits_is_found_for_a_gpu_that_is_not_here_and_trained_with(self):
+        job = ('--target', 'B200', '--precisions', 'mxfp8,nvfp4')
+        got = self.succeeds(*job)
+        self.assertIn('modelled for B200', got.stdout)
+        self.assertIn('modelled for B200', (self.out / 'report.html').read_text())
+        file = self.out / 'plan.json'
+        plan = json.loads(file.read_text())
+        self.assertEqual(plan['hardware']['name'], 'modelled for B200')
+        self.assertEqual(plan['precisions'], ['fp32', 'bf16', 'mxfp8', 'nvfp4'])  # bf16 for what is no linear layer
+        names = [op['name'] for op in plan['operators']]
+        self.assertIn('layer1.linear.input_gradient', names)
+        self.assertNotIn('layer0.linear.input_gradient', names)
+        self.succeeds('--plan', str(file))  # takes the products from the file
+        self.refused(self.train('--plan', str(file), '--products', 'together'), 'is for another model')
+        self.refused(self.train('--target', 'B20'), '--target', 'B200')
+        self.refused(self.train('--target', 'B200', '--backend', 'libtorch'), 'only host has it')
 
     def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
         # Long enough to search in: in a shorter training only the first system's plan is looked at.

@@ -10,6 +10,7 @@
 #include <array>
 #include <comp/autocast/casts.hpp>
 #include <comp/core/concepts.hpp>
+#include <comp/core/stored_state.hpp>
 #include <comp_simulated/gpu.hpp>
 #include <comp_simulated/operator_time.hpp>
 #include <cstddef>
@@ -68,6 +69,9 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   void restore(const State& state) requires(comp::detail::saves<B>) {
     inner_.restore(state);
   }
+
+  stored_state store_state() requires(StoresState<B>) { return inner_.store_state(); }
+  void load_state(const stored_state& from) requires(StoresState<B>) { inner_.load_state(from); }
 
   /// Returns: the modelled seconds of one training step under `p`, with casts and the optimizer.
   /// Throws: `plan_error` where `p` does not fit the graph; what operator_model throws.
