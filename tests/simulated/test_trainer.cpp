@@ -100,6 +100,14 @@ TEST_CASE("a modelled GPU has the precisions that the trainer and the GPU have")
   CHECK(on_gpu{inner, "H100"}.supported_precisions() == std::vector{precision::fp32, precision::bf16});
 }
 
+TEST_CASE("the signature of a training on a modelled GPU names the GPU") {
+  struct signing : fake::minimal_trainer {
+    using minimal_trainer::minimal_trainer;
+    std::string signature() const { return "text 1"; }
+  } inner{layers()};
+  CHECK(comp::simulated::trainer{inner, "H200"}.signature() == "text 1; modelled for H200");
+}
+
 TEST_CASE("an epoch that does not say how many batches it has is refused") {
   fake::world silent = layers();
   silent.batches = 0;
