@@ -74,8 +74,8 @@ GPUS = read_gpus()
 
 def neusight(root, folder, names):
     base = pathlib.Path(root) / 'scripts/asplos/data/dataset' / folder
-    for path in [p for name in names for p in ([base / f'{name}.csv'] if (base / f'{name}.csv').stat().st_size > 1000 else [])]:
-        yield from csv.DictReader(path.open())
+    for name in names:
+        yield from csv.DictReader((base / f'{name}.csv').open())
 
 
 def column(rows, key):
@@ -145,6 +145,12 @@ def report(what, predicted, measured):
           f'bias {np.median(predicted / measured) - 1:+5.1%}; order right {order(predicted, measured):6.1%}')
 
 
+def report_plans(what, predicted, measured):
+    """Of all plans that give each part one of the formats. Times are (parts, formats)."""
+    plans = np.array(list(pairs_of(range(measured.shape[1]), repeat=len(measured))))
+    report(what, *(times[np.arange(len(measured)), plans].sum(1) for times in (predicted, measured)))
+
+
 def some(rows, most, key):
     pick = np.random.default_rng(0)
     groups = [[r for r in rows if key(r) == k] for k in sorted({key(r) for r in rows})]
@@ -171,11 +177,13 @@ def main(root):
     classes = [('ampere', 'half'), ('ada', 'half'), ('hopper', 'half'), ('hopper', 'fp8'), ('blackwell', 'half'), ('blackwell', 'fp8'), ('blackwell', 'fp4')]
     width = lambda p: 'half' if PEAK[p] == 'tf32' else PEAK[p]
     which = lambda rows: column(rows, lambda r: classes.index((GENERATION[r[0]], width(r[1])))).astype(int)
+    def fit_tensor(rows):
+        time, late = column(rows, lambda r: r[6]), column(rows, by_python)
+        start = [10, 80, .3, .7, 1e-5]
+        return solve(lambda x: np.append(np.log(matmul_seconds(x[:4], inputs(rows, x[5:][which(rows)], LAUNCH + late * x[4])) / time),
+                                         .1 * np.log(x[:5] / start)), start + [.75] * len(classes))
     low = [r for r in published if r[1] != 'fp32' and r[7] == 'fit']
-    seconds_low = column(low, lambda r: r[6])
-    from_host = column(low, by_python)
-    tensor = solve(lambda x: np.append(np.log(matmul_seconds(x[:4], inputs(low, x[5:][which(low)], LAUNCH + from_host * x[4])) / seconds_low),
-                                       .1 * np.log(x[:5] / [10, 80, .3, .7, 1e-5])), [10, 80, .3, .7, 1e-5] + [.75] * 7)
+    tensor = fit_tensor(low)
     # 3. What memory bounds. Bytes are those of the tensors read and written.
     tensors = {'add': 3, 'mul': 3, 'div': 3, 'pow': 3, 'addu': 2, 'mulu': 2, 'divu': 2, 'powu': 2, 'relu': 2, 'gelu': 2, 'tanh': 2, 'ln': 2, 'softmax': 2}
     streamed = lambda r: (NAMES[r['Device']], r['OPName'], 4 * tensors[r['OPName']] * float(r['B']) * float(r['H']), float(r['Latency']) * 1e-3)
@@ -231,7 +239,18 @@ def main(root):
     rate = np.where([r[1] == 'fp32' for r in rows], fp32[5], tensor[5:][1])
     time = np.where([r[1] == 'fp32' for r in rows], matmul_seconds(fp32[:4], inputs(rows, rate, fp32[7])), matmul_seconds(tensor[:4], inputs(rows, rate, LAUNCH + tensor[4])))
     report('RTX 4090, products in 4 formats', time, column(rows, lambda r: r[6]))
+    report_plans('RTX 4090, plans of five products', *(  # as many of each as take one second in FP32
+        np.array([[t[[(r[1], r[3]) == (p, n) for r in rows]][0] / column(rows, lambda r: r[6])[[(r[1], r[3]) == ('fp32', n) for r in rows]][0]
+                   for p in ('fp32', 'tf32', 'bf16', 'fp16')] for n in (1024, 2048, 4096, 8192, 10240)])
+        for t in (time, column(rows, lambda r: r[6]))))
 
+    squares = [r for r in low if r[8] == 'pytorch/ao#2427']  # the only ones of a B200 that can be left out: its layers remain
+    without = fit_tensor([r for r in low if r not in squares])
+    time = matmul_seconds(without[:4], inputs(squares, without[5:][which(squares)], LAUNCH))
+    report_plans('B200, plans of seven products', *(
+        np.array([[t[[(r[1], r[3]) == (p, n) for r in squares]][0] / column(squares, lambda r: r[6])[[(r[1], r[3]) == ('bf16', n) for r in squares]][0]
+                   for p in ('bf16', 'nvfp4')] for n in sorted({r[3] for r in squares})])
+        for t in (time, column(squares, lambda r: r[6]))))
     # 5. Quantization, and with it the plans of a transformer's linear layers.
     quantize = {bits: float(np.mean([moved / ((us * 1e-6 - LAUNCH * alone) * GPUS[gpu]['memory']) for gpu, moved, us in rows]))
                 for bits, rows, alone in (('fp8', QUANTIZED_8, 1), ('fp4', QUANTIZED_4, 0))}
@@ -249,9 +268,7 @@ def main(root):
         for f, p in enumerate(formats):
             print(f'  {gpu}, {p}: {sum(measured["bf16"]) / sum(measured[p]):.2f} measured, {times[:, 0].sum() / times[:, f].sum():.2f} modelled; '
                   f'error of the time {1e3 * times[:, f].sum() / sum(measured[p]) - 1:+.1%}')
-        plans = np.array(list(pairs_of(range(len(formats)), repeat=len(parts))))
-        at = np.arange(len(parts))
-        report(f'{gpu}, plans of linear layers', times[at, plans].sum(1), 1e-3 * np.array([measured[p] for p in formats]).T[at, plans].sum(1))
+        report_plans(f'{gpu}, plans of linear layers', times, 1e-3 * np.array([measured[p] for p in formats]).T)
 
 
 main(*sys.argv[1:])

@@ -68,6 +68,7 @@ TEST_CASE("all that shows modelled times says so, and comp's clock does not cont
   const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
   const std::string sentence =
       "all times are modelled for B200, and none was measured on one: time the plan there before its speedup is relied on";
+  CHECK(found.plan == fastest(trainer, layers()));  // the guided search finds it, too
   CHECK(found.hardware.name == "modelled for B200");
   CHECK(found.hardware.compute_capability == 100);
   CHECK(found.warnings == std::vector<std::string>{sentence});
@@ -98,6 +99,14 @@ TEST_CASE("a modelled GPU has the precisions that the trainer and the GPU have")
   fake::full_trainer inner{layers()};
   CHECK(on_gpu{inner, "B200"}.supported_precisions() == layers().precisions);
   CHECK(on_gpu{inner, "H100"}.supported_precisions() == std::vector{precision::fp32, precision::bf16});
+}
+
+TEST_CASE("the signature of a training on a modelled GPU names the GPU") {
+  struct signing : fake::minimal_trainer {
+    using minimal_trainer::minimal_trainer;
+    std::string signature() const { return "text 1"; }
+  } inner{layers()};
+  CHECK(comp::simulated::trainer{inner, "H200"}.signature() == "text 1; modelled for H200");
 }
 
 TEST_CASE("an epoch that does not say how many batches it has is refused") {

@@ -13,7 +13,7 @@ struct tiling {
   double tail;       // how much of a wave that does not fill the GPU is lost: 1: all, 0: nothing
   double memory;     // the part of the bandwidth that its reads and writes reach
 };
-inline constexpr tiling cores{3.234, 59.13, .6642, .5698};  // FP32, on the CUDA cores
+inline constexpr tiling cores{1.354, 59.61, .7450, .5701};  // FP32, on the CUDA cores
 inline constexpr tiling tensor_cores{14.60, 198.3, .4880, .6256};
 
 /// The part of the peak that a large product reaches in formats of 16 (and TF32), 8 and 4 bits; 0: there are no units.
@@ -24,8 +24,8 @@ inline constexpr rates ampere{.7633, 0, 0};
 inline constexpr rates ada{.9936, .9936, 0};  // in 8 bits nothing was published by size: taken from 16
 inline constexpr rates hopper{.8175, .7849, 0};
 inline constexpr rates blackwell{.7528, .6974, .4955};
-inline constexpr double fp32_of_64_lanes = .9070, fp32_of_128_lanes = .6951;
-inline constexpr double winograd = 1.527;  // what 3x3 convolutions in FP32 reach beyond a product
+inline constexpr double fp32_of_64_lanes = .8789, fp32_of_128_lanes = .6429;
+inline constexpr double winograd = 1.531;  // what 3x3 convolutions in FP32 reach beyond a product
 
 /// The part of the bandwidth that a kernel reaches which memory bounds.
 inline constexpr double elementwise = .9061, norm = .6425, softmax = .6162, quantize_8 = .8240, quantize_4 = .3768;
