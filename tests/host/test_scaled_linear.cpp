@@ -169,6 +169,33 @@ TEST_CASE("roundings at random differ from batch to batch") {
   CHECK(dx(1) != dx(2));
 }
 
+TEST_CASE("the roundings of a step follow from the number of its batch in the training") {
+  device d{{.threads = 1}};
+  const native::model m = native_models::gpt({.batch = 4, .vocabulary = 9, .context = 16, .layers = 1, .width = 32});
+  native::batch_feed<device> feed{d, m, counting_tokens(9, 400, 16), {.batch = 4, .shuffle = false}};
+  native::device_batch<device> batch = feed.next();
+  CHECK(batch.number == 0);
+  CHECK(feed.next().number == 1);
+  feed.seek({2, 3});
+  CHECK(feed.next().number == 2 * feed.batches_per_epoch() + 3);
+  native::network<device> net{d, m, 1};
+  net.set_precision(linear_layers_in(net.graph(), precision::nvfp4));
+  const auto gradients = [&](std::uint64_t number) {
+    batch.number = number;
+    net.zero_gradients();
+    net.forward(batch);
+    net.backward(batch);
+    std::vector<std::vector<float>> all;
+    for (const auto* p : net.trainable()) all.push_back(d.gradient(*p));
+    return all;
+  };
+  const auto first = gradients(0);
+  CHECK(gradients(0) == first);
+  CHECK(gradients(1) != first);
+  net.evaluate(batch, 7);
+  CHECK(gradients(0) == first);
+}
+
 TEST_CASE("only linear layers run below 16 bits") {
   device d;
   host_trainer t{d, small_gpt(), counting_tokens(9, 100, 16), counting_tokens(9, 100, 16)};
