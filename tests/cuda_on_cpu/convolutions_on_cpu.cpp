@@ -71,10 +71,12 @@ class convolution_on_cpu final : public convolution_graph {
 
 }  // namespace
 
-std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case& of,
-                                                          std::int64_t most) {
+std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case& of, std::int64_t most,
+                                                          std::string& why_not) {
   auto made = std::make_unique<convolution_on_cpu>(of, most);
-  return made->there() ? std::move(made) : nullptr;
+  if (made->there()) return made;
+  why_not = "cuDNN: no valid engine configs";
+  return nullptr;
 }
 
 }  // namespace comp::cuda

@@ -103,6 +103,20 @@ TEST_CASE("a pass that has no graph, or none that runs, is a call from then on, 
     CHECK(simt::dnn.plans_made == made);
     CHECK(passes(simt::dnn.runs) == (without < 3 ? numbers{without} : numbers{0, 2, 1}));
     CHECK(again == first);
+    const auto why = d.convolutions_by_calls();
+    REQUIRE(why.size() == (without < 3 ? 1 : 3));
+    if (without == 0)
+      CHECK(
+          why[0] ==
+          "the forward of x (2,3,7,7) with weights (4,3,3,3) in bf16 is no graph of cuDNN (cuDNN: no valid engine configs)");
+    if (without == 3)
+      CHECK(
+          why[1] ==
+          "the gradient of data of x (2,3,7,7) with weights (4,3,3,3) in bf16 is no graph of cuDNN (none of its plans can be made)");
+    if (without == 4)
+      CHECK(
+          why[2] ==
+          "the gradient of weights of x (2,3,7,7) with weights (4,3,3,3) in bf16 is no graph of cuDNN (cuDNN: asked to fail)");
     const auto want = called.step();
     for (std::size_t i = 0; i < want.size(); ++i) {
       check_near(again[i], {want[i].begin(), want[i].end()}, precision::bf16, 2);  // a bias is rounded once or twice

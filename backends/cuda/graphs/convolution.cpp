@@ -20,9 +20,9 @@ class planned_convolution final : public convolution_graph {
  public:
   explicit planned_convolution(const convolution_case& of) : graph_{graphs::described(of)}, bias_{of.bias} {}
 
-  /// Returns: whether cuDNN has a plan within `most` bytes of workspace.
-  bool plan(cudnnHandle_t handle, std::int64_t most) {
-    return graphs::planned(*graph_, most, [&] { return graph_->build_operation_graph(handle); }).empty();
+  /// Plans the graph within `most` bytes of workspace. Returns: the reason where cuDNN has no plan; else nothing.
+  std::string plan(cudnnHandle_t handle, std::int64_t most) {
+    return graphs::planned(*graph_, most, [&] { return graph_->build_operation_graph(handle); });
   }
   std::int64_t plans() const override { return graph_->get_execution_plan_count(); }
   std::optional<std::int64_t> make(std::int64_t plan) override {
@@ -53,18 +53,23 @@ class planned_convolution final : public convolution_graph {
 }  // namespace
 
 std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t handle, const convolution_case& of,
-                                                          std::int64_t most) {
+                                                          std::int64_t most, std::string& why_not) {
   try {
     auto made = std::make_unique<planned_convolution>(of);
-    if (made->plan(handle, most)) return made;
-  } catch (const std::exception&) {  // the front end also throws
+    const std::string why = made->plan(handle, most);
+    if (why.empty()) return made;
+    why_not = graphs::first_line(why);
+  } catch (const std::exception& e) {  // the front end also throws
+    why_not = graphs::first_line(e.what());
   }
   return nullptr;
 }
 
 #else
 
-std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t) {
+std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t,
+                                                          std::string& why_not) {
+  why_not = "this build is without cuDNN's C++ front end";
   return nullptr;
 }
 

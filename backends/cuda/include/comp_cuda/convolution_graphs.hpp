@@ -9,6 +9,7 @@
 // Not here: the graphs, which backends/cuda/graphs/convolution.cpp makes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "convolutions.hpp"
 
@@ -37,15 +39,30 @@ class convolution_graph {
   /// Launches a plan that was made on the handle's stream. Returns: cuDNN's reason where it cannot; else nothing.
   virtual std::string run(cudnnHandle_t, std::int64_t plan, const convolution_places&, void* workspace) const = 0;
 };
-/// most: the largest workspace [bytes] that a plan may need. Returns: null where cuDNN has no plan.
-std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t most);
+/// most: the largest workspace [bytes] that a plan may need. Returns: null where cuDNN has no plan; why_not is its
+/// reason then.
+std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t most,
+                                                          std::string& why_not);
 
 /// The part of a context that keeps a plan for each case, or that there is none.
 class convolution_plans {
  public:
   explicit convolution_plans(context& c) : library_{c.part<dnn>()} {}
 
-  std::size_t cases() const { return known_.size(); }
+  /// Returns: a sentence for each pass that is an older call.
+  std::vector<std::string> why() const {
+    constexpr const char *passes[] = {"forward", "gradient of data", "gradient of weights"},
+                         *stored[] = {"tf32", "bf16", "fp16"};
+    const auto listed = [](const std::array<std::int64_t, 4>& s) { return text(shape{s[0], s[1], s[2], s[3]}); };
+    std::vector<std::string> all;
+    for (const auto& [of, one] : known_) {
+      if (one.graph || of.bias || of.relu) continue;  // without these it may be a graph
+      all.push_back(fmt::format("the {} of x {} with weights {} in {} is no graph of cuDNN ({})",
+                                passes[static_cast<std::size_t>(of.pass)], listed(of.x), listed(of.w),
+                                stored[static_cast<std::size_t>(of.in)], one.why_not));
+    }
+    return all;
+  }
   /// Returns: whether there is a plan for the case, which is chosen at the first call. at: the operands; the results
   /// of trials go to other memory.
   bool has(context& c, const convolution_case& of, const convolution_places& at) { return find(c, of, at) != nullptr; }
@@ -72,6 +89,7 @@ class convolution_plans {
     std::unique_ptr<convolution_graph> graph;  // null: cuDNN has no plan
     std::int64_t plan = 0, workspace = 0;
     double seconds = std::numeric_limits<double>::infinity();  // of a run; 0 where nothing is measured
+    std::string why_not = {};                                  // where there is no graph
   };
 
   const chosen* find(context& c, const convolution_case& of, const convolution_places& at) {
@@ -88,15 +106,17 @@ class convolution_plans {
   }
   /// Returns: the plan for the case; nothing where it is not known, because there was too little memory to try one.
   std::optional<chosen> choose(context& c, const convolution_case& of, const convolution_places& at) {
-    chosen best{make_convolution_graph(library_.handle(), of, c.workspace_limit())};
+    chosen best;
+    best.graph = make_convolution_graph(library_.handle(), of, c.workspace_limit(), best.why_not);
     if (!best.graph) return best;
+    best.why_not = "none of its plans can be made";
     bool short_of_memory = false;
     for (std::int64_t plan = 0, tried = 0; plan < best.graph->plans() && tried < most_tried; ++plan) {
       const auto workspace = best.graph->make(plan);
       if (!workspace) continue;
       ++tried;
       try {
-        const auto time = seconds(c, *best.graph, plan, *workspace, of, at);
+        const auto time = seconds(c, best, plan, *workspace, of, at);
         if (!time || *time >= best.seconds * (1 - margin)) continue;
         best.plan = plan;
         best.workspace = *workspace;
@@ -108,17 +128,19 @@ class convolution_plans {
     }
     if (best.seconds < std::numeric_limits<double>::infinity()) return best;
     if (short_of_memory) return std::nullopt;
-    return chosen{};
+    best.graph = nullptr;
+    return best;
   }
-  /// Returns: the time of a run [s], 0 where nothing is measured; nothing for a plan that does not run.
-  std::optional<double> seconds(context& c, const convolution_graph& by, std::int64_t plan, std::int64_t workspace,
+  /// Returns: the time of a run [s], 0 where nothing is measured; nothing for a plan that does not run, and by.why_not
+  /// says why.
+  std::optional<double> seconds(context& c, chosen& by, std::int64_t plan, std::int64_t workspace,
                                 const convolution_case& of, convolution_places at) const {
     const auto& sizes = of.pass == conv_pass::forward ? of.y : of.pass == conv_pass::data ? of.x : of.w;
     const auto to = c.allocate(sizes[0] * sizes[1] * sizes[2] * sizes[3] * bytes_of(of.in)),
                scratch = c.allocate(workspace);
     at.to = to->materialize();
-    const auto run = [&] { return by.run(library_.handle(), plan, at, scratch->materialize()).empty(); };
-    if (!run()) return std::nullopt;
+    const auto run = [&] { return by.graph->run(library_.handle(), plan, at, scratch->materialize()); };
+    if (std::string why = run(); !why.empty()) return by.why_not = std::move(why), std::nullopt;
     return library_.measures ? time_of(c.stream(), repeats, run) : 0;
   }
 
