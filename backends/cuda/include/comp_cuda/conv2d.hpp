@@ -107,7 +107,7 @@ inline tensor convolved_by_graph(context& c, const convolution& of, const tensor
     tensor y = c.make(to, p, order::channels_last);
     at.to = y.materialize();
     (void)plans.run(c, bare, at);
-    return with_channel_bias(c, of, std::move(y), *b);
+    return b ? with_channel_bias(c, of, std::move(y), *b) : y;
   }
   const auto give = [=, count = elements(to)](context& on, void* y, bool relu) {
     auto& known = on.part<convolution_plans>();
