@@ -40,6 +40,7 @@ int run(const train::options& chosen) {
                                                     job.settings};
   const int status = train::run_session(chosen, trainer, job.description, sped_up(card));
   for (const std::string& why : device.attention_in_parts()) fmt::print(stderr, "Note: {}\n", why);
+  for (const std::string& why : device.convolutions_by_calls()) fmt::print(stderr, "Note: {}\n", why);
   return status;
 }
 

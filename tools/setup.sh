@@ -272,7 +272,8 @@ need_torch() {
 }
 
 # Sets with_frontend, what Meson is told of cuDNN's C++ front end: COMP_CUDNN_FRONTEND, else the headers of its wheel in
-# .deps; nothing where there is no nvcc, or they cannot be had: attention then runs operator by operator.
+# .deps; nothing where there is no nvcc, or they cannot be had: attention then runs operator by operator, and convolutions
+# by older calls.
 need_frontend() {
   local folder=$PWD/.deps/cudnn-frontend-$frontend_version
   local headers=${COMP_CUDNN_FRONTEND:-$folder/include}
@@ -287,7 +288,7 @@ need_frontend() {
     rm -rf "$folder.part"
   fi
   if [[ ! -e $headers/cudnn_frontend.h ]]; then
-    echo "run: no cudnn_frontend.h in $headers: attention on cuda will run operator by operator" >&2
+    echo "run: no cudnn_frontend.h in $headers: attention on cuda will run operator by operator, and convolutions by older calls" >&2
     return 0
   fi
   with_frontend=("-Dcudnn_frontend=$headers")

@@ -165,7 +165,8 @@ TEST_CASE("dropout in one: the backward has the forward's mask, and each draw an
   const attended got = attend(d, what, t, from, precision::fp16);
   CHECK(got.in_one == d.attention_in_parts().empty());
   // The result is linear in the values: <dy, y> = <dv, v>, for one mask.
-  CHECK(product(from.dy, got.y) == doctest::Approx(product(from.v, got.dx[2])).epsilon(0.01));
+  CHECK(native::testing::product(from.dy, got.y) ==
+        doctest::Approx(native::testing::product(from.v, got.dx[2])).epsilon(0.01));
   CHECK(attend(d, what, t, from, precision::fp16).y == got.y);
   CHECK(attend(d, what, t, from, precision::fp16, {5, 8}).y != got.y);
   CHECK(attend(d, what, t, from, precision::fp16, {6, 7}).y != got.y);

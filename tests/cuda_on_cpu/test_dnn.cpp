@@ -27,6 +27,8 @@ const std::vector<conv_case> conv_cases{
     {{2, 3, 5, 7}, {4, 3, 3, 3}, {.stride = {3, 4}, .padding = {2, 2}}},
 };
 
+const settings calls_alone{.graph_convolutions = false};
+
 /// One convolution with its backward, twice, on both devices: gradients are overwritten first and then added to.
 void check_convolution(device& d, const conv_case& k, precision p, order places, bool bias = true) {
   CAPTURE(text(k.x));
@@ -62,12 +64,15 @@ void check_convolution(device& d, const conv_case& k, precision p, order places,
 
 TEST_CASE("convolutions agree with FP64 in every precision and order, with strides, padding, dilation and groups") {
   const fresh_dnn machine;
-  device d;
+  device d, by_calls{calls_alone};
   for (const conv_case& k : conv_cases) {
     for (const precision p : precisions) {
-      for (const order places : {order::row_major, order::channels_last}) check_convolution(d, k, p, places);
+      for (const order places : {order::row_major, order::channels_last}) {
+        check_convolution(d, k, p, places);
+        check_convolution(by_calls, k, p, places);
+      }
+      check_convolution(d, k, p, order::row_major, false);
     }
-    check_convolution(d, k, precision::fp32, order::row_major, false);
   }
   for (const auto& run : simt::dnn.runs) {
     CHECK(simt::algorithms_of(run.pass)[static_cast<std::size_t>(run.algorithm)].deterministic);
@@ -77,7 +82,7 @@ TEST_CASE("convolutions agree with FP64 in every precision and order, with strid
 
 TEST_CASE("low precision and TF32 run channels_last on tensor cores, FP32 row-major and without") {
   const fresh_dnn machine;
-  device d;
+  device d{calls_alone};
   const conv_case& k = conv_cases[0];
   for (const precision p : precisions) {
     CAPTURE(name(p));
@@ -98,7 +103,7 @@ TEST_CASE("low precision and TF32 run channels_last on tensor cores, FP32 row-ma
 
 TEST_CASE("what a backward is not asked for is not computed") {
   const fresh_dnn machine;
-  device d;
+  device d{calls_alone};
   const conv_case& k = conv_cases[0];
   auto w = d.make_parameter(coarse(elements(k.w), 2), k.w, false), b = d.make_parameter(coarse(4, 3), {4}, false);
   const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::bf16);
@@ -115,7 +120,7 @@ TEST_CASE("what a backward is not asked for is not computed") {
 
 TEST_CASE("an algorithm is measured once for a shape and a precision") {
   const fresh_dnn machine;
-  device d;
+  device d{calls_alone};
   conv_case k = conv_cases[0];
   check_convolution(d, k, precision::bf16, order::row_major);
   CHECK(simt::dnn.measured == 3);
@@ -177,7 +182,7 @@ TEST_CASE("where an algorithm that is listed does not run the next one does, fro
 
 TEST_CASE("heuristics choose where measuring is switched off, and FP32 stays FP32") {
   const fresh_dnn machine;
-  device d{{.measure_algorithms = false}};
+  device d{{.measure_algorithms = false, .graph_convolutions = false}};
   for (const conv_case& k : conv_cases) {
     for (const precision p : precisions) check_convolution(d, k, p, order::row_major);
   }
@@ -249,7 +254,7 @@ TEST_CASE("the memory that algorithms are measured in does not count in the peak
 
 TEST_CASE("a pass that finds no algorithm for want of memory says so, and is looked for again with more") {
   const fresh_dnn machine;
-  device d;
+  device d{calls_alone};
   const conv_case& k = conv_cases[0];
   auto w = d.make_parameter(coarse(elements(k.w), 2), k.w, false);
   const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::bf16);

@@ -182,7 +182,8 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
     CHECK(unnoticed <= harmless);
     return n;
   };
-  CHECK(at(orders::allocation, allocations_left, 4) > 20);  // of bytes and labels copied ahead, which is tried again
+  // Of bytes and labels copied ahead, which is tried again, and of plans of a convolution, instead of which others are.
+  CHECK(at(orders::allocation, allocations_left, 10) > 20);
   CHECK(at(orders::launch, launches_left) > 10);
   CHECK(at(orders::library, calls_left) > 5);
 }

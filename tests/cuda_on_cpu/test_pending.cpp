@@ -397,9 +397,10 @@ struct layer_of_images {
 
 }  // namespace
 
-TEST_CASE("where channels lie side by side a convolution's bias and ReLU are one launch, and NaN passes") {
+TEST_CASE("where channels lie side by side a called convolution's bias and ReLU are one launch, and NaN passes") {
   [[maybe_unused]] const fresh machine;
-  device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+  device fused{{.measure_algorithms = false, .graph_convolutions = false}},
+      plain{{.measure_algorithms = false, .fuse = false, .graph_convolutions = false}};
   for (const precision p : {precision::tf32, precision::bf16, precision::fp16}) {
     CAPTURE(p);
     layer_of_images got{fused, p}, want{plain, p};

@@ -15,12 +15,6 @@ namespace comp::cuda {
 
 namespace {
 
-/// Returns: the first line of cuDNN's message, which may have many, cut to 200 characters.
-std::string first_line(const std::string& all) {
-  const std::string line = all.substr(0, all.find('\n'));
-  return "cuDNN: " + (line.size() > 200 ? line.substr(0, 200) + " ..." : line);
-}
-
 /// A graph of the front end, and cuDNN's plan for it.
 class planned_graph final : public attention_graph {
  public:
@@ -50,7 +44,7 @@ class planned_graph final : public attention_graph {
     }
     if (of_.dropout > 0) all.insert({{graphs::of_seed, place(at.seed)}, {graphs::of_offset, place(at.seed + 1)}});
     auto given = graph_->execute(handle, all, workspace);
-    return given.is_bad() ? first_line(given.get_message()) : std::string{};
+    return given.is_bad() ? graphs::first_line(given.get_message()) : std::string{};
   }
 
  private:
@@ -66,12 +60,12 @@ attention_graphs make_attention_graphs(cudnnHandle_t handle, const attention_cas
     attention_graphs made;
     for (const bool backward : {false, true}) {
       auto one = std::make_unique<planned_graph>(of, backward);
-      if (const std::string why = one->plan(handle, most); !why.empty()) return {.why_not = first_line(why)};
+      if (const std::string why = one->plan(handle, most); !why.empty()) return {.why_not = graphs::first_line(why)};
       (backward ? made.backward : made.forward) = std::move(one);
     }
     return made;
   } catch (const std::exception& e) {  // the front end also throws
-    return {.why_not = first_line(e.what())};
+    return {.why_not = graphs::first_line(e.what())};
   }
 }
 

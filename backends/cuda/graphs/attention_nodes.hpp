@@ -3,16 +3,12 @@
 // that the machine does not have.
 #pragma once
 
-#include <cudnn_frontend.h>
-
 #include <comp_cuda/attention.hpp>
-#include <functional>
 #include <memory>
-#include <string>
+
+#include "planning.hpp"
 
 namespace comp::cuda::graphs {
-
-namespace fe = cudnn_frontend;
 
 /// The numbers by which execute() is told the addresses of tensors.
 enum uid : std::int64_t {
@@ -86,21 +82,6 @@ inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool
   heads_of(dk->set_output(true), of_dk, a.keys);
   heads_of(dv->set_output(true), of_dv, a.keys);
   return g;
-}
-
-/// Validates the graph and asks cuDNN for plans, but does not compile any. most: [bytes] of workspace. `begin` builds
-/// the graph's operations, with a handle or for the GPU that the graph was told.
-/// Returns: cuDNN's reason where it has no plan; else nothing.
-template <class F>
-std::string planned(fe::graph::Graph& g, std::int64_t most, F begin) {
-  g.deselect_workspace_greater_than(most);
-  for (const auto& step : {std::function<fe::error_object()>{[&] { return g.validate(); }},
-                           {begin},
-                           {[&] { return g.create_execution_plans({fe::HeurMode_t::A}); }},
-                           {[&] { return g.check_support(); }}}) {
-    if (fe::error_object e = step(); e.is_bad()) return e.get_message();
-  }
-  return {};
 }
 
 }  // namespace comp::cuda::graphs

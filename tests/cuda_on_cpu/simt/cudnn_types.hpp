@@ -88,11 +88,21 @@ struct dnn_rules {
     std::size_t workspace;
     bool nhwc;
   };
-  int measured = 0, guessed = 0;  // algorithms looked for
-  std::size_t measured_in = 0;    // the largest workspace for that
-  std::vector<run> runs;          // convolutions since the start
-  std::vector<int> norms, pools;  // the modes of batch norms and pools since the start
-  std::string said;               // what cuDNN tells of the last error, once
+  int measured = 0, guessed = 0;                 // algorithms looked for
+  std::size_t measured_in = 0;                   // the largest workspace for that
+  std::vector<run> runs;                         // convolutions since the start
+  std::vector<int> norms, pools;                 // the modes of batch norms and pools since the start
+  std::array<bool, 3> graphs{true, true, true};  // of each pass: whether there are graphs (convolutions_on_cpu.cpp)
+  bool relu_graphs = true;                       // with a ReLU
+  std::vector<std::int64_t> plans_unmade, plans_failing;  // what says so when it is made or run
+  struct graph_run {
+    int pass;
+    std::int64_t plan;
+    bool bias, relu;
+  };
+  std::vector<graph_run> graph_runs;   // since the start
+  int plans_made = 0, bias_takes = 0;  // how many hours more a graph with a bias pretends to take
+  std::string said;                    // what cuDNN tells of the last error, once
 };
 inline dnn_rules dnn;
 

@@ -102,7 +102,9 @@ struct gpu {
 
   cudaError_t last = cudaSuccess, lost = cudaSuccess;
   std::exception_ptr later;  // thrown by work that nobody waited for
-  std::size_t used = 0;      // bytes, those kept by pools included
+  std::chrono::steady_clock::duration
+      pretended{};       // how much longer than it did the work so far pretends to have taken
+  std::size_t used = 0;  // bytes, those kept by pools included
   simt_stream standard;
   work_line host;                                  // what it has waited for
   std::set<std::shared_ptr<simt_stream>> streams;  // those that were destroyed live on in the events recorded there

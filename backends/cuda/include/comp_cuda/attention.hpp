@@ -5,7 +5,7 @@
 // probabilities would have taken.
 // Where cuDNN has no such plan, attention() returns nothing, the caller goes on operator by operator, and why() has
 // cuDNN's reason. With dropout, cuDNN's masks differ from those of the separate operators.
-// backends/cuda/graphs/attention.cpp makes the graphs. It is the only file that includes cuDNN's C++ front end, which
+// backends/cuda/graphs/attention.cpp makes the graphs. Only files of that folder include cuDNN's C++ front end, which
 // takes long to compile.
 #pragma once
 

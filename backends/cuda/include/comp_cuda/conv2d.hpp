@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution by cuDNN. In BF16, FP16 and TF32 the tensors are channels_last, which tensor cores read fastest, or
-// row-major for a shape that cuDNN only has so. In FP32 they are row-major and no operand is rounded. FP8 is stored and
-// computed as BF16.
+// Convolution by cuDNN. In BF16, FP16 and TF32 the tensors are channels_last, which tensor cores read fastest, and a
+// pass is a graph of cuDNN (convolution_graphs.hpp), or a call (convolution_passes.hpp) where it has no graph. For a
+// shape that cuDNN only has so they are row-major. In FP32 they are row-major, there are only calls, and no operand is
+// rounded. FP8 is stored and computed as BF16.
 // cuDNN sums a gradient of low weights in FP32, rounds it once to the low precision, and this header adds it to the
 // FP32 gradient.
-// The bias is added in FP32 to the rounded product. In channels_last this is pending work with an epilogue
-// (epilogue.hpp): where a ReLU asks for the result, one pass adds the bias and applies the ReLU, which keeps NaN.
+// Where a graph with the bias is as fast as one without, it adds the bias in FP32 before the result is rounded. With
+// settings::fuse_relu it is pending work with an epilogue (epilogue.hpp), and computes the ReLU that asks for the
+// result. Else the bias is added in FP32 to the rounded product. In channels_last this is pending work, too: where a
+// ReLU asks for the result, one pass adds the bias and applies the ReLU, which keeps NaN.
 #pragma once
 
 #include <comp_native/op/conv2d.hpp>
 #include <memory>
 #include <utility>
 
+#include "convolution_graphs.hpp"
 #include "convolution_passes.hpp"
-#include "epilogue.hpp"
+#include "pending_product.hpp"
 
 namespace comp::cuda {
 
@@ -80,7 +84,79 @@ inline void channel_bias_gradient(context& c, const convolution& of, const tenso
         "the gradient of a convolution's bias");
 }
 
+/// Where the convolution may be graphs, brings its weights into their order. Returns: whether it may be.
+inline bool settled_for_graphs(context& c, const convolution& of, parameter& w) {
+  if (of.exact() || of.places() != order::channels_last || !c.chosen().graph_convolutions) return false;
+  settle_weights(c, w, order::channels_last);
+  return true;
+}
+
+/// Returns: the convolution by a graph, which may be pending; empty where cuDNN has none. Its bias is in the graph
+/// where that takes no longer than the graph without.
+inline tensor convolved_by_graph(context& c, const convolution& of, const tensor& x, parameter& w, parameter* b,
+                                 const shape& to) {
+  if (!settled_for_graphs(c, of, w)) return {};
+  const precision p = x.precision();
+  const tensor in = in_order(c, x, order::channels_last), kernel = weight_tensor(c, w, p),
+               bias = b ? b->value : tensor{};
+  const convolution_case bare = of.case_of(conv_pass::forward), whole = of.case_of(conv_pass::forward, b != nullptr);
+  convolution_places at{in.materialize(), kernel.materialize(), bias.materialize_as<float>()};
+  auto& plans = c.part<convolution_plans>();
+  if (!plans.as_fast(c, whole, bare, at)) {
+    if (!plans.has(c, bare, at)) return {};
+    tensor y = c.make(to, p, order::channels_last);
+    at.to = y.materialize();
+    (void)plans.run(c, bare, at);
+    return b ? with_channel_bias(c, of, std::move(y), *b) : y;
+  }
+  const auto give = [=, count = elements(to)](context& on, void* y, bool relu) {
+    auto& known = on.part<convolution_plans>();
+    const convolution_places all{in.materialize(), kernel.materialize(), bias.materialize_as<float>(), y};
+    convolution_case with_relu = whole;
+    with_relu.relu = relu;
+    if (known.run(on, with_relu, all) || !relu) return;
+    (void)known.run(on, whole, all);
+    with_storage(p, [&]<class T>(std::type_identity<T>) {
+      const chain_step<T> step{.kind = step_kind::relu};
+      run_chain<T>(on.stream().get(), static_cast<T*>(y), static_cast<T*>(y), count, {&step, 1});
+    });
+  };
+  return product(c, to, p, give, order::channels_last);
+}
+
+/// Returns: false where cuDNN has no graph for the gradient of the weights.
+inline bool weight_gradient_by_graph(context& c, const convolution& of, const tensor& dy, const tensor& x,
+                                     parameter& w) {
+  if (!settled_for_graphs(c, of, w)) return false;
+  const tensor in = in_order(c, x, order::channels_last);
+  convolution_places at{in.materialize(), dy.materialize()};
+  auto& plans = c.part<convolution_plans>();
+  const convolution_case pass = of.case_of(conv_pass::weights);
+  if (!plans.has(c, pass, at)) return false;
+  const bool direct = w.fresh && storage_of(dy.precision()) == storage::fp32;  // a graph overwrites its result
+  const tensor apart = direct ? tensor{} : c.make(w.extents, dy.precision(), order::channels_last);
+  at.to = direct ? gradient_of(c, w).at : apart.materialize();
+  (void)plans.run(c, pass, at);
+  if (!direct) add_to(c, gradient_of(c, w), apart);
+  return true;
+}
+
+/// Requires: dy has the order of the convolution. Returns: the gradient of x; empty where cuDNN has no graph for it.
+inline tensor data_gradient_by_graph(context& c, const convolution& of, const tensor& dy, const shape& x,
+                                     parameter& w) {
+  if (!settled_for_graphs(c, of, w)) return {};
+  convolution_places at{weights(c, w, dy.precision()), dy.materialize()};
+  auto& plans = c.part<convolution_plans>();
+  const convolution_case pass = of.case_of(conv_pass::data);
+  if (!plans.has(c, pass, at)) return {};
+  const tensor dx = c.make(x, dy.precision(), order::channels_last);
+  at.to = dx.materialize();
+  (void)plans.run(c, pass, at);
+  return dx;
+}
+
 inline void weight_gradient(context& c, convolution& of, tensor& dy, const tensor& x, parameter& w) {
+  if (weight_gradient_by_graph(c, of, dy, x, w)) return;
   const bool fresh = w.fresh;
   of.run("the gradient of weights", c.workspace_limit(), [&] {
     w.fresh = fresh;  // as before the first try, where cuDNN refused that
@@ -106,7 +182,8 @@ inline void weight_gradient(context& c, convolution& of, tensor& dy, const tenso
 inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
   const shape to = detail::convolved(x.shape(), w, b, o);
   convolution& of = c.part<convolutions>().of(x.shape(), w.extents, to, o, x.precision());
-  tensor y;
+  tensor y = detail::convolved_by_graph(c, of, x, w, b, to);
+  if (y) return y;
   of.run("conv2d", c.workspace_limit(), [&] {
     detail::settle_weights(c, w, of.places());
     const tensor in = in_order(c, x, of.places());
@@ -127,7 +204,9 @@ inline tensor conv2d_backward(context& c, const tensor& dy, const tensor& x, par
   if (w.trainable) detail::weight_gradient(c, of, g, cast(c, x, dy.precision()), w);
   if (b && b->trainable) detail::channel_bias_gradient(c, of, g, *b);
   if (!need_dx) return {};
-  tensor dx;
+  g = in_order(c, g, of.places());
+  tensor dx = detail::data_gradient_by_graph(c, of, g, x.shape(), w);
+  if (dx) return dx;
   of.run("the gradient of x", c.workspace_limit(), [&] {
     detail::settle_weights(c, w, of.places());
     g = in_order(c, g, of.places());

@@ -16,6 +16,16 @@ using native::conv2d_options;
 
 enum class conv_pass : std::uint8_t { forward, data, weights };
 
+/// What one graph of cuDNN is made for. Its tensors and weights are channels_last.
+struct convolution_case {
+  conv_pass pass;
+  storage in;  // of all tensors; FP32 is computed as TF32
+  std::array<std::int64_t, 4> x, w, y;
+  std::array<std::int64_t, 2> stride, padding, dilation;
+  bool bias = false, relu = false;  // of a forward
+  auto operator<=>(const convolution_case&) const = default;
+};
+
 /// The algorithm of one pass.
 struct conv_choice {
   int algorithm;           // cuDNN's number
@@ -32,7 +42,9 @@ class convolution {
         w_sizes_{std::move(w)},
         y_sizes_{std::move(y)},
         in_{storage_of(p)},
-        exact_{p == precision::fp32} {
+        exact_{p == precision::fp32},
+        case_{conv_pass::forward, in_,      sizes(x_sizes_), sizes(w_sizes_),
+              sizes(y_sizes_),    o.stride, o.padding,       o.dilation} {
     check(cudnnSetConvolution2dDescriptor(how.get(), dnn_size(o.padding[0]), dnn_size(o.padding[1]),
                                           dnn_size(o.stride[0]), dnn_size(o.stride[1]), dnn_size(o.dilation[0]),
                                           dnn_size(o.dilation[1]), CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
@@ -45,6 +57,13 @@ class convolution {
   order places() const { return places_; }
   /// True for FP32, whose operands may not be rounded.
   bool exact() const { return exact_; }
+  /// Returns: what a graph of the pass is made for. bias: of a forward, whether it adds one.
+  convolution_case case_of(conv_pass pass, bool bias = false) const {
+    convolution_case one = case_;
+    one.pass = pass;
+    one.bias = bias;
+    return one;
+  }
   std::optional<conv_choice>& choice(conv_pass pass) { return choices_[static_cast<std::size_t>(pass)]; }
   void use(cudnnMathType_t math) const {
     check(cudnnSetConvolutionMathType(how.get(), math), "choosing a convolution's arithmetic");
@@ -69,6 +88,7 @@ class convolution {
   convolution_descriptor how;
 
  private:
+  static std::array<std::int64_t, 4> sizes(const shape& s) { return {s[0], s[1], s[2], s[3]}; }
   /// Describes the tensors to cuDNN in the order `places`. Algorithms that were chosen for another order are forgotten.
   void lay(order places) {
     places_ = places;
@@ -83,6 +103,7 @@ class convolution {
   shape x_sizes_, w_sizes_, y_sizes_;
   storage in_;
   bool exact_;
+  convolution_case case_;
   order places_ = order::row_major;
   std::array<std::optional<conv_choice>, 3> choices_;
 };

@@ -233,6 +233,8 @@ class device {
   }
   /// Returns: a sentence for each case of attention so far that runs operator by operator, with cuDNN's reason.
   std::vector<std::string> attention_in_parts() { return c().part<fused_attention>().why(); }
+  /// Returns: a sentence for each pass of a convolution so far that is no graph, with cuDNN's reason.
+  std::vector<std::string> convolutions_by_calls() { return c().part<convolution_plans>().why(); }
   saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {
     return cuda::cross_entropy(c(), logits, target, loss);
   }

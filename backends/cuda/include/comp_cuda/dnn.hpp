@@ -3,8 +3,8 @@
 // found not to support.
 // The functions are those of cudnn_ops.h and cudnn_cnn.h. cuDNN 9 calls them deprecated, and warns where
 // CUDNN_WARN_DEPRECATED is defined, but keeps them. They do what single operators need, and they say of each algorithm
-// whether it is deterministic and how much workspace it needs. cuDNN's graph API would add fused operators, such as a
-// convolution with bias and activation, and FP8 convolutions; but its front end is not part of cuDNN.
+// whether it is deterministic and how much workspace it needs.
+// Not here: cuDNN's graph API (attention.hpp, convolution_graphs.hpp).
 #pragma once
 
 #include <cudnn.h>

@@ -238,12 +238,7 @@ class matrix_products {
     } catch (const library_error&) {
       return std::numeric_limits<double>::infinity();
     }
-    const event begin, end;
-    c.stream().record(begin);
-    for (int i = 0; i < settings.repeats; ++i) run();
-    c.stream().record(end);
-    end.wait();
-    return end.seconds_since(begin) / std::max(settings.repeats, 1);
+    return time_of(c.stream(), settings.repeats, run);
   }
 
   static std::string text_of(const matrix_product& j) {

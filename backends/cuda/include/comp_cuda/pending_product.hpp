@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// With settings::fuse_relu the product of a linear layer is pending: it runs when somebody asks for its result. Where a
-// ReLU asks, and nobody else holds what lies between, the product computes the ReLU in its epilogue (epilogue.hpp).
-// Without that setting, and for a context on the stack, which pending work cannot keep alive, the product runs at once.
-// Not here: GELU (docs/decisions.md).
+// With settings::fuse_relu the product of a linear layer is pending, and so is a convolution that is a graph of cuDNN:
+// it runs when somebody asks for its result. Where a ReLU asks, and nobody else holds what lies between, the product
+// computes the ReLU in its epilogue (epilogue.hpp). Without that setting, and for a context on the stack, which pending
+// work cannot keep alive, the product runs at once. Not here: GELU (docs/decisions.md).
 #pragma once
 
 #include <functional>
@@ -31,16 +31,17 @@ class pending_product final : public work_with_epilogue {
 };
 
 /// Returns: the tensor that `multiply` writes, now or when it is asked for.
-inline tensor product(context& c, shape extents, precision p, pending_product::work multiply) {
+inline tensor product(context& c, shape extents, precision p, pending_product::work multiply,
+                      order places = order::row_major) {
   std::shared_ptr<context> shared = c.weak_from_this().lock();
   if (!shared || !c.chosen().fuse || !c.chosen().fuse_relu) {
-    const tensor y = c.make(std::move(extents), p);
+    const tensor y = c.make(std::move(extents), p, places);
     multiply(c, y.materialize(), false);
     return y;
   }
   const std::int64_t bytes = elements(extents) * bytes_of(storage_of(p));
   auto later = std::make_unique<pending_product>(std::move(shared), std::move(multiply));
-  return {std::move(extents), p, order::row_major, c.promise(bytes, std::move(later))};
+  return {std::move(extents), p, places, c.promise(bytes, std::move(later))};
 }
 
 }  // namespace comp::cuda::detail

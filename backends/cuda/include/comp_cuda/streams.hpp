@@ -3,6 +3,7 @@
 // can be waited for and timed. Destructors do not wait and do not throw.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "errors.hpp"
@@ -65,5 +66,16 @@ class owned_stream {
  private:
   cudaStream_t stream_ = nullptr;
 };
+
+/// Returns: the time of one call of `run`, which gives the stream work. Waits for the stream. Unit: [s].
+template <class F>
+double time_of(const owned_stream& on, int repeats, F run) {
+  const event begin, end;
+  on.record(begin);
+  for (int i = 0; i < repeats; ++i) run();
+  on.record(end);
+  end.wait();
+  return end.seconds_since(begin) / std::max(repeats, 1);
+}
 
 }  // namespace comp::cuda
