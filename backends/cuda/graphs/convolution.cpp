@@ -69,7 +69,7 @@ std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t handle, 
 
 std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t,
                                                           std::string& why_not) {
-  why_not = "this build is without cuDNN's C++ front end";
+  why_not = no_frontend;
   return nullptr;
 }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,8 @@ class convolution_graph {
   /// Launches a plan that was made on the handle's stream. Returns: cuDNN's reason where it cannot; else nothing.
   virtual std::string run(cudnnHandle_t, std::int64_t plan, const convolution_places&, void* workspace) const = 0;
 };
+/// The reason in a build without the front end.
+inline constexpr std::string_view no_frontend = "this build is without cuDNN's C++ front end";
 /// most: the largest workspace [bytes] that a plan may need. Returns: null where cuDNN has no plan; why_not is its
 /// reason then.
 std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t most,
@@ -49,7 +52,7 @@ class convolution_plans {
  public:
   explicit convolution_plans(context& c) : library_{c.part<dnn>()} {}
 
-  /// Returns: a sentence for each pass that is an older call.
+  /// Returns: a sentence for each pass that is an older call; one alone where the build has no graphs.
   std::vector<std::string> why() const {
     constexpr const char *passes[] = {"forward", "gradient of data", "gradient of weights"},
                          *stored[] = {"tf32", "bf16", "fp16"};
@@ -57,6 +60,7 @@ class convolution_plans {
     std::vector<std::string> all;
     for (const auto& [of, one] : known_) {
       if (one.graph || of.bias || of.relu) continue;  // without these it may be a graph
+      if (one.why_not == no_frontend) return {fmt::format("no convolution is a graph of cuDNN ({})", no_frontend)};
       all.push_back(fmt::format("the {} of x {} with weights {} in {} is no graph of cuDNN ({})",
                                 passes[static_cast<std::size_t>(of.pass)], listed(of.x), listed(of.w),
                                 stored[static_cast<std::size_t>(of.in)], one.why_not));
