@@ -239,6 +239,15 @@ TEST_CASE("a large model's cells stand for neighbours, say their shares and lead
   CHECK(html.size() < 5'000'000);
 }
 
+TEST_CASE("each precision has a colour of its own") {
+  for (const precision p : all_precisions) {
+    CAPTURE(name(p));
+    CHECK(detail::html_style.find(fmt::format(".f{}{{background:var(--p{})", letter(p), letter(p))) !=
+          std::string_view::npos);
+    CHECK(detail::html_style.find(fmt::format("--p{}:#", letter(p))) != std::string_view::npos);
+  }
+}
+
 TEST_CASE("texts stand out from what is behind them, in light and in dark") {
   for (const bool dark : {false, true}) {
     CAPTURE(dark);
