@@ -240,11 +240,11 @@ TEST_CASE("a large model's cells stand for neighbours, say their shares and lead
 }
 
 TEST_CASE("each precision has a colour of its own") {
-  for (const precision p : all_precisions) {
+  for (const comp::precision p : comp::all_precisions) {
     CAPTURE(name(p));
-    CHECK(detail::html_style.find(fmt::format(".f{}{{background:var(--p{})", letter(p), letter(p))) !=
-          std::string_view::npos);
-    CHECK(detail::html_style.find(fmt::format("--p{}:#", letter(p))) != std::string_view::npos);
+    const auto has = [](const std::string& rule) { return comp::detail::html_style.find(rule) != std::string::npos; };
+    CHECK(has(fmt::format(".f{0}{{background:var(--p{0})", letter(p))));
+    CHECK(has(fmt::format("--p{}:#", letter(p))));
   }
 }
 
