@@ -26,10 +26,10 @@ using native::math::fp16;
 /// pixel side by side (NHWC), which tensor cores read fastest. Tensors of any other rank are row-major.
 enum class order : std::uint8_t { row_major, channels_last };
 
+using native::bytes_of;
 using native::storage;
 using native::storage_of;
 using native::with_storage;
-constexpr std::int64_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
 
 class memory;
 /// Work that has been asked for and not yet launched. It runs when somebody asks for the address of its result, since

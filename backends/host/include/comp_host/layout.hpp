@@ -164,7 +164,8 @@ class layout_table {
                 .extents = onednn::extents_of(desc)};
     const std::size_t type_bytes = dnnl::memory::data_type_size(onednn::type_of(desc));
     made.stored = desc.get_size() / std::max<std::size_t>(type_bytes, 1);
-    made.bytes = onednn::type_of(desc) == type_of(p) ? made.stored * bytes_of(storage_of(p)) : desc.get_size();
+    made.bytes = onednn::type_of(desc) == type_of(p) ? made.stored * static_cast<std::size_t>(bytes_of(storage_of(p)))
+                                                     : desc.get_size();
     const bool blocked = onednn::is_blocked(desc);
     made.padded = blocked && onednn::padded_extents_of(desc) != made.extents;
     made.dense = blocked && elements(onednn::padded_extents_of(desc)) == static_cast<std::int64_t>(made.stored);

@@ -35,7 +35,7 @@ constexpr storage storage_of(precision p) {
 }
 
 /// Returns the bytes of an element in memory.
-constexpr std::size_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
+constexpr std::int64_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
 
 /// Calls f(std::type_identity<T>{}) with the type T of storage `s`. Returns: what f returns.
 template <class F>
