@@ -58,6 +58,9 @@ TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of th
   const comp::outcome found = search.run(trainer);
   CHECK(found.plan.str() == fastest(trainer, layers()).str());
   CHECK(found.plan.str() == "b8b8");  // the small layer is slower below 16 bits
+  std::string labels;
+  for (const comp::contestant& c : found.contest) labels += c.label + "; ";
+  CHECK(labels == "fp32; rule-based bf16; comp: bf16, linear1 and linear3 in mxfp8; ");  // no rules are for less
   CHECK(found.speedup == doctest::Approx(trainer.batch_seconds(plan{4}) / trainer.batch_seconds(found.plan)));
 }
 
