@@ -31,6 +31,7 @@ using comp::op_info;
 using comp::plan;
 using comp::precision;
 using host_trainer = trainer<comp::host::device>;
+using native_models::token_data;
 
 struct options {
   std::string data, target = "B200", json = {};

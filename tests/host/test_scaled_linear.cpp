@@ -156,6 +156,18 @@ TEST_CASE("a training in each format learns, and goes on with the same bits from
   }
 }
 
+TEST_CASE("a sensitivity to a format that rounds at random is the same when it is asked for again") {
+  device d{{.threads = 1}};
+  const auto tokens = counting_tokens(9, 100, 16);
+  host_trainer t{d, small_gpt(), tokens, tokens};
+  const auto gradients = [&] {
+    std::vector<double> all;
+    for (const op_error& e : t.sensitivity(precision::nvfp4)) all.push_back(e.gradient);
+    return all;
+  };
+  CHECK(gradients() == gradients());
+}
+
 TEST_CASE("roundings at random differ from batch to batch") {
   device d{{.threads = 1}};
   auto w = d.make_parameter(numbers(64 * 32, 2), {32, 64});

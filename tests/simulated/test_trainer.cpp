@@ -6,6 +6,7 @@
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp_simulated/trainer.hpp>
+#include <thread>
 
 #include "graphs.hpp"
 #include "search/fake_trainer.hpp"
@@ -27,8 +28,8 @@ static_assert(!comp::detail::saves<minimal_on_gpu> && !comp::detail::stops<minim
 
 /// Four linear layers: a small one, which quantization slows down, and three large ones. Formats below 16 bits harm the
 /// third, NVFP4 the fourth.
-fake::world layers() {
-  sizes::chain c{4096};
+fake::world layers(std::int64_t tokens = 4096) {
+  sizes::chain c{tokens};
   c.linear(256, 4096), c.linear(4096, 8192), c.linear(8192, 8192), c.linear(8192, 8192);
   fake::world made{.graph = c.graph()};
   made.precisions = {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4};
@@ -57,6 +58,9 @@ TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of th
   const comp::outcome found = search.run(trainer);
   CHECK(found.plan.str() == fastest(trainer, layers()).str());
   CHECK(found.plan.str() == "b8b8");  // the small layer is slower below 16 bits
+  std::string labels;
+  for (const comp::contestant& c : found.contest) labels += c.label + "; ";
+  CHECK(labels == "fp32; rule-based bf16; comp: bf16, linear1 and linear3 in mxfp8; ");  // no rules are for less
   CHECK(found.speedup == doctest::Approx(trainer.batch_seconds(plan{4}) / trainer.batch_seconds(found.plan)));
 }
 
@@ -73,6 +77,23 @@ TEST_CASE("all that shows modelled times says so, and comp's clock does not cont
   CHECK(found.hardware.compute_capability == 100);
   CHECK(found.warnings == std::vector<std::string>{sentence});
   CHECK(comp::table(found).find("Times are modelled for B200; none was measured on one.\n") != std::string::npos);
+}
+
+TEST_CASE("a sensitivity that takes this machine long leaves a budget of modelled batches alone") {
+  fake::world slow = layers(512);
+  slow.harm = [](const plan& p) { return 0.1 * comp::is_low(p[2]); };
+  slow.sensitivity = [](precision) {
+    std::this_thread::sleep_for(std::chrono::seconds{1});  // more than the whole budget
+    return std::vector<comp::op_error>(4);
+  };
+  fake::full_trainer inner{slow};
+  on_gpu trainer{inner, "B200"};
+  const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
+  CHECK(inner.scored > 0);
+  CHECK(found.plan.str() == fastest(trainer, slow).str());
+  CHECK(found.overhead_seconds() > 1);  // nothing modelled is subtracted from what the clock says
+  CHECK(std::isnan(found.overhead_share()));
+  CHECK(comp::table(found).find("(by this machine's clock)") != std::string::npos);
 }
 
 TEST_CASE("losses are the wrapped trainer's, and each batch takes the modelled time") {

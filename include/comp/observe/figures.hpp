@@ -160,9 +160,10 @@ inline double search_seconds(const outcome& result) {
   return all;
 }
 
-/// Returns "6.3% of 100 epochs", or a text that says that the length of an epoch is not known.
+/// Returns "6.3% of 100 epochs", or a text that says why no part of a training is known.
 inline std::string overhead_text(const outcome& result) {
   const double share = result.overhead_share();
+  if (is_modelled(result.hardware)) return "by this machine's clock";
   return std::isfinite(share) ? share_text(share) + " of 100 epochs" : "the length of an epoch is not known";
 }
 

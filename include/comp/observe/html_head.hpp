@@ -118,11 +118,10 @@ inline std::string tiles(const outcome& result) {
     text += tile(bytes_text(peak), about);
   }
   const double share = result.overhead_share();
-  text +=
-      std::isfinite(share)
-          ? tile(share_text(share), fmt::format("of a 100-epoch training is what the search cost: {}",
-                                                time_text(result.overhead_seconds())))
-          : tile(time_text(result.overhead_seconds()), "is what the search cost; how long an epoch is, is not known");
+  text += std::isfinite(share)
+              ? tile(share_text(share), fmt::format("of a 100-epoch training is what the search cost: {}",
+                                                    time_text(result.overhead_seconds())))
+              : tile(time_text(result.overhead_seconds()), "is what the search cost; " + overhead_text(result));
   return text + "</div>\n";
 }
 

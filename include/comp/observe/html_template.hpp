@@ -14,7 +14,8 @@ namespace comp::detail {
 
 inline constexpr std::string_view html_style = R"css(
 :root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--ink:#1a2129;--soft:#5b6673;--line:#dfe4ea;--accent:#0067a3;
---p1:#e3e7ec;--p1i:#46515d;--pt:#009e73;--pb:#0072b2;--pbi:#fff;--p0:#e69f00;--pe:#cc79a7;--pE:#d55e00;--pk:#f0e442;--p8:#56b4e9;--p4:#882255;--pn:#44aa99;--good:#0072b2;--bad:#b34700}
+--p1:#e3e7ec;--p1i:#46515d;--pt:#009e73;--pb:#0072b2;--pbi:#fff;--p0:#e69f00;--pe:#cc79a7;--pE:#d55e00;--pk:#f0e442;--p8:#56b4e9;
+--p4:#882255;--pn:#44aa99;--good:#0072b2;--bad:#b34700}
 @media (prefers-color-scheme:dark){:root{--bg:#12161b;--card:#1b2128;--ink:#e8ecf1;--soft:#9aa6b3;--line:#303943;
 --accent:#6cbcf0;--p1:#39434e;--p1i:#c3ccd6;--pb:#2f8fd0;--pbi:#001521;--good:#6cbcf0;--bad:#f0a060}}
 *{box-sizing:border-box}html{-webkit-text-size-adjust:100%}
@@ -42,7 +43,7 @@ white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:var(--w,100%
 .small .strip{gap:8px 8px}.small .cells{gap:1px}.small .c{width:8px;height:16px;border-radius:2px;font-size:0}
 .f1{background:var(--p1);color:var(--p1i)}.ft{background:var(--pt);color:#00211a}.fb{background:var(--pb);color:var(--pbi)}
 .f0{background:var(--p0);color:#221800}.fe{background:var(--pe);color:#2a0f1e}.fE{background:var(--pE);color:#260f00}
-.fk{background:var(--pk);color:#2a2600}.f8{background:var(--p8);color:#062236}.f4{background:var(--p4);color:#fff}.fn{background:var(--pn);color:#00211a}
+.fk{background:var(--pk);color:#262400}.f8{background:var(--p8);color:#001c2e}.f4{background:var(--p4);color:#fff}.fn{background:var(--pn);color:#00211a}
 .c:hover,.c:focus{outline:2px solid var(--ink);outline-offset:1px}
 #tip{position:absolute;z-index:9;pointer-events:none;max-width:min(340px,92vw);background:var(--ink);color:var(--bg);padding:8px 11px;border-radius:8px;
 font-size:.86rem;overflow-wrap:anywhere;box-shadow:0 4px 18px #0005}#tip[hidden]{display:none}

@@ -126,17 +126,20 @@ struct outcome {
   std::size_t trained_epochs() const { return batches_per_epoch > 0 ? trained_batches / batches_per_epoch : 0; }
 
   /// Returns: what the search cost: its wall time [s], less the time that its `trained_batches` take under the winner.
+  /// Of modelled batches nobody knows how long this machine takes, so nothing is subtracted.
   double overhead_seconds() const {
     double all = 0;
     for (const stage_cost& each : costs) all += each.seconds;
+    if (is_modelled(hardware)) return all;
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
   /// Returns: overhead_seconds() as a part of a training of `epochs` epochs, search included. The paper gives this part
-  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is.
+  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is on
+  /// this machine.
   double overhead_share(std::size_t epochs = 100) const {
     const double training = batch_seconds * static_cast<double>(batches_per_epoch * epochs);
-    if (!(training > 0)) return std::numeric_limits<double>::quiet_NaN();
+    if (!(training > 0) || is_modelled(hardware)) return std::numeric_limits<double>::quiet_NaN();
     return overhead_seconds() / (overhead_seconds() + training);
   }
 };

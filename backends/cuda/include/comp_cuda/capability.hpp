@@ -25,8 +25,8 @@ struct capability {
   comp::hardware hardware() const {
     return {.name = name, .kind = device_kind::cuda, .compute_capability = 10 * major + minor};
   }
-  /// True where the tensor cores compute in p, and for FP32, which runs without them. Formats that are scaled by blocks
-  /// are not written here yet, whatever the GPU has.
+  /// True where the tensor cores compute in p, and for FP32, which runs without them. Of formats below 16 bits this
+  /// backend has FP8 with a scale per tensor alone.
   constexpr bool has(precision p) const {
     const int first = is_scaled(p) && !is_fp8(p) ? 0 : unit_for(p).capability;
     return p == precision::fp32 || (first != 0 && 10 * major + minor >= first);

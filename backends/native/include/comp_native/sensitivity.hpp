@@ -51,6 +51,7 @@ class sensitivity_pass {
   std::vector<op_error> operator()(Lowers lowers) {
     const std::size_t n = model_.nodes.size();
     network_.forget();
+    if constexpr (RoundsAtRandom<D>) device_.round_by({0, batch_.number});
     for (std::size_t i = 0; i < n; ++i) forward(i);
     std::vector<op_error> errors(graph().size());
     for (std::size_t i = n; i-- > 0;) {

@@ -58,8 +58,7 @@ class starting_plans {
   /// Returns: the plans to try as the reference where FP32 does not fit in memory: first the rule-based ones, then
   /// those with everything low.
   std::vector<plan> smaller() const {
-    std::vector<plan> plans;
-    for (const precision low : lows_) plans.push_back(rule(low));
+    std::vector<plan> plans = rules();
     for (const precision low : lows_) {
       plan all = fp32_;
       for (std::size_t i = 0; i < all.size(); ++i) {
@@ -81,7 +80,7 @@ class starting_plans {
         if (low != fp32_[i] && runs_.supports(i, low)) levels.push_back(low);
       }
     }
-    for (const precision low : lows_) from.rules.push_back(rule(low));
+    from.rules = rules();
     for (const precision low : lows_) from.rules.push_back(lowered_to(low, fp32_, from.levels));
     for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
     if (settings_.warm_start.size() == fp32_.size()) {
@@ -97,7 +96,9 @@ class starting_plans {
   std::vector<racer> racers(const plan& proposal) const {
     std::vector<racer> all;
     enter(all, fp32_, "fp32");
-    for (const precision low : lows_) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
+    for (const precision low : lows_) {
+      if (has_rule(low)) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
+    }
     for (const rival& r : rivals_) enter(all, r.plan, r.label, r.rule_based);
     enter_found(all, proposal, log_.graph);
     return all;
@@ -113,6 +114,18 @@ class starting_plans {
     return false;
   }
 
+  // Rules for 16 bits give 16 bits also where fewer are asked for. That is no rule-based plan of the format.
+  bool has_rule(precision low) const {
+    const plan p = rule(low);
+    return !is_scaled(low) || std::find(p.begin(), p.end(), low) != p.end();
+  }
+  std::vector<plan> rules() const {
+    std::vector<plan> all;
+    for (const precision low : lows_) {
+      if (has_rule(low)) all.push_back(rule(low));
+    }
+    return all;
+  }
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 
   // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend

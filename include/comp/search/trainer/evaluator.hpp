@@ -222,7 +222,7 @@ class evaluator {
           const auto began = std::chrono::steady_clock::now();
           trainer_.set_precision(p);
           sample answer{.loss = 0, .batches = 1, .curve = work(trainer_)};
-          answer.seconds = detail::seconds_since(began);
+          answer.seconds = seconds_of_numbers(detail::seconds_since(began));
           seconds_ += answer.seconds;
           return answer;
         },
@@ -283,6 +283,14 @@ class evaluator {
     if (t.stage == stage::training) return t.label.empty();
     if (!restores()) return t.sample.batches > 1;
     return scores_search_epochs_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
+  }
+
+  // Returns what numbers about a plan cost. This machine's clock would spend a budget of modelled batches at once, so
+  // on a modelled GPU they cost one of FP32's batches at most.
+  double seconds_of_numbers(double wall_seconds) const {
+    const sample& fp32 = log_.baseline;
+    if (!is_modelled(log_.hardware) || fp32.batches <= 0) return wall_seconds;
+    return std::min(wall_seconds, fp32.seconds / static_cast<double>(fp32.batches));
   }
 
   void count_as_trained(const sample& more) {
