@@ -251,7 +251,8 @@ inline void tell_written(const options& chosen, const std::filesystem::path& che
 template <class Trainer, class F>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up, F write_weights) {
-  fmt::print("{}, on {}\n", description, trainer.hardware().name);
+  const comp::hardware machine = trainer.hardware();
+  fmt::print("{}, {} {}\n", description, is_modelled(machine) ? "times" : "on", machine.name);
   require_printed();  // flushes, so that this line also comes before the progress on stderr in a file of both
   const comp::detail::file_handle ours = require_outputs(chosen);
   const comp::stop_on_signal signals;

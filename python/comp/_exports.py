@@ -84,15 +84,19 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> Mo
     Raises: SettingsError, FileError.
     """
     name, module = _named(model)
-    modules, left = _modules(plan_file(plan), name, "torchao.float8 swaps nn.Linear")
-    wanted = [n for n, precision in modules.items() if precision in fp8]
+    products, left = _products(plan_file(plan), name, "torchao.float8 swaps nn.Linear")
+    modules = {n: of["forward"] for n, of in products.items()}
+    parted = [n for n, of in products.items() if len({p in fp8 for p in of.values()}) > 1]
+    left += [f'"{n}" has products in {", ".join(sorted(set(products[n].values())))} (torchao swaps all three): '
+             "it stays as it is" for n in parted]
+    wanted = [n for n, precision in modules.items() if precision in fp8 and n not in parted]
     parts = {} if module is None else dict(module.named_modules(remove_duplicate=False))
     reasons = {} if module is None else {n: why for n in wanted if (why := _why_not(parts.get(n))) is not None}
     left += [f'"{n}" is in {modules[n]} and {why}: it stays as it is' for n, why in reasons.items()]
     swapped = tuple(n for n in wanted if n not in reasons)
     casts = "torchao casts inputs and weights to E4M3, gradients to E5M2"
     left += [f'"{n}" is in fp8_e5m2 ({casts}): it becomes E4M3' for n in swapped if modules[n] == "fp8_e5m2"]
-    counts = Counter(p for n, p in modules.items() if n not in wanted and p != "fp32")
+    counts = Counter(p for n, p in modules.items() if n not in (*wanted, *parted) and p != "fp32")
     remedy = "the rest runs in the model's own type: use comp.plan for it"
     left += [f"{n} linear modules are in {p} and not swapped: {remedy}" for p, n in sorted(counts.items())]
     return ModulePrecisions(modules, swapped, {"recipe_name": "tensorwise"}, tuple(left))
@@ -138,7 +142,7 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
     the products that read them, so each product has the plan's precision. Arguments and errors: as to_torchao.
     """
     name, _ = _named(model)
-    modules, left = _products(plan_file(plan), name)
+    modules, left = _products(plan_file(plan), name, "te.Linear replaces nn.Linear")
     missing = sum(p == "mxfp4" for of in modules.values() for p in of.values())
     if missing:
         left.append(f"{missing} products are in mxfp4 (its recipes have no such format): they stay in 16 bits")
@@ -147,7 +151,7 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
     return TransformerEngineRecipe(modules, tuple(left))
 
 
-def _products(plan: PlanFile, model: str) -> tuple[dict[str, dict[str, str]], list[str]]:
+def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[str, str]], list[str]]:
     """The precisions of the products of each linear module. A plan whose layers are whole gives all three the same."""
     apart: dict[str, dict[str, str]] = {}
     whole: list[tuple[str, str, str]] = []
@@ -157,7 +161,7 @@ def _products(plan: PlanFile, model: str) -> tuple[dict[str, dict[str, str]], li
             apart.setdefault(_module_of(layer), {})[product] = precision
         else:
             whole.append((name, kind, precision))
-    modules, left = _modules(replace(plan, operators=tuple(whole)), model, "te.Linear replaces nn.Linear")
+    modules, left = _modules(replace(plan, operators=tuple(whole)), model, swaps)
     prefix = f"{model}." if model else ""
     return {
         name: {"forward": p, "input_gradient": p, "weight_gradient": p} | apart.get(prefix + name, {})

@@ -52,6 +52,16 @@ class Exports(unittest.TestCase):
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='net', fp8=['bf16']).swapped, ('gate',))
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='other').modules, {})
 
+    def test_torchao_gets_no_module_whose_products_differ(self):
+        plan = plan_file(('up.linear', 'linear', 'fp8_e4m3'), ('down.linear', 'linear', 'fp8_e4m3'),
+                         ('up.linear.input_gradient', 'linear', 'fp8_e4m3'),
+                         ('up.linear.weight_gradient', 'linear', 'fp8_e4m3'),
+                         ('down.linear.weight_gradient', 'linear', 'bf16'))
+        said = comp.to_torchao(plan)
+        self.assertEqual(said.modules, {'up': 'fp8_e4m3', 'down': 'fp8_e4m3'})
+        self.assertEqual(said.swapped, ('up',))
+        self.assertEqual(said.left, ('"down" has products in bf16, fp8_e4m3 (torchao swaps all three): it stays as it is',))
+
     def odd_net(self):
         class Own(nn.Module):
             def __init__(self):

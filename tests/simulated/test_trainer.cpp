@@ -165,6 +165,17 @@ TEST_CASE("a step takes as long with a layer's products in three operators as in
   }
 }
 
+TEST_CASE("a step of several micro-batches takes as many times as long, but for the optimizer") {
+  fake::full_trainer inner{layers()};
+  on_gpu one{inner, "B200"}, four{inner, "B200", {.micro_batches = 4}};
+  on_gpu alone{inner, "B200", {.optimizer_bytes = 0}};
+  const plan low{std::vector(4, precision::mxfp8)};
+  const double optimizer = one.batch_seconds(low) - alone.batch_seconds(low);
+  CHECK(four.batch_seconds(low) - optimizer == doctest::Approx(4 * alone.batch_seconds(low)).epsilon(0.01));
+  one.set_precision(low), four.set_precision(low);
+  CHECK(four.profile()[2].backward == doctest::Approx(4 * one.profile()[2].backward));
+}
+
 TEST_CASE("a small model is timed as a large one of the same operators") {
   sizes::chain large{1 << 16}, longer{4096};
   large.linear(1024, 1024), large.linear(1024, 4096), large.linear(4096, 4096), large.linear(4096, 4096);

@@ -29,6 +29,8 @@ struct settings {
   /// Bytes that the optimizer moves per weight and step. AdamW in FP32 reads the weight, its gradient and two moments,
   /// and writes the weight and the moments.
   double optimizer_bytes = 28;
+  /// Forwards and backwards in one of the trainer's batches, where it adds up gradients of several.
+  double micro_batches = 1;
   /// The operators whose times count, one for each of the trainer's and of the same kinds: those of the large model for
   /// which a small one is trained. Empty: the trainer's own.
   op_graph timed_as = {};
@@ -130,7 +132,9 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   static bool in_backward(const op_info& op) {
     return op.product == product::input_gradient || op.product == product::weight_gradient;
   }
-  double cast_seconds(const autocast::cast& c) const { return model_.moving(static_cast<double>(c.bytes)); }
+  double cast_seconds(const autocast::cast& c) const {
+    return settings_.micro_batches * model_.moving(static_cast<double>(c.bytes));
+  }
 
   const op_graph& timed_graph() {
     if (!settings_.timed_as.empty()) return checked_timed_as();
@@ -196,7 +200,7 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
       const precision now = computes(graph[i]) ? p[i] : types.written[i];
       op_time& known = known_[i][static_cast<std::size_t>(now)];
       if (known.forward < 0) known = model_(graph[i], now);
-      times[i] = known;
+      times[i] = {settings_.micro_batches * known.forward, settings_.micro_batches * known.backward};
     }
     return times;
   }
