@@ -197,8 +197,8 @@ MUTATIONS = [Mutation(*m) for m in [
     ("a weight rounded for the input's gradient as for the forward", HOST + 'scaled_linear.hpp',
      'w.extents[0], w.extents[1], contraction::over_rows, key', 'w.extents[0], w.extents[1], contraction::over_columns, key',
      'test_host', 'test_scaled_linear.cpp'),
-    ('roundings at random that are the same in each batch', NATIVE + 'network.hpp', 'begin(batch, {seed_, batch.number});',
-     'begin(batch, {seed_, 0});', 'test_host', 'test_scaled_linear.cpp'),
+    ('roundings at random that are the same in each batch', NATIVE + 'network.hpp', 'begin(batch, {mix_seed(seed_, 0), batch.number});',
+     'begin(batch, {mix_seed(seed_, 0), 0});', 'test_host', 'test_scaled_linear.cpp'),
     ('a gradient of a further micro-batch that replaces the first', HOST + 'scaled_linear.hpp',
      'if (std::exchange(p.fresh, false)) {', 'if (p.fresh = false; true) {', 'test_host', 'test_scaled_linear.cpp'),
     # The host's device

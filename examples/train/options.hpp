@@ -333,10 +333,14 @@ inline void describe(CLI::App& app, options& chosen) {
           "below 16 bits are searched, or --plan has such operators (host and cuda)")
       ->check(CLI::IsMember({"auto", "together", "separate"}))
       ->capture_default_str();
-  search->add_option(
-      "--target", chosen.target,
-      "Find the plan of a GPU that is not here: the host backend's losses, and times that are modelled for "
-      "that GPU, as B200");
+  search
+      ->add_option(
+          "--target", chosen.target,
+          "Find the plan of a GPU that is not here: the host backend's losses, and times that are modelled for "
+          "that GPU, as B200")
+      ->check(CLI::Validator{
+          [](const std::string& name) { return std::string{name.empty() ? "no GPU is named: name one, as B200" : ""}; },
+          "GPU"});
   search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
       ->transform(real(0.0, 9.0))
       ->capture_default_str();

@@ -196,9 +196,10 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
 }
 
 /// Writes each epoch's mean loss, seconds, score (null for epochs that the search trained) and the trainer's message,
-/// and the fallbacks to more conservative plans.
-inline void write_training(const comp::training_result& result, const std::filesystem::path& path) {
-  comp::json to{{"comp_training", 1}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
+/// and the fallbacks to more conservative plans. `machine` is the one whose seconds they are.
+inline void write_training(const comp::training_result& result, const std::string& machine,
+                           const std::filesystem::path& path) {
+  comp::json to{{"comp_training", 1}, {"machine", machine}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
   to["epochs"] = to["fallbacks"] = comp::json::array();
   for (const comp::sample& e : result.epochs) {
     to["epochs"].push_back({{"loss", comp::json_of(e.loss)},
@@ -217,7 +218,8 @@ template <class Trainer>
 void tell_of(const comp::training_result& result, const Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
-    fmt::print("epoch {:>3}: loss {:.4f}, {}{}{}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
+    fmt::print("epoch {:>3}: loss {:.4f}, {}{}{}{}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
+               is_modelled(trainer.hardware()) ? " " + trainer.hardware().name : "",
                epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "", epoch.message.empty() ? "" : ", ",
                epoch.message);
   }
@@ -261,7 +263,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
     const auto result =
         train_on(chosen, trainer, precisions_for(chosen, sped_up), info_of(chosen, description), kept, signals);
     if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
-    write_training(result, chosen.out / "training.json");
+    write_training(result, trainer.hardware().name, chosen.out / "training.json");
     tell_of(result, trainer);
   } catch (const comp::interrupted& stopped) {
     const std::string what =

@@ -370,7 +370,11 @@ class Train(Runs):
         names = [op['name'] for op in plan['operators']]
         self.assertIn('layer1.linear.input_gradient', names)
         self.assertNotIn('layer0.linear.input_gradient', names)
+        training = json.loads((self.out / 'training.json').read_text())
+        self.assertEqual(training['machine'], 'modelled for B200')
+        self.assertRegex(got.stdout, r'epoch   1: .* modelled for B200')
         self.succeeds('--plan', str(file))  # takes the products from the file
+        self.assertNotEqual(self.train('--target', '').returncode, 0)
         self.refused(self.train('--plan', str(file), '--products', 'together'), 'is for another model')
         self.refused(self.train('--target', 'B20'), '--target', 'B200')
         self.refused(self.train('--target', 'B200', '--backend', 'libtorch'), 'only host has it')

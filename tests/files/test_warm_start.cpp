@@ -47,6 +47,19 @@ TEST_CASE("operators that are new, renamed or of another kind start in FP32, and
   CHECK(has(got.warnings[0], "knows 10 of 13 operators by name and kind: the search starts from FP32 for the others"));
 }
 
+TEST_CASE("a layer's products start as the whole layer where the file does not have them") {
+  const auto apart = changed([](auto& ops) {
+    const auto layer = std::find(chosen.begin(), chosen.end(), comp::precision::bf16) - chosen.begin();
+    comp::op_info gradient = ops[static_cast<std::size_t>(layer)];
+    gradient.product = comp::product::weight_gradient;
+    gradient.name += suffix(gradient.product);
+    gradient.producers = {static_cast<std::size_t>(layer)};
+    ops.push_back(std::move(gradient));
+  });
+  CHECK(started(apart).plan[12] == comp::precision::bf16);
+  CHECK(started(apart).warnings.empty());
+}
+
 TEST_CASE("an operator without a choice is left alone") {
   const auto fixed = changed([](auto& ops) { ops[0].choosable = false; });
   CHECK(started(fixed).plan[0] == comp::precision::fp32);

@@ -33,7 +33,11 @@ inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {
     std::map<std::pair<std::string_view, std::string_view>, precision> chosen;
     for (const auto& op : *from.operators) chosen[{op.name, op.kind}] = op.chosen;
     for (std::size_t i = 0; i < graph.size(); ++i) {
-      if (const auto at = chosen.find({graph[i].name, graph[i].kind}); at != chosen.end()) set(i, at->second);
+      const std::string_view name = graph[i].name, kind = graph[i].kind;
+      auto at = chosen.find({name, kind});
+      // A plan of whole layers says of a layer's products what it says of the layer.
+      if (at == chosen.end()) at = chosen.find({name.substr(0, name.size() - suffix(graph[i].product).size()), kind});
+      if (at != chosen.end()) set(i, at->second);
     }
   } else if (from.size() == graph.size()) {
     for (std::size_t i = 0; i < graph.size(); ++i) set(i, from.chosen(i));

@@ -124,7 +124,7 @@ class network {
   /// end of the step.
   void forward(const device_batch<D>& batch, std::size_t phase, std::span<double> losses) {
     [[maybe_unused]] const auto marked = range(device_, "forward");
-    if (phase == 0) begin(batch, {seed_, batch.number});
+    if (phase == 0) begin(batch, {mix_seed(seed_, 0), batch.number});
     run(batch, phase, true, 0, losses);
   }
   std::size_t losses_of(std::size_t phase) const { return model_.phases[phase].losses.size(); }
@@ -164,7 +164,7 @@ class network {
                       std::span<const std::size_t> wanted = {}) {
     [[maybe_unused]] const auto marked = range(device_, "evaluation");
     evaluation result{.outputs = std::vector<std::vector<float>>(wanted.size())};
-    begin(batch, {evaluation_seed_, number});
+    begin(batch, {mix_seed(evaluation_seed_, 0), number});
     const auto keep = [&](std::size_t i, const tensor& y) {
       for (std::size_t k = 0; k < wanted.size(); ++k) {
         if (wanted[k] == i) result.outputs[k] = device_.download(y);
@@ -225,7 +225,7 @@ class network {
 
   void begin(const device_batch<D>& batch, dropout_key key) {
     forget();
-    if constexpr (RoundsAtRandom<D>) device_.round_by(key);
+    if constexpr (RoundsAtRandom<D>) device_.round_by(key);  // no dropout has this key
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
   /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.
