@@ -45,7 +45,7 @@ TEST_CASE("the minimum cut is the best plan that brute force finds") {
 TEST_CASE("a tensor that two readers cast is paid once or twice, as the rule says") {
   std::vector<comp::op_info> ops{{.name = "a"}, {.name = "b", .producers = {0}}, {.name = "c", .producers = {0}}};
   const comp::op_graph graph{ops};
-  truth::costs costs{.op = std::vector<std::array<double, 6>>(3), .cast = {1, 1, 1}};
+  truth::costs costs{.op = std::vector<std::array<double, comp::all_precisions.size()>>(3), .cast = {1, 1, 1}};
   const comp::plan p = comp::parse_plan("1bb");
   CHECK(costs(graph, p) == 2);
   costs.rule = truth::cast_rule::per_tensor;
