@@ -6,6 +6,7 @@
 
 #include <comp/core/product.hpp>
 #include <comp/core/scaled_formats.hpp>
+#include <comp_native/op/linear.hpp>
 #include <cstdint>
 #include <utility>
 
