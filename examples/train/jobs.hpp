@@ -229,10 +229,14 @@ inline job image_job(const options& chosen) {
 inline bool separates_products(const options& chosen) {
   if (chosen.products != "auto") return chosen.products == "separate";
   if (!chosen.plan.empty()) {
-    const comp::plan_listing listed = naming("--plan", [&] { return comp::load_listing(chosen.plan.string()); });
-    return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
-             return op.name.ends_with(suffix(comp::product::weight_gradient));
-           });
+    try {
+      const comp::plan_listing listed = comp::load_listing(chosen.plan.string());
+      return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
+               return op.name.ends_with(suffix(comp::product::weight_gradient));
+             });
+    } catch (const comp::error&) {
+      return false;  // what is wrong with the file is said when the plan is loaded
+    }
   }
   if (chosen.precisions == "auto") return !chosen.target.empty();
   return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {
