@@ -20,6 +20,7 @@
 #include <comp/strategy/plan_costs.hpp>
 #include <comp/strategy/ridge.hpp>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <span>
@@ -42,6 +43,9 @@ class cost_model {
     for (const op_info& op : graph) kind_.push_back(kinds.try_emplace(op.kind, kinds.size()).first->second);
     kinds_ = kinds.size();
     for (std::size_t i = 0; i < graph.size(); ++i) anchor_[i] = levels_[i].front();
+    std::ranges::copy_if(all_precisions, std::back_inserter(searched_), [this](precision p) {
+      return std::ranges::any_of(levels_, [p](const auto& of) { return std::ranges::find(of, p) != of.end(); });
+    });
     base_.assign(graph.size(), {});
     estimate();
     fit();
@@ -111,7 +115,9 @@ class cost_model {
     std::normal_distribution<double> normal;
     plan_costs made = prior();
     std::vector<double> of_kind(kinds_ * precision_count);
-    for (double& each : of_kind) each = kind_spread * normal(random);
+    for (std::size_t kind = 0; kind < kinds_; ++kind) {
+      for (const precision p : searched_) of_kind[kind * precision_count + index_of(p)] = kind_spread * normal(random);
+    }
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       const double apart = spread_of(i) * std::sqrt(0.5), alike = apart * normal(random);
       for (const precision p : levels_[i]) {
@@ -121,8 +127,10 @@ class cost_model {
       }
     }
     const double all = cast_spread * normal(random);
-    for (per_precision& from : made.cast_factor) {
-      for (double& factor : from) factor += all + pair_spread * normal(random);
+    for (const precision from : searched_) {
+      for (const precision to : searched_) {
+        made.cast_factor[index_of(from)][index_of(to)] += all + pair_spread * normal(random);
+      }
     }
     for (shared_tensor& t : made.tensors) t.apart_seconds += edge_spread() * normal(random);
     const double beside_anchor = anchor_spread * batch_ * normal(random);
@@ -461,6 +469,8 @@ class cost_model {
 
   const op_graph& graph_;
   std::vector<std::vector<precision>> levels_;
+  std::vector<precision> searched_ =
+      {};                               // those that any operator may have; formats that nobody asked for are not drawn
   std::vector<shared_tensor> tensors_;  // tensors with their casts, and edges (plan_costs.hpp)
   plan anchor_;
   std::vector<std::size_t> kind_;  // by operator: the number of its kind

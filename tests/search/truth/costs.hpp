@@ -89,7 +89,11 @@ inline costs drawn_costs(draw& random, const comp::op_graph& graph, const cost_s
     const range part = is_allow(op) ? chosen.allow : is_deny(op) ? chosen.deny : chosen.other;
     const double low = random.chance(chosen.slower) ? random.between(1, 1.6) : random.between(part.low, part.high);
     auto& by_precision = made.op.emplace_back();
-    for (double& seconds : by_precision) seconds = fp32 * low * random.between(1 / chosen.apart, chosen.apart);
+    // The worlds have these formats alone, so that they stay the same when a format is added.
+    for (const comp::precision p : {comp::precision::fp32, comp::precision::tf32, comp::precision::bf16,
+                                    comp::precision::fp16, comp::precision::fp8_e4m3, comp::precision::fp8_e5m2}) {
+      by_precision[static_cast<std::size_t>(p)] = fp32 * low * random.between(1 / chosen.apart, chosen.apart);
+    }
     by_precision[static_cast<std::size_t>(comp::precision::fp32)] = fp32;
     by_precision[static_cast<std::size_t>(comp::precision::bf16)] = fp32 * low;
     made.cast.push_back(1e-4 * chosen.cast * random.between(0.7, 1.3));

@@ -45,7 +45,8 @@ class element_rounder {
   COMP_HD float nearest(float x, scale_pair s) const {
     const float bounded = detail::smaller(bound_, magnitude(x * s.encode)), t = detail::smaller(largest_, bounded);
     const std::int32_t exponent = bits_as<std::int32_t>(t) & 0x7f800000;
-    const auto large = bits_as<float>((exponent > smallest_ ? exponent : smallest_) + ((dropped_ << 23) | 0x400000));
+    const auto above = static_cast<std::uint32_t>(exponent > smallest_ ? exponent : smallest_);
+    const auto large = bits_as<float>(above + ((static_cast<std::uint32_t>(dropped_) << 23) | 0x400000U));
     return finished((t + large) - large, bounded, x, s);
   }
   /// Returns: x rounded to one of the two elements beside it, up with the probability of its distance from the lower
