@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <comp/comp.hpp>
+#include <comp/observe/summary.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <comp_simulated/trainer.hpp>
