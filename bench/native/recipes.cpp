@@ -130,9 +130,10 @@ recipe found(comp::host::device& device, const job& j, const options& o) {
                 [&](precision p) { return std::ranges::count(modelled.supported_precisions(), p) == 0; });
   settings.tolerance = o.tolerance;
   const comp::policy::pytorch policy{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
-  const comp::outcome best =
-      comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(modelled);
+  const comp::outcome best = comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(
+      modelled, comp::progress_bar{});
   fmt::print("{}\n", comp::table(best));
+  for (const std::string& warning : best.warnings) fmt::print("{}\n", warning);
   return {"found", best.plan};
 }
 
