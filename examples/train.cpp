@@ -42,10 +42,8 @@ int run(const train::options& chosen) {
   if (chosen.target.empty()) {
     return train::run_session(chosen, trainer, job.description, sped_up(device), write_weights);
   }
-  comp::simulated::trainer modelled = train::naming("--target", [&] {
-    return comp::simulated::trainer{
-        trainer, chosen.target, {.micro_batches = static_cast<double>(job.settings.scaling.micro_batches)}};
-  });
+  comp::simulated::trainer modelled{
+      trainer, chosen.target, {.micro_batches = static_cast<double>(job.settings.scaling.micro_batches)}};
   return train::run_session(chosen, modelled, job.description, sped_up(modelled), write_weights);
 }
 

@@ -375,8 +375,8 @@ class Train(Runs):
         self.assertRegex(got.stdout, r'epoch   1: .* modelled for B200')
         self.succeeds('--plan', str(file))  # takes the products from the file
         self.assertNotEqual(self.train('--target', '').returncode, 0)
-        self.refused(self.train('--plan', str(file), '--products', 'together'), 'is for another model')
-        self.refused(self.train('--target', 'B20'), '--target', 'B200')
+        self.refused(self.train('--plan', str(file), '--products', 'together'), '"layer0.linear.weight_gradient"')
+        self.refused(self.train('--target', 'B20'), '"B20" is no GPU', 'did you mean "B200"')
         self.refused(self.train('--target', 'B200', '--backend', 'libtorch'), 'only host has it')
 
     def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
