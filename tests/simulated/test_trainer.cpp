@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <comp/observe/summary.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp/search/two_stage.hpp>
@@ -94,6 +96,25 @@ TEST_CASE("a sensitivity that takes this machine long leaves a budget of modelle
   CHECK(found.overhead_seconds() > 1);  // nothing modelled is subtracted from what the clock says
   CHECK(std::isnan(found.overhead_share()));
   CHECK(comp::table(found).find("(by this machine's clock)") != std::string::npos);
+}
+
+TEST_CASE("FP32's batches, which take long on a modelled GPU, leave a budget of batches for the losses of plans") {
+  fake::world slow = layers();
+  slow.batches = 80;
+  slow.harm = [](const plan&) { return 0.0; };
+  // Losses to and fro by 8%, of which few batches say little.
+  bool lowered = false;
+  slow.before_batch = [&](const plan& p, std::uint64_t) { lowered = comp::is_low(p[1]); };
+  slow.swing = [&](std::uint64_t step) { return lowered ? 0.08 * std::sin(static_cast<double>(step * step)) : 0.0; };
+  fake::full_trainer inner{slow};
+  on_gpu trainer{inner, "B200"};
+  REQUIRE(trainer.batch_seconds(plan{4}) > 8 * trainer.batch_seconds(fastest(trainer, slow)));
+  const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
+  std::int64_t batches = 0;
+  for (const comp::trial& t : found.trials) {
+    if (t.stage == comp::stage::epochs) batches = std::max(batches, t.sample.batches);
+  }
+  CHECK(batches > 50);
 }
 
 TEST_CASE("losses are the wrapped trainer's, and each batch takes the modelled time") {

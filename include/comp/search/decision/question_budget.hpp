@@ -2,9 +2,12 @@
 // What the questions of a guided search may still cost. Batches under FP32 and under accepted plans are training and
 // cost nothing; what a search costs are the batches that are undone, and those under plans that are slower than the
 // best. Recalled runs count as if they were run, so that a search which is resumed decides as it did.
+// On a modelled GPU a batch counts alike under every plan, because this machine runs it: its modelled seconds would
+// spend the budget on FP32's batches alone, which take many times as long there as those of the plan that is sought.
 #pragma once
 
 #include <algorithm>
+#include <comp/core/hardware.hpp>
 #include <comp/search/decision/session.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -46,9 +49,12 @@ class question_budget {
   /// quarter of what that saves in the whole training may be spent beside the budget, at most seven times the budget.
   double left(double gain) const {
     if (per_epoch_ == 0) return std::numeric_limits<double>::infinity();
-    const double batch = std::min(best_seconds_, search_.trials.fp32_seconds());
-    const double share = std::min(8 * search_.settings.budget, search_.settings.budget + gain / batch / 4);
-    return share * planned() * batch - (search_.run.seconds() - static_cast<double>(trained()) * batch);
+    const double fp32 = search_.trials.fp32_seconds(), best = std::min(best_seconds_, fp32);
+    const double share = std::min(8 * search_.settings.budget, search_.settings.budget + gain / best / 4);
+    const bool modelled = is_modelled(search_.log.hardware);
+    const double batch = modelled ? fp32 : best;
+    const double spent = modelled ? static_cast<double>(batches_run()) * batch : search_.run.seconds();
+    return share * planned() * batch - (spent - static_cast<double>(trained()) * batch);
   }
 
   /// Returns: how many batches a test of losses may have. A whole test may take what is left of the budget, each of its
@@ -63,6 +69,11 @@ class question_budget {
 
  private:
   double planned() const { return static_cast<double>(search_.settings.planned_epochs * per_epoch_); }
+  std::size_t batches_run() const {
+    std::size_t all = 0;
+    for (const stage_cost& stage : search_.log.costs) all += stage.batches;
+    return all;
+  }
   // Batches of the training that are done.
   std::int64_t trained() const {
     if (search_.run.restores()) return kept_;
