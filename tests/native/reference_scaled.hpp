@@ -9,6 +9,7 @@
 #include <comp_native/math/scaled.hpp>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <string_view>
 #include <vector>
 
@@ -123,6 +124,46 @@ inline std::vector<float> quantized_by_definition(const operand_format& f, std::
     }
   }
   return y;
+}
+
+/// Returns: values of all sizes; where `hostile`, also zeros, equal blocks, ties, subnormals and some that are not
+/// finite.
+inline std::vector<float> drawn_values(std::size_t count, std::uint64_t seed, bool hostile) {
+  std::mt19937_64 words{seed};
+  std::normal_distribution<float> normal;
+  std::vector<float> all;
+  while (all.size() < count) {
+    const std::uint64_t word = words(), length = 1 + words() % 48;
+    const auto size = std::ldexp(1.0F, static_cast<int>(words() % 40) - 20);
+    for (std::uint64_t i = 0; i < length; ++i) {
+      const auto any = std::bit_cast<float>(static_cast<std::uint32_t>(words()));
+      const float equal = std::bit_cast<float>(static_cast<std::uint32_t>(word));
+      const float tie = static_cast<float>(words() % 64) / 8 * size;
+      switch (hostile ? word >> 60 : 15) {
+        case 0:
+          all.push_back(any);  // one of 256 is not finite
+          break;
+        case 1:
+          all.push_back(std::isfinite(equal) ? equal : 1);
+          break;
+        case 2:
+          all.push_back(i % 2 ? -0.0F : 0.0F);
+          break;
+        case 3:
+        case 4:
+        case 5:
+          all.push_back(tie);
+          break;
+        case 6:
+          all.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(words() & 0x80ffffff)));
+          break;
+        default:
+          all.push_back(normal(words) * size);
+      }
+    }
+  }
+  all.resize(count);
+  return all;
 }
 
 struct recorded_matrix {

@@ -11,8 +11,8 @@
 #include <comp_libtorch/hook/composite.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/hook/session.hpp>
-#include <comp_libtorch/hook/tf32.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/unrecorded.hpp>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -52,14 +52,7 @@ class evaluator final : public session, public capturable {
     const op_names::named named = names_.next(known, stack);
     const precision chosen = author == author_choice::none ? how_.choose(named.layer, known.kind) : precision::fp32;
     if (captures_) capture(named.name, {named.layer, known.kind, chosen});
-    if (author != author_choice::none) {
-      cast_for_author(stack, known, author, device());
-    } else if (is_low(chosen) && chosen != precision::tf32) {
-      cast_read(stack, known, scalar_type(chosen), device(), !keeps_affine(known, device()));
-    } else {
-      cast_to_fp32(stack, known, device());
-    }
-    run_in(op, stack, chosen == precision::tf32);
+    run_unrecorded(op, author, chosen, stack, device(), captures_);
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
   }
@@ -103,7 +96,8 @@ class evaluator final : public session, public capturable {
     return name == nullptr ? std::string{} : scope_of(*name);
   }
   void capture(const std::string& name, captured_name op) {
-    if (op.chosen == precision::tf32) captured_.note_stray(name);  // compiled code does not switch TensorFloat-32 on
+    if (op.chosen == precision::tf32 || is_scaled(op.chosen))
+      captured_.note_stray(name);  // compiled code neither switches TensorFloat-32 on nor rounds
     captured_.names.push_back(std::move(op));
   }
 

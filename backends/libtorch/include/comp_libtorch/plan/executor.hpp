@@ -16,6 +16,7 @@
 #include <comp_libtorch/plan/profiler.hpp>
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <comp_libtorch/plan/settings.hpp>
+#include <comp_libtorch/plan/unrecorded.hpp>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -74,8 +75,8 @@ class executor final : public session, public capturable {
     const std::optional<std::size_t> here = find_instruction(op, stack);
     if (!here) return captures_ ? capture_unrecorded(op, stack) : run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
-    if (now.tf32 && captures_)
-      captured_.note_stray(expected_at(now));  // compiled code does not switch TensorFloat-32 on
+    if ((now.tf32 || now.scaled) && captures_)
+      captured_.note_stray(expected_at(now));  // compiled code neither switches TensorFloat-32 on nor rounds
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
@@ -317,6 +318,10 @@ class executor final : public session, public capturable {
 
   /// Runs the operator by comp's kernel. Returns: false where that does not serve these arguments.
   bool run_own(const instruction& now, torch::jit::Stack& stack) const {
+    if (now.scaled) {
+      if (!captures_ && run_scaled(traits(now.op), stack, *now.scaled)) return true;
+      cast_read(stack, traits(now.op), now.target, device(), true);
+    }
     if (captures_) return false;
     if (now.by_bits != nullptr) return now.by_bits(stack);
     if (now.own.parts == 0) return false;
@@ -356,17 +361,9 @@ class executor final : public session, public capturable {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen));
     });
-    if (context_.autocast_plan == nullptr && code_->any_low) {
-      const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
-      if (author != author_choice::none) {
-        cast_for_author(stack, known, author, device());
-      } else if (computes && is_low(chosen) && chosen != precision::tf32) {
-        cast_read(stack, known, scalar_type(chosen), device(), !keeps_affine(known, device()));
-      } else {
-        cast_to_fp32(stack, known, device());
-      }
-    }
-    run_in(op, stack, chosen == precision::tf32);
+    if (context_.autocast_plan != nullptr || !code_->any_low) return op.callBoxed(stack);
+    const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
+    detail::run_unrecorded(op, author, computes ? chosen : precision::fp32, stack, device(), captures_);
   }
 
   std::string difference(const op_traits& actual) const {

@@ -9,6 +9,7 @@
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/kernels/kernels.hpp>
+#include <comp_libtorch/kernels/scaled_linear.hpp>
 #include <comp_libtorch/plan/forward_map.hpp>
 #include <comp_libtorch/plan/low_weights.hpp>
 #include <comp_libtorch/plan/recorder.hpp>
@@ -55,6 +56,7 @@ struct instruction {
   bool unusual = false;                           // one of the following
   bool (*by_bits)(torch::jit::Stack&) = nullptr;  // comp's kernel that has ATen's results, as kernel::run
   bool tf32 = false;                              // TensorFloat-32 is switched on for it
+  std::optional<precision> scaled = {};           // the format below 16 bits that its products round to
   bool hands_on_fp32 = false;                     // results are cast back
   bool follows_written = false;                   // inputs are cast to the format of the tensor that it writes
   bool wants_view = false;                        // strides may not fit a view any more
@@ -91,9 +93,11 @@ class wanted_formats {
       const op_traits& known = traits(ops[i].op);
       const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::fp32;
       const format target = computes ? format{scalar_type(chosen[i])} : known.views ? of_results(ops[i]) : format{};
+      const auto linear = is_scaled(chosen[i]) ? linear_arguments_of(known) : std::nullopt;
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
-        const bool kept = input.affine && keeps_affine(known, device);
+        const bool rounds = linear && input.argument != linear->input;  // a scaled product rounds its weight itself
+        const bool kept = rounds || (input.affine && keeps_affine(known, device));
         want(input.value, kept ? format{} : target);
       }
     }
@@ -171,6 +175,7 @@ class compiler {
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;
     const bool channels_last = settings_->images == memory_format::channels_last;
+    if (is_scaled(chosen)) now.scaled = chosen;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
       if (channels_last && known.convolves && now.target != at::kFloat) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
@@ -188,8 +193,8 @@ class compiler {
     now.gives_contiguous = channels_last && now.hands_on_fp32;
     choose_kernel(now, known);
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
-    now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous ||
-                  now.own.parts != 0 || now.by_bits != nullptr;
+    now.unusual = now.tf32 || now.scaled || now.hands_on_fp32 || now.follows_written || now.wants_view ||
+                  now.wants_contiguous || now.own.parts != 0 || now.by_bits != nullptr;
     compiled.instructions.push_back(now);
   }
 
@@ -202,9 +207,11 @@ class compiler {
   }
 
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
+    const auto linear = now.scaled ? linear_arguments_of(known) : std::nullopt;
     for (const recorded_input& input : op.inputs) {
       if (input.affine && keeps_affine(known, settings_->device.type())) continue;
-      const bool of_image = input.argument < 2;  // a convolution's input and weight
+      if (linear && input.argument != linear->input) continue;  // weights are rounded as they are
+      const bool of_image = input.argument < 2;                 // a convolution's input and weight
       const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
       cast_slot slot{input.argument, input.element};
       if (input.parameter >= 0) {

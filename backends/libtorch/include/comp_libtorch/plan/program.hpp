@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -131,8 +132,8 @@ class program {
 
   /// Has regions run by `chosen` from now on. LibTorch's own autocast runs a plan with plan::runs_autocast(), in
   /// which comp casts nothing.
-  /// Throws: `plan_error` for a plan that does not fit the graph, that asks for TF32 on a CPU or for FP8, or that is
-  /// autocast's without exactly one low precision; `error` while recording.
+  /// Throws: `plan_error` for a plan that does not fit the graph, that asks for TF32 on a CPU or for a format below 16
+  /// bits where that is not emulated, or that is autocast's without exactly one low precision; `error` while recording.
   void set_plan(const plan& chosen) {
     require<error>(recording_ == nullptr,
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
@@ -176,6 +177,10 @@ class program {
   /// Returns: how forwards differed from the recorded sequence, since record(true) or clear_problems().
   program_problems problems() const { return problems_.get(); }
   void clear_problems() { problems_.clear(); }
+
+  /// Returns: true for a product with a weight, the one operator that runs in formats below 16 bits, as on GPUs. A
+  /// product of two activations does not.
+  bool is_linear_layer(const op_info& recorded) const { return linear_layers_.contains(recorded.name); }
 
   const program_settings& settings() const { return settings_; }
   /// Returns: the operators of the current plan that comp has a kernel for.
@@ -271,17 +276,38 @@ class program {
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
     keep(plan{graph_.size()});
+    linear_layers_.clear();
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+      if (reads_weight(i)) linear_layers_.insert(graph_[i].name);
+    }
     detail::layer_names layers;
     layers_.clear();
     for (const op_info& op : graph_) layers_.push_back(layers.next(op.name, op.kind));
     compile();
   }
 
+  /// Returns: whether operator `i` multiplies by a parameter, or by a view of one, such as weight.t().
+  bool reads_weight(std::size_t i) const {
+    const auto linear = detail::linear_arguments_of(detail::traits(ops_[i].op));
+    if (!linear || ops_[i].role != detail::op_role::choosable) return false;
+    // The tensors before the weight among the arguments are those before it among the inputs.
+    if (linear->weight >= graph_[i].inputs.size()) return false;
+    const tensor_info* read = &graph_[i].inputs[linear->weight];
+    while (!read->parameter && read->source >= 0) {
+      const auto maker = static_cast<std::size_t>(read->source);
+      if (!detail::traits(ops_[maker].op).views || graph_[maker].inputs.size() != 1) return false;
+      read = &graph_[maker].inputs[0];
+    }
+    return read->parameter && read->shape.size() == 2;
+  }
+
   void require_runs(precision p, std::size_t i) const {
-    const bool tf32_here = settings_.device.is_cuda();
-    require<plan_error>(!is_scaled(p) && (p != precision::tf32 || tf32_here),
-                        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, and tf32 on CUDA): "
-                        "choose one of those",
+    const bool runs = is_scaled(p) ? is_linear_layer(graph_[i]) && detail::emulates(settings_)
+                                   : p != precision::tf32 || settings_.device.is_cuda();
+    require<plan_error>(runs,
+                        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
+                        "linear layers below 16 bits, emulated on a CPU or with program_settings::emulate): choose one "
+                        "of those",
                         i, graph_[i].name, comp::name(p));
   }
 
@@ -320,6 +346,7 @@ class program {
   std::size_t plan_hash_ = 0;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
+  std::set<std::string> linear_layers_;  // names of operators
   std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)
   detail::named_precisions precisions_;  // of the recorded operators in the plan
   detail::known_composites composites_;  // for evaluation

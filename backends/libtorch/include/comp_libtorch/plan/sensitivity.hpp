@@ -93,6 +93,7 @@ class operator_errors {
     const bool differentiates = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
     std::optional<tf32_guard> tf32;
     if (in == precision::tf32) tf32.emplace();
+    const bool scaled = is_scaled(in) && linear_arguments_of(known);
     std::vector<at::Tensor> leaves;
     torch::jit::Stack stack = arguments;
     for (std::size_t i = 0; i < stack.size(); ++i) {
@@ -102,13 +103,13 @@ class operator_errors {
       const auto make = [&](const at::Tensor& t) {
         at::Tensor leaf = t.detach();
         if (differentiates && t.requires_grad()) leaves.push_back(leaf.requires_grad_());
-        const bool stays = !casts || is_number_beside_values(t, known, arguments, device_.type());
+        const bool stays = !casts || scaled || is_number_beside_values(t, known, arguments, device_.type());
         return stays ? leaf : cast(leaf, scalar_type(in), at::MemoryFormat::Preserve);
       };
       replace(
           stack[i], device_.type(), [](const at::Tensor&) { return true; }, make);
     }
-    op.callBoxed(stack);
+    if (!scaled || !run_scaled(known, stack, in)) op.callBoxed(stack);
     results all;
     for_each_tensor(stack, op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
       if (is_eligible(t, device_.type())) all.outputs.push_back(t);

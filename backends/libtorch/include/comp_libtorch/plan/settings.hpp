@@ -59,6 +59,13 @@ struct program_settings {
   // What stands in an autocast(enabled = false), or in another autocast of the model's own, runs as its author wrote,
   // under every plan. It is looked for while recording and in each forward.
   bool protect_blocks = true;
+  // Linear layers may have formats below 16 bits on a GPU, too. They are emulated: right in their bits, and slow.
+  bool emulate = false;
 };
+
+namespace detail {
+/// Returns: true where linear layers may have formats below 16 bits.
+inline bool emulates(const program_settings& s) { return s.emulate || s.device.is_cpu(); }
+}  // namespace detail
 
 }  // namespace comp::libtorch

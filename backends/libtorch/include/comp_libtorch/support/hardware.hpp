@@ -12,6 +12,7 @@
 #include <comp/core/cpu.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/precision.hpp>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -54,19 +55,19 @@ inline hardware probe(c10::Device device) {
   return gpu;
 }
 
-/// Returns: the precisions that a plan may have. FP16 is one even where it is slow, because the search finds that out
-/// and cuts it. On a GPU, BF16 and TF32 are there only with units for them.
-inline std::vector<precision> supported_precisions(const hardware& machine) {
-  if (machine.kind != device_kind::cuda) return {precision::fp32, precision::bf16, precision::fp16};
-  std::vector<precision> all{precision::fp32, precision::fp16};
-  for (const precision p : {precision::bf16, precision::tf32}) {
-    if (has_unit(p, machine)) all.push_back(p);
-  }
-  return all;
+/// Returns: true for a precision that a plan may have. FP16 is one even where it is slow, because the search finds that
+/// out and cuts it. On a GPU, BF16 and TF32 are there only with units for them. `emulates`: linear layers may have
+/// formats below 16 bits.
+inline bool computes_in(precision p, const hardware& machine, bool emulates) {
+  if (is_scaled(p)) return emulates;
+  const bool everywhere = p == precision::fp32 || p == precision::fp16;
+  return everywhere || (machine.kind == device_kind::cuda ? has_unit(p, machine) : p == precision::bf16);
 }
-inline bool computes_in(precision p, const hardware& machine) {
-  const auto known = supported_precisions(machine);
-  return std::ranges::find(known, p) != known.end();
+inline std::vector<precision> supported_precisions(const hardware& machine, bool emulates) {
+  std::vector<precision> all;
+  std::ranges::copy_if(all_precisions, std::back_inserter(all),
+                       [&](precision p) { return computes_in(p, machine, emulates); });
+  return all;
 }
 
 }  // namespace comp::libtorch

@@ -105,7 +105,7 @@ class trainer
   void set_precision(const plan& p) {
     require_fits(p, graph());
     for (std::size_t i = 0; i < p.size(); ++i) {
-      require<plan_error>(computes_in(p[i], hardware_),
+      require<plan_error>(computes_in(p[i], hardware_, detail::emulates(program_.settings())),
                           "plan gives operator {} {} (LibTorch on this device has no such precision): choose another",
                           i, name(p[i]));
     }
@@ -172,7 +172,11 @@ class trainer
     });
   }
 
-  std::vector<precision> supported_precisions() const { return libtorch::supported_precisions(hardware_); }
+  std::vector<precision> supported_precisions() const {
+    return libtorch::supported_precisions(hardware_, detail::emulates(program_.settings()));
+  }
+  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs.
+  bool supports(const op_info& op, precision p) const { return !is_scaled(p) || program_.is_linear_layer(op); }
   comp::hardware hardware() const { return hardware_; }
   /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
   /// were when the trainer was made.
@@ -190,7 +194,7 @@ class trainer
   /// before.
   /// Throws: `settings_error` for a precision that the device lacks.
   std::vector<op_error> sensitivity(precision low) {
-    require<settings_error>(computes_in(low, hardware_),
+    require<settings_error>(computes_in(low, hardware_, detail::emulates(program_.settings())),
                             "sensitivity in {} (LibTorch on this device has no such precision): choose another",
                             name(low));
     record();
