@@ -13,14 +13,6 @@
 
 namespace {
 
-/// The formats that "auto" searches for a GPU that is not here: of those with 8 and 4 bits the ones with a recipe.
-std::vector<comp::precision> sped_up(const auto& modelled) {
-  const auto known = modelled.supported_precisions();
-  std::vector<comp::precision> found{comp::precision::bf16, comp::precision::fp8_e4m3, comp::precision::mxfp8,
-                                     comp::precision::nvfp4};
-  std::erase_if(found, [&](comp::precision p) { return std::ranges::count(known, p) == 0; });
-  return found;
-}
 std::vector<comp::precision> sped_up(const comp::host::device& device) {
   std::vector<comp::precision> found;
   const comp::hardware machine = device.hardware();
@@ -44,7 +36,7 @@ int run(const train::options& chosen) {
   }
   comp::simulated::trainer modelled{
       trainer, chosen.target, {.micro_batches = static_cast<double>(job.settings.scaling.micro_batches)}};
-  return train::run_session(chosen, modelled, job.description, sped_up(modelled), write_weights);
+  return train::run_session(chosen, modelled, job.description, modelled.usual_precisions(), write_weights);
 }
 
 constexpr auto no_libtorch =

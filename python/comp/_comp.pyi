@@ -252,6 +252,7 @@ class Training:
         protect_blocks: bool,
         states_on: str | None,
         about: str,
+        target: str = "",
         ranks: RankTeam | None = None,
     ) -> None: ...
     def operators(self) -> list[Operator]: ...

@@ -41,7 +41,9 @@ def _named(kind: str, module: Any, made: type, given: Any, allowed: str) -> Any:
     raise SettingsError(f"{kind} is a {type(given).__name__} (it is none): give {allowed}")
 
 
-def _precisions(wanted: Sequence[str] | None, others: Iterable[Any], device: torch.device) -> Sequence[str] | None:
+def _precisions(
+    wanted: Sequence[str] | None, others: Iterable[Any], device: torch.device, modelled: bool
+) -> Sequence[str] | None:
     """FP16's gradients vanish without a scaler, so it is searched only beside one."""
     if any(isinstance(each, GradScaler) for each in others):
         return wanted
@@ -50,7 +52,7 @@ def _precisions(wanted: Sequence[str] | None, others: Iterable[Any], device: tor
             "fp16 without a GradScaler (small gradients vanish in FP16): use torch.amp.GradScaler in the "
             "step and give state=[scaler]"
         )
-    if wanted is not None or device.type != "cuda":
+    if wanted is not None or modelled or device.type != "cuda":
         return wanted
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         raise SettingsError(
@@ -106,6 +108,7 @@ def search(
     tune: bool = True,
     protect_blocks: bool = True,
     about: str = "",
+    target: str | None = None,
     **settings: Any,
 ) -> Outcome:
     """Finds the precision of each operator at which this training runs fastest and still converges, while it trains.
@@ -135,6 +138,10 @@ def search(
     policy, strategy, batches_strategy: by name, from comp.policy and comp.strategy, or your own: a callable of an
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
     precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
+    target: a GPU that is not here ("A100", "RTX 4090", "H100", "H200", "B200", "B300"). Losses are this training's, times
+        are modelled for that GPU, and linear layers may have formats below 16 bits, whose arithmetic is emulated: the
+        plan is one to take there (comp.to_transformer_engine). precisions=None: bf16, fp8_e4m3, mxfp8 and nvfp4, as far
+        as that GPU has them.
     ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
@@ -169,8 +176,9 @@ def search(
             tune=tune,
             protect_blocks=protect_blocks,
             about=about,
+            target=target,
         )
-        wanted = _precisions(precisions, state, job.device)
+        wanted = _precisions(precisions, state, job.device, target is not None)
         if wanted is not None:
             settings["precisions"] = list(wanted)
         chosen = _chosen(policy, strategy, batches_strategy)

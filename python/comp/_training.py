@@ -138,6 +138,7 @@ class Job:
         tune: bool,
         protect_blocks: bool,
         about: str,
+        target: str | None = None,
     ) -> None:
         if not callable(step):
             raise SettingsError(
@@ -177,6 +178,7 @@ class Job:
             protect_blocks=protect_blocks,
             states_on=states_on,
             about=" ".join([about, *(repr(each) for each in self.optimizers)]),
+            target=target or "",
             ranks=self.ranks,
         )
         self._glue.training = self.compiled.training = weakref.ref(self.training)

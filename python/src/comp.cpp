@@ -141,7 +141,7 @@ void add_training(py::module_& m) {
                        py::function step, py::object score, py::function saved, py::function restore,
                        py::function tensors, py::function compile, py::object rates, std::int64_t length,
                        std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
-                       const std::optional<std::string>& states_on, std::string about,
+                       const std::optional<std::string>& states_on, std::string about, std::string target,
                        std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
@@ -149,8 +149,10 @@ void add_training(py::module_& m) {
                            std::move(tensors), std::move(compile), std::move(rates)},
                   .length = length,
                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
-                  .choices = tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
+                  .choices =
+                      tune && target.empty() ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
                   .protect_blocks = protect_blocks,
+                  .target = std::move(target),
                   .freed = freed(keep_memory),
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about),
@@ -158,7 +160,7 @@ void add_training(py::module_& m) {
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "compile"_a,
            "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
-           "states_on"_a, "about"_a, "ranks"_a = py::none())
+           "states_on"_a, "about"_a, "target"_a = "", "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {

@@ -9,6 +9,7 @@
 #include <any>
 #include <comp/comp.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_simulated/trainer.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -71,6 +72,7 @@ struct job {
   libtorch::replay_options keep;
   libtorch::executor_choices choices = libtorch::executor_choices::measured;
   bool protect_blocks = true;
+  std::string target;  // a GPU whose times are modelled; empty: this machine's are measured
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
@@ -102,12 +104,14 @@ class training {
 template <bool Validates>
 class training_of final : public training {
   using trainer_type = libtorch::trainer<batches, Validates>;
+  using modelled_type = simulated::trainer<trainer_type>;
 
  public:
   explicit training_of(job given)
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         trainer_{make()},
+        modelled_{given_.target.empty() ? nullptr : std::make_unique<modelled_type>(*trainer_, given_.target)},
         regions_{[this](const std::string& segment, bool evaluates) {
           auto& program = trainer_->executor();
           return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
@@ -117,9 +121,11 @@ class training_of final : public training {
   }
 
   outcome search(const recipe& how, observers& told) override {
+    search_settings settings = how.settings;
+    if (modelled_ != nullptr && settings.precisions.empty()) settings.precisions = modelled_->usual_precisions();
     outcome found = on_all<outcome>([&](any_trainer& all) {
       observer_list<observers> list{told};
-      return comp::detail::run_search(on_machine(how.policy, all.hardware()), how.stage1, how.stage2, how.settings, all,
+      return comp::detail::run_search(on_machine(how.policy, all.hardware()), how.stage1, how.stage2, settings, all,
                                       list);
     });
     found.graph = graph();
@@ -155,16 +161,20 @@ class training_of final : public training {
   template <class Result, class Work>
   Result on_all(Work work) {
     return fault_.out_of([&]() -> Result {
-      trainer_of<trainer_type> own{*trainer_};
-      if (given_.ranks == nullptr) return work(own);
-      ranks::team& team = given_.ranks->team();
-      try {
-        return ranks::detail::together<Result>(own, team, work);
-      } catch (const rank_error& e) {
-        if (team.leads() || team.broken()) fault_.explain_by(e);  // else it may be about this rank's own exception
-        throw;
-      }
+      if (modelled_ == nullptr) return on_all_of<Result>(trainer_of<trainer_type>{*trainer_}, work);
+      return on_all_of<Result>(trainer_of<modelled_type>{*modelled_}, work);
     });
+  }
+  template <class Result, class Work>
+  Result on_all_of(any_trainer&& own, Work work) {
+    if (given_.ranks == nullptr) return work(own);
+    ranks::team& team = given_.ranks->team();
+    try {
+      return ranks::detail::together<Result>(own, team, work);
+    } catch (const rank_error& e) {
+      if (team.leads() || team.broken()) fault_.explain_by(e);  // else it may be about this rank's own exception
+      throw;
+    }
   }
   /// Ends the first forward of a step on all ranks: in the backward they wait for each other. A rank that fails before
   /// does not get here, and the others leave the step, too.
@@ -196,7 +206,7 @@ class training_of final : public training {
 
   /// Has the training's steps run compiled, where torch.compile has a part of them; those of ranks stay uncompiled.
   void run_compiled() {
-    if (given_.ranks != nullptr) return;
+    if (given_.ranks != nullptr || modelled_ != nullptr) return;
     fault_.out_of([&] { return trainer_->run_compiled(true); });
   }
 
@@ -214,7 +224,7 @@ class training_of final : public training {
                         return fault_.kept(
                             [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
                       }},
-        .program = {.freed = given_.freed, .protect_blocks = given_.protect_blocks},
+        .program = {.freed = given_.freed, .protect_blocks = given_.protect_blocks, .emulate = !given_.target.empty()},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,
@@ -311,6 +321,7 @@ class training_of final : public training {
   libtorch::detail::rate_watch rates_{"give the search state=[scheduler]"};
   std::vector<std::shared_ptr<parameter_tree>> trees_;
   std::unique_ptr<trainer_type> trainer_;
+  std::unique_ptr<modelled_type> modelled_;  // null: its times are this machine's
   regions regions_;
   bool to_meet_ = false, abandoned_ = false;  // in this step
 };

@@ -114,6 +114,14 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     std::erase_if(both, [&](precision p) { return !computes_in(p, gpu_); });
     return both;
   }
+  /// Returns: the low precisions to search where the user names none: of those below 16 bits the ones that trainings
+  /// are known to converge in.
+  std::vector<precision> usual_precisions() const {
+    std::vector<precision> usual{precision::bf16, precision::fp8_e4m3, precision::mxfp8, precision::nvfp4};
+    const auto known = supported_precisions();
+    std::erase_if(usual, [&](precision p) { return std::find(known.begin(), known.end(), p) == known.end(); });
+    return usual;
+  }
   bool supports(const op_info& op, precision p) const requires(comp::detail::supports_some<B>) {
     return std::as_const(inner_).supports(op, p);
   }
