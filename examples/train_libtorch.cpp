@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <comp_simulated/trainer.hpp>
 #include <libtorch/jobs.hpp>
 #include <libtorch/trainers.hpp>
 #include <sstream>
@@ -58,8 +59,11 @@ int run(const train::options& chosen) {
   torch_models::job job =
       train::naming("--data", [&] { return torch_models::make_job(chosen.model, options_of(chosen)); });
   auto trainer = torch_models::make_trainer(job, chosen.seed);
-  return train::run_session(chosen, trainer, job.description, sped_up(trainer.hardware()),
-                            [&](const std::string& path) { write_weights(job, path); });
+  const auto write = [&](const std::string& path) { write_weights(job, path); };
+  if (chosen.target.empty())
+    return train::run_session(chosen, trainer, job.description, sped_up(trainer.hardware()), write);
+  comp::simulated::trainer modelled{trainer, chosen.target};
+  return train::run_session(chosen, modelled, job.description, modelled.usual_precisions(), write);
 }
 
 }  // namespace

@@ -107,9 +107,9 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
                              "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
                              chosen.backend);
-  comp::require<comp::error>(chosen.backend == "host" || chosen.target.empty(),
-                             "--target {} with backend {} (only host has it): leave it out", chosen.target,
-                             chosen.backend);
+  comp::require<comp::error>(chosen.backend != "cuda" || chosen.target.empty(),
+                             "--target {} with backend cuda (only host and libtorch have it): leave it out",
+                             chosen.target);
   comp::require<comp::error>(chosen.backend != "libtorch" || chosen.products == "auto",
                              "--products {} with backend libtorch (only host and cuda have it): leave it out",
                              chosen.products);
@@ -336,8 +336,8 @@ inline void describe(CLI::App& app, options& chosen) {
   search
       ->add_option(
           "--target", chosen.target,
-          "Find the plan of a GPU that is not here: the host backend's losses, and times that are modelled for "
-          "that GPU, as B200")
+          "Find the plan of a GPU that is not here: losses of this CPU, and times that are modelled for that GPU, as "
+          "B200 (host and libtorch)")
       ->check(CLI::Validator{
           [](const std::string& name) { return std::string{name.empty() ? "no GPU is named: name one, as B200" : ""}; },
           "GPU"});

@@ -377,7 +377,7 @@ class Train(Runs):
         self.assertNotEqual(self.train('--target', '').returncode, 0)
         self.refused(self.train('--plan', str(file), '--products', 'together'), '"layer0.linear.weight_gradient"')
         self.refused(self.train('--target', 'B20'), '"B20" is no GPU', 'did you mean "B200"')
-        self.refused(self.train('--target', 'B200', '--backend', 'libtorch'), 'only host has it')
+        self.refused(self.train('--target', 'B200', '--backend', 'cuda'), 'only host and libtorch have it')
 
     def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
         # Long enough to search in: in a shorter training only the first system's plan is looked at.

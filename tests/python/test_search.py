@@ -467,6 +467,30 @@ class Choices(unittest.TestCase):
         with self.assertRaisesRegex(comp.SettingsError, "the policy says 'bf16' for operator"):
             Classification().search(policy=lambda op: 'bf16')
 
+    def test_a_plan_below_16_bits_is_found_for_a_gpu_that_is_not_here_and_used(self):
+        def layers_in_mxfp8(op):
+            return comp.fixed('mxfp8') if op.kind in ('aten::addmm', 'aten::mm', 'aten::linear') else comp.allow('bf16')
+
+        job = Classification()
+        found = job.search(policy=layers_in_mxfp8, target='B200', precisions=['bf16', 'mxfp8'])
+        self.assertIn('modelled for B200', str(found))
+        self.assertIn('8', found.plan)
+        found.train(1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, 'plan.json')
+            found.save(path)
+            images, _ = some_images(16)
+            with torch.no_grad():
+                job.net.eval()
+                exact = job.net(images)
+                with comp.plan(path, job.net, forced=True):  # no CPU computes in it, so that it is emulated
+                    low = job.net(images)
+            self.assertEqual(comp.to_transformer_engine(path).modules['6']['weight_gradient'], 'mxfp8')
+        off = ((low - exact).norm() / exact.norm()).item()
+        self.assertTrue(0.005 < off < 0.2, off)
+        with self.assertRaisesRegex(comp.SettingsError, '"B20" is no GPU .* did you mean "B200"'):
+            Classification().search(target='B20')
+
     def test_rules_are_a_policy(self):
         rules = comp.policy.custom([comp.by_kind('conv2d', comp.fixed('fp32'))], over=comp.policy.pytorch(list='cpu'))
         found = Classification().search(policy=rules)
