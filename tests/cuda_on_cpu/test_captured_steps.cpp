@@ -626,6 +626,20 @@ TEST_CASE("an update that is guarded is left out for each thing that is not fini
     }
     device.sgd_step(all, {.learning_rate = 0});  // the guard was for one update
   }
+  parameter w = device.make_parameter(std::vector<float>{0}, {1, 1});
+  std::vector<parameter*> all{&w};
+  const tensor one = device.upload(std::vector<float>{1}, {1, 1}, precision::fp32);
+  (void)device.linear_backward(one, one, w, nullptr, false);
+  for (const float bad : {std::nanf(""), 0.0F}) {  // in a loss alone, with gradients that are finite
+    double loss = 0;
+    device.defer_losses(true);
+    device.mse_loss(device.upload(std::vector<float>{1 + bad}, {1, 1}, precision::fp32), one, &loss);
+    device.guard_update(all, {});
+    device.sgd_step(all, {.learning_rate = 1});
+    (void)device.end_step();
+    device.defer_losses(false);
+    CHECK(device.values(w) == std::vector<float>{bad == 0 ? -1.0F : 0.0F});
+  }
 }
 
 TEST_CASE("a loss that is not finite is told as without deferring, captured or not") {
