@@ -56,12 +56,40 @@ model gpt() {
   return native_models::gpt(
       {.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
 }
+model bert() {
+  return native_models::bert({.batch = 2,
+                              .length = 6,
+                              .layers = 1,
+                              .width = 16,
+                              .heads = 2,
+                              .vocabulary = 11,
+                              .positions = 8,
+                              .dropout = 0,
+                              .attention_dropout = 0.1});
+}
+/// Tokens with segments, of which each example has more or fewer, and where its answer begins and ends.
+struct questions {
+  std::size_t examples;
+  std::size_t size() const { return examples; }
+  example_layout layout() const { return {.input = input_kind::tokens, .input_shape = {2, 6}, .target_shape = {2}}; }
+  void write(std::size_t i, const example_spans& to) const {
+    const std::size_t length = 2 + i * 3 % 5;
+    for (std::size_t t = 0; t < 6; ++t) {
+      to.tokens[t] = static_cast<std::int32_t>((i * 5 + t * 7) % 11);
+      to.tokens[6 + t] = t >= length ? -1 : t > i % length;
+    }
+    to.labels[0] = static_cast<std::int32_t>(i % length);
+    to.labels[1] = static_cast<std::int32_t>(length - 1);
+  }
+  std::string signature() const { return "questions"; }
+};
 model gcn() { return small_gcn(community_set()); }
 model gat() { return small_gat(community_set()); }
 data_source data_of(const model& m, std::size_t batches) {
   if (m.batch() == 1) return community_set().train;
   const auto n = batches * static_cast<std::size_t>(m.batch());
   if (m.predicts_values()) return regression_data{n};
+  if (m.reads_segments()) return questions{n};
   if (m.input == input_kind::tokens) return counting_tokens(7, n * 8 + 1, 8);
   return bars({m.input_shape[1], m.input_shape[2], m.input_shape[3]},
               static_cast<std::int32_t>(m.shape_of(m.output()).back()), n, 1);
@@ -210,8 +238,11 @@ TEST_CASE("deferred and captured steps give the bits of steps that wait") {
                             {all(lenet(), precision::fp16)});
     CHECK(got.scale.skipped < got.scale.steps);
   }
-  SUBCASE("a transformer with dropout, clipping and micro-batches") {
-    same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 3}},
+  SUBCASE("BERT, whose batches have other lengths, segments and padding each") {
+    same(bert(), {.optimizer = adam(0.01)}, {all(bert(), precision::fp32), all(bert(), precision::bf16)});
+  }
+  SUBCASE("a transformer with dropout, clipping and micro-batches, fewer in the last step of an epoch") {
+    same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 4}},
          {all(gpt(), precision::fp32), all(gpt(), precision::bf16)});
   }
   SUBCASE("networks on graphs, of whose parameters not all decay, in FP32, BF16 and FP16") {
@@ -594,6 +625,20 @@ TEST_CASE("an update that is guarded is left out for each thing that is not fini
       CHECK(device.values(w) == std::vector<float>{0, 0});
     }
     device.sgd_step(all, {.learning_rate = 0});  // the guard was for one update
+  }
+  parameter w = device.make_parameter(std::vector<float>{0}, {1, 1});
+  std::vector<parameter*> all{&w};
+  const tensor one = device.upload(std::vector<float>{1}, {1, 1}, precision::fp32);
+  (void)device.linear_backward(one, one, w, nullptr, false);
+  for (const float bad : {std::nanf(""), 0.0F}) {  // in a loss alone, with gradients that are finite
+    double loss = 0;
+    device.defer_losses(true);
+    device.mse_loss(device.upload(std::vector<float>{1 + bad}, {1, 1}, precision::fp32), one, &loss);
+    device.guard_update(all, {});
+    device.sgd_step(all, {.learning_rate = 1});
+    (void)device.end_step();
+    device.defer_losses(false);
+    CHECK(device.values(w) == std::vector<float>{bad == 0 ? -1.0F : 0.0F});
   }
 }
 

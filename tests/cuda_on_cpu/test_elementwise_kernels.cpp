@@ -68,10 +68,10 @@ void check_step(step_kind kind, const std::function<double(double, double)>& f, 
   }
 }
 
-/// Kept or not, as the definition of dropout_key says.
-std::vector<bool> kept(std::size_t n, double p, const native::dropout_key& key) {
+/// Kept or not, of the n elements from `first` on, as the definition of dropout_key says.
+std::vector<bool> kept(std::size_t n, double p, const native::dropout_key& key, std::size_t first = 0) {
   std::vector<bool> k;
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = first; i < first + n; ++i) {
     const std::uint64_t group = i / 4;
     std::uint32_t word[4][1] = {{static_cast<std::uint32_t>(group)},
                                 {static_cast<std::uint32_t>(group >> 32)},
@@ -150,8 +150,9 @@ TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may
 
 /// to[i] = from[i] / (1 - p) where `key` keeps it, 0 elsewhere.
 template <class T>
-void dropout(const T* from, T* to, std::size_t n, double p, const native::dropout_key& key) {
-  const chain_step<T> step{.kind = step_kind::dropout, .mask = {p, key}};
+void dropout(const T* from, T* to, std::size_t n, double p, const native::dropout_key& key,
+             const std::uint64_t* draws = nullptr) {
+  const chain_step<T> step{.kind = step_kind::dropout, .mask = {p, key}, .draws = draws};
   run_chain<T>(on, from, to, static_cast<index>(n), {&step, 1});
 }
 
@@ -178,7 +179,39 @@ TEST_CASE_TEMPLATE("dropout keeps the elements that its key says, from any addre
   check_close(all.values(), x.value);
 }
 
+TEST_CASE("a dropout in a graph is that of its draw where the draws before it take more than 32 bits") {
+  const std::size_t n = 256;
+  const input<float> x{std::vector<float>(n, 1)};
+  buffer<float> y{n}, want{n};
+  for (const std::uint64_t before : {0xfffffffcULL, 0x1fffffffdULL, 0x500000000ULL}) {
+    const buffer<std::uint64_t> draws{std::vector<std::uint64_t>{before}};
+    dropout<float>(x.data(), y.data(), n, 0.5, {.seed = 9, .draw = 3}, draws.data());
+    dropout<float>(x.data(), want.data(), n, 0.5, {.seed = 9, .draw = before + 3});
+    CHECK(y.values() == want.values());
+    std::vector<float> expected(n);
+    const auto stays = kept(n, 0.5, {.seed = 9, .draw = before + 3});
+    for (std::size_t i = 0; i < n; ++i) expected[i] = stays[i] ? 2 : 0;
+    CHECK(y.values() == expected);
+  }
+}
+
 #ifdef COMP_SIMT  // a GPU meets it in test_large.cpp, by size
+TEST_CASE("masks of elements beyond the 2^34th, whose groups 32 bits cannot count") {
+  const native::dropout_key key{.seed = 0x123456789abcULL, .draw = 0x700000007ULL};
+  const native::math::dropout_mask mask{0.5, key};
+  for (const index first : {(index{1} << 34) - 8, (index{1} << 34) + 4, (index{5} << 34) + 1}) {
+    CAPTURE(first);
+    float four[4] = {1, 1, 1, 1}, eight[8] = {1, 1, 1, 1, 1, 1, 1, 1}, one[1] = {1};
+    drop(four, mask, first);
+    drop(eight, mask, first);
+    drop(one, mask, first + 3);
+    const auto stays = kept(8, 0.5, key, static_cast<std::size_t>(first));
+    for (std::size_t i = 0; i < 8; ++i) CHECK(eight[i] == (stays[i] ? 2 : 0));
+    CHECK(std::equal(four, four + 4, eight));
+    CHECK(one[0] == eight[3]);
+  }
+}
+
 TEST_CASE("bytes become the values that their channel has for them, in packs or one by one") {
   for (const auto& [rows, width] : {std::pair{6, 1}, {6, 4}, {3, 31}, {12, 64}, {3, 5000}, {3, 5001}, {9000, 4}}) {
     for (const std::size_t shift : {0, 1, 4}) {

@@ -5,6 +5,10 @@
 
 #include "kernel_test.hpp"
 
+#ifdef COMP_SIMT
+#include "kernels/losses.cuh"
+#endif
+
 namespace comp::cuda::test {
 namespace {
 
@@ -92,6 +96,53 @@ TEST_CASE("more rows than 32 bits count are refused before anything is launched"
   CHECK_THROWS_WITH_AS(softmax<float>(on, nullptr, nullptr, index{1} << 32, 1, softmax_kind::causal),
                        "4294967296 rows in one launch (it has less than 4294967296): split them", error);
 }
+
+#ifdef COMP_SIMT  // a GPU meets it in test_large.cpp
+TEST_CASE("rows are found where 32 bits count neither their threads nor their elements") {
+  struct place {
+    index rows, width;
+  };
+  for (const auto& [rows, width] : {place{(index{1} << 24) + 9, 257}, {(index{1} << 22) + 3, 1032}}) {
+    CAPTURE(width);
+    const auto n = static_cast<std::size_t>(rows * width);
+    const index last = rows - 1, at = last * width;
+    const simt::vast_buffer<bf16> x{n}, y{n};
+    const simt::vast_buffer<float> mean{static_cast<std::size_t>(rows)}, scale{static_cast<std::size_t>(rows)};
+    const simt::vast_buffer<std::int32_t> target{static_cast<std::size_t>(rows)}, lengths{2};
+    const buffer<float> ones{std::vector<float>(static_cast<std::size_t>(width), 1)}, count{std::vector<float>{1}};
+    const buffer<int> right{std::vector<int>{0}};
+    const auto got = [&](index i) { return native::math::load(y.data()[at + i]); };
+    native::math::store(x.data()[at + 2], 100);
+    target.data()[last] = 2;
+    lengths.data()[1] = 3;
+    const simt::only_corners_run corners;
+    add_bias<bf16>(on, x.data(), ones.data(), y.data(), rows, width);
+    CHECK(got(2) == 101);
+    CHECK(got(width - 1) == 1);
+    softmax<bf16>(on, x.data(), y.data(), rows, width, softmax_kind::full);
+    CHECK(got(2) == 1);
+    softmax<bf16>(on, x.data(), y.data(), rows, width, softmax_form{softmax_kind::padded, lengths.data(), rows - 1});
+    CHECK(got(2) == 1);
+    softmax_backward<bf16>(on, x.data(), x.data(), y.data(), rows, width, softmax_kind::full);
+    CHECK(got(2) == doctest::Approx(100 * (100 - 10000)).epsilon(0.01));
+    layer_norm<bf16>(on, x.data(), ones.data(), ones.data(), y.data(), mean.data(), scale.data(), rows, width, 1e-5);
+    CHECK(mean.data()[last] == doctest::Approx(100.0 / static_cast<double>(width)));
+    CHECK(got(2) == doctest::Approx(1 + std::sqrt(static_cast<double>(width))).epsilon(0.01));
+    layer_norm_backward<bf16>(on, x.data(), x.data(), ones.data(), mean.data(), scale.data(), y.data(), rows, width,
+                              x.data());
+    CHECK(got(2) == doctest::Approx(100).epsilon(0.01));  // a norm's gradient along its result is 0
+    for_rows<8>(on, rows, width, false,
+                detail::cross_entropy_rows<bf16>{x.data(), target.data(), mean.data(), scale.data(), width});
+    CHECK(mean.data()[last] == 100);
+    cross_entropy_backward<bf16>(on, x.data(), target.data(), mean.data(), count.data(), y.data(), rows, width, 2);
+    CHECK(got(2) == 0);
+    nll_loss_backward<bf16>(on, target.data(), count.data(), y.data(), rows, width, 2);
+    CHECK(got(2) == -2);
+    count_correct<bf16>(on, x.data(), target.data(), right.data(), rows, width);
+    CHECK(right.values()[0] == 8 + rows % 8);
+  }
+}
+#endif
 
 TEST_CASE("the causal form never looks right of the diagonal, nor does its gradient") {
   std::vector<float> x(16, 1);

@@ -254,11 +254,14 @@ TEST_CASE("norm, scaling and the count of what is not finite, over many tensors"
   CHECK(bad.values()[0] == 3);
   gradient_norm(on, {}, norm.data(), scratch.data());
   CHECK(norm.values()[0] == 0);
-  const buffer<float> two{std::vector<float>{2}};
-  const std::vector<gradient_job> many(625, {two.data(), 1});  // more sums of blocks than one block has threads
+  const buffer<float> two{std::vector<float>{2}}, large{std::vector<float>{0x1p14F}};
+  std::vector<gradient_job> many(625, {two.data(), 1});  // more sums of blocks than one block has threads
   const buffer<float> sums{static_cast<std::size_t>(norm_scratch(many))};
   gradient_norm(on, many, norm.data(), sums.data());
   CHECK(norm.values()[0] == 2 * 25);
+  many.front().gradient = large.data();  // beside its square FP32 would lose those of the others
+  gradient_norm(on, many, norm.data(), sums.data());
+  CHECK(norm.values()[0] == std::sqrt(0x1p28 + 624 * 4));
 }
 
 TEST_CASE_TEMPLATE("steps of SGD, Adam and AdamW agree with FP64 and refresh the low-precision copies", Low, bf16,

@@ -49,6 +49,10 @@ TEST_CASE("as much as the limit is live at once, and no byte more") {
   CHECK(p.live() == 1000);
   p.give(second, 400);
   p.give(first, 600);
+  p.give(p.take(100), 100);
+  CHECK(p.peak() == 1000);
+  p.reset_peak();
+  CHECK(p.peak() == 0);
 }
 
 TEST_CASE("blocks may be given back by other threads") {

@@ -85,6 +85,12 @@ TEST_CASE("the host gives the bits of the definition, for any shape, values, num
     const std::vector<float> expected = d.by_definition();
     RC_ASSERT(differing(quantized(d, d.values, *rc::gen::inRange(1, 4)), expected) == 0U);
   }));
+  // few draws round at random in rows that are wider than a piece of them
+  const drawn_case wide{
+      precision::nvfp4, product::input_gradient,         operand::gradient, 3, 1300, contraction::over_columns,
+      {5, 7},           drawn_values(3 * 1300, 1, false)};
+  CHECK(wide.format().elements == element_rounding::stochastic);
+  CHECK(differing(quantized(wide, wide.values), wide.by_definition()) == 0U);
 }
 
 /// quantize() without its transform, in one of the vector units that this CPU has.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <comp_native/loader.hpp>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -51,8 +52,11 @@ std::vector<std::int32_t> labels_of(loader& from, std::uint64_t batches) {
 TEST_CASE("an epoch has every example once, in another order than the epoch before") {
   loader all{numbers{12}, {.batch = 4, .seed = 1}};
   auto first = labels_of(all, 3), second = labels_of(all, 3);
-  CHECK(all.at() == loader_position{2, 0});
+  const auto third = labels_of(all, 3);
+  CHECK(all.at() == loader_position{3, 0});
   CHECK(first != second);
+  CHECK(third != first);
+  CHECK(third != second);
   std::ranges::sort(first);
   std::ranges::sort(second);
   CHECK(first == second);
@@ -197,6 +201,63 @@ TEST_CASE("several threads make one batch, and the next ones while it is in use"
   CHECK(data.notes->written.size() == 64);
 }
 
+namespace {
+/// Holds the loader's thread once, in size() or in write(), until it is let go.
+struct held_back : numbers {
+  struct gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    const std::thread::id maker = std::this_thread::get_id();
+    bool reached = false, open = false, left = false;
+    void hold() {
+      std::unique_lock lock{mutex};
+      if (std::this_thread::get_id() == maker || std::exchange(reached, true)) return;
+      changed.notify_all();
+      changed.wait(lock, [this] { return open; });
+    }
+    void set(bool& what) {
+      const std::lock_guard lock{mutex};
+      what = true;
+      changed.notify_all();
+    }
+    void await(const bool& what) {
+      std::unique_lock lock{mutex};
+      changed.wait(lock, [&what] { return what; });
+    }
+  };
+  std::shared_ptr<gate> at = std::make_shared<gate>();
+  bool in_size = false;
+  std::size_t size() const {
+    if (in_size) at->hold();
+    return numbers::size();
+  }
+  void write(std::size_t i, const example_spans& to) const {
+    if (!in_size) at->hold();
+    numbers::write(i, to);
+    if (std::this_thread::get_id() != at->maker) at->set(at->left);
+  }
+};
+}  // namespace
+
+TEST_CASE("a batch is not made where a thread still makes one that nobody wants any more") {
+  const loader_settings settings{.batch = 4, .seed = 3};
+  loader straight{numbers{40}, settings};
+  straight.seek({1, 5});
+  const auto expected = labels_of(straight, 1);
+  for (const bool in_size : {false, true}) {
+    CAPTURE(in_size);
+    const held_back data{{40}, std::make_shared<held_back::gate>(), in_size};
+    loader all{data, settings};
+    data.at->await(data.at->reached);  // its thread is at the first batch
+    all.seek({1, 5});
+    if (in_size) data.at->set(data.at->open);  // the orders of epochs are made one at a time
+    const auto& batch = all.next();
+    data.at->set(data.at->open);
+    data.at->await(data.at->left);
+    CHECK(std::vector<std::int32_t>(batch.labels.begin(), batch.labels.end()) == expected);
+  }
+}
+
 TEST_CASE("batches lie in the memory that was asked for, taken by who makes the loader") {
   struct counting final : std::pmr::memory_resource {
     const std::thread::id maker = std::this_thread::get_id();
@@ -268,8 +329,8 @@ TEST_CASE("a loader ends in the middle of a batch") {
 }
 
 TEST_CASE("what is drawn for an example depends on seed, epoch and example alone") {
-  const auto draws = [](std::uint64_t seed, int threads, std::int64_t batch, std::uint64_t epoch) {
-    loader all{watched{}, {.batch = batch, .seed = seed, .threads = threads}};
+  const auto draws = [](std::uint64_t seed, int threads, std::int64_t batch, std::uint64_t epoch, bool shuffle = true) {
+    loader all{watched{}, {.batch = batch, .seed = seed, .shuffle = shuffle, .threads = threads}};
     all.seek({epoch, 0});
     std::map<std::int32_t, float> of;
     while (all.at().epoch == epoch) {
@@ -282,6 +343,7 @@ TEST_CASE("what is drawn for an example depends on seed, epoch and example alone
   CHECK(first.size() == 64);
   CHECK(first == draws(1, 3, 16, 2));
   CHECK(first == draws(1, 2, 4, 2));
+  CHECK(first == draws(1, 1, 16, 2, false));
   CHECK(first != draws(2, 0, 16, 2));
   CHECK(first != draws(1, 0, 16, 3));
   CHECK(first.at(0) != first.at(1));

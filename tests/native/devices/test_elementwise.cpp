@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <comp_native/batch_upload.hpp>
+#include <map>
 
 #include "agree.hpp"
 
@@ -22,6 +23,25 @@ TEST_CASE("activations and their gradients agree with FP64") {
           r.keep(d, "dx", d.activate_backward(a, dy, x, y), 4);
         });
       }
+    }
+  }
+}
+
+TEST_CASE("at 0 the slopes of activations are PyTorch's") {
+  const std::map<activation, float> slopes{{activation::relu, 0.0F},
+                                           {activation::gelu, 0.5F},
+                                           {activation::gelu_tanh, 0.5F},
+                                           {activation::tanh, 1.0F},
+                                           {activation::sigmoid, 0.25F},
+                                           {activation::elu, 1.0F},
+                                           {activation::leaky_relu, leaky_slope}};
+  for (const precision p : tested::precisions) {
+    for (const auto& [a, slope] : slopes) {
+      CAPTURE(name(p));
+      CAPTURE(static_cast<int>(a));
+      device d;
+      const auto x = d.upload(std::vector{0.0F, -0.0F}, {2}, p), dy = d.upload(std::vector{1.0F, 1.0F}, {2}, p);
+      CHECK(d.download(d.activate_backward(a, dy, x, d.activate(a, x))) == std::vector<float>(2, rounded(slope, p)));
     }
   }
 }

@@ -128,6 +128,9 @@ TEST_CASE("scores of edges, their softmax and all gradients agree with FP64") {
       r.keep(d, "dx", d.edge_scores_backward(a, dy, x, made.saved, source, target, 0.2), 4 * terms(m));
       r.keep_gradient(d, "d source", source, 4 * terms(m));
       r.keep_gradient(d, "d target", target, 4 * terms(m));
+      const auto zeros = d.upload(std::vector<float>(static_cast<std::size_t>(elements(x.shape()))), x.shape(), p);
+      const auto flat = d.edge_scores(a, zeros, source, target, 0.2);
+      r.keep(d, "dx at 0", d.edge_scores_backward(a, dy, zeros, flat.saved, source, target, 0.2), 4 * terms(m));
     }
   });
 }

@@ -161,6 +161,22 @@ TEST_CASE("layer norm and its gradients agree with FP64") {
   }
 }
 
+TEST_CASE("layer norm of values that are near each other and far from 0 agrees with FP64") {
+  for (const shape& s : {shape{3, 17}, {5, 1000}, {2, 9000}}) {  // of E[x^2] - E[x]^2, FP32 would keep a few bits
+    for (const precision p : tested::precisions) {
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        auto gamma = parameter_of(d, {s[1]}, 1, p), beta = parameter_of(d, {s[1]}, 2, p);
+        auto x = tensor_of(d, s, 3, p, 99, 101), dy = tensor_of(d, s, 4, p);
+        auto y = d.layer_norm(x, gamma, beta, 1e-5);
+        r.keep(d, "y", y.output, 100);
+        r.keep(d, "dx", d.layer_norm_backward(dy, x, y.saved, gamma, beta, 1e-5), 200);
+      });
+    }
+  }
+}
+
 TEST_CASE("norms of one size with other epsilons are other norms") {
   agree([&](auto& d, results& r) {
     auto gamma = parameter_of(d, {64}, 1, precision::fp32), beta = parameter_of(d, {64}, 2, precision::fp32),
@@ -300,6 +316,21 @@ TEST_CASE("the losses and their gradients agree with FP64") {
       });
     }
   }
+}
+
+TEST_CASE("a loss keeps what is small beside its largest term") {
+  device d;
+  const std::size_t rows = 600, far = 69000;  // FP32 would lose each 1 beside the largest
+  std::vector<float> logp(rows, -1), x(far + 1000);
+  logp[0] = -0x1p25F;
+  x[0] = 0x1p13F;
+  for (std::size_t i = far; i < x.size(); ++i) x[i] = 1;
+  double loss = 0;
+  d.nll_loss(d.upload(logp, {rows, 1}, precision::fp32), d.upload(std::vector<std::int32_t>(rows), {rows}), &loss);
+  CHECK(loss == (0x1p25 + 599) / 600);
+  const shape all{std::ssize(x)};
+  d.mse_loss(d.upload(x, all, precision::fp32), d.upload(std::vector<float>(x.size()), all, precision::fp32), &loss);
+  CHECK(loss == doctest::Approx((0x1p26 + 1000) / static_cast<double>(x.size())).epsilon(1e-14));
 }
 
 TEST_CASE("of equal largest scores the first is the answer") {

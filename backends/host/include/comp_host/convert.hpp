@@ -129,7 +129,7 @@ decltype(auto) with_storage(precision p, F f) {
 /// The same for the types that loops compute on, FP32 and BF16.
 template <class F>
 decltype(auto) with_operand(precision p, F f) {
-  if (storage_of(p) == storage::bf16) return f(static_cast<bf16*>(nullptr));
+  if (native::storage_of(p) == native::storage::bf16) return f(static_cast<bf16*>(nullptr));
   return f(static_cast<float*>(nullptr));
 }
 
