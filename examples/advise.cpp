@@ -55,7 +55,7 @@ void print_advice(const options& o) {
   const comp::hardware machine = device_of(o);
   const auto low = comp::precision_of(std::string_view{o.precision});
   comp::require<comp::settings_error>(low.has_value(), "\"{}\" is no precision: one is {}", o.precision,
-                                      comp::precision_names());
+                                      comp::names_of(comp::all_precisions));
   const auto found = comp::policy::advise(graph, *low, machine);
   std::size_t excluded = 0;
   for (const auto& sizes : found.sizes) excluded += sizes.excluded;

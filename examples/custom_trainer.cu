@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cmath>
 #include <comp/comp.hpp>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>

@@ -3,7 +3,6 @@
 // becomes this program, which has the same options.
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <comp_simulated/trainer.hpp>
 #include <libtorch/jobs.hpp>
 #include <libtorch/trainers.hpp>

@@ -2,8 +2,6 @@
 // A row of the table of the truth lab: what is measured, the goal, and whether it is met.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <functional>

@@ -100,7 +100,7 @@ inline std::string check_precisions(const std::string& text) {
   if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
   for (const std::string& part : split(text)) {
     if (!comp::precision_of(std::string_view{part})) {
-      return "\"" + part + "\" is no precision (" + comp::precision_names() +
+      return "\"" + part + "\" is no precision (" + comp::names_of(comp::all_precisions) +
              " are): name them joined by commas, as in bf16,fp16";
     }
   }

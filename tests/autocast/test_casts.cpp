@@ -11,7 +11,7 @@
 #include "model_graphs.hpp"
 #include "processor_time.hpp"
 
-namespace {
+namespace casts_tests {
 using comp::precision;
 using comp::autocast::cast;
 using comp::autocast::cast_list;
@@ -310,4 +310,4 @@ TEST_CASE("on random graphs readers are those that the cast serves, and each is 
     }
   }));
 }
-}  // namespace
+}  // namespace casts_tests

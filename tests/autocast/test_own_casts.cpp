@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace own_casts_tests {
 using comp::op_graph;
 using comp::op_info;
 using comp::precision;
@@ -108,4 +108,4 @@ TEST_CASE("a choosable cast stays what it is in every plan but one that has it g
   CHECK(casts(half, comp::parse_plan("10")).forward.empty());
   CHECK(rule_plan(comp::policy::pytorch{}, half, precision::fp16).str() == "00");
 }
-}  // namespace
+}  // namespace own_casts_tests

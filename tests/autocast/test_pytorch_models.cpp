@@ -11,7 +11,7 @@
 
 #include "model_graphs.hpp"
 
-namespace {
+namespace pytorch_models_tests {
 using comp::precision;
 using comp::autocast::casts;
 using comp::autocast::rule_plan;
@@ -97,4 +97,4 @@ TEST_CASE("the casts of BERT under PyTorch on CUDA, layer by layer") {
   CHECK(count(1) == 18 + 4);
   CHECK(count(12) == 12 * 18 + 4);
 }
-}  // namespace
+}  // namespace pytorch_models_tests

@@ -9,7 +9,7 @@
 #include <comp/policy/pytorch.hpp>
 #include <string>
 
-namespace {
+namespace rule_plan_tests {
 using comp::precision;
 using comp::autocast::rule_plan;
 using comp::policy::by_kind;
@@ -143,7 +143,6 @@ TEST_CASE("an empty graph has an empty plan, and a plan fits its graph") {
   CHECK(rule_plan(cuda, comp::op_graph{}, precision::fp16).empty());
   CHECK_NOTHROW(require_fits(rule_plan(cuda, vgg, precision::fp16), vgg));
 }
-}  // namespace
 
 TEST_CASE("what the model's author fixed is FP32 and hands on FP32, where a view hands on what it reads") {
   for (const bool fixed : {false, true}) {
@@ -157,3 +156,4 @@ TEST_CASE("what the model's author fixed is FP32 and hands on FP32, where a view
     CHECK(placed.forward.size() == (fixed ? 2 : 0));
   }
 }
+}  // namespace rule_plan_tests

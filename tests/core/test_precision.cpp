@@ -65,7 +65,7 @@ TEST_CASE("every format but FP32 is low, and those below 16 bits are scaled") {
     const bool below_16_bits = std::string_view{"01bt"}.find(comp::letter(p)) == std::string_view::npos;
     CHECK(comp::is_scaled(p) == below_16_bits);
   }
-  CHECK(comp::precision_names().starts_with("fp32, tf32, bf16, fp16"));
+  CHECK(comp::names_of(comp::all_precisions).starts_with("fp32, tf32, bf16, fp16"));
 }
 
 TEST_CASE("letters and names are known at compile time") {

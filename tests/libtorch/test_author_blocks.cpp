@@ -4,7 +4,6 @@
 #include <comp/systems/all_rules.hpp>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 

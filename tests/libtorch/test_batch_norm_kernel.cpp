@@ -3,7 +3,6 @@
 
 #include <random>
 #include <string>
-#include <vector>
 
 #include "torch_and_doctest.hpp"
 #include "trainer_support.hpp"

@@ -4,7 +4,6 @@
 #include <comp_libtorch/hook/cast.hpp>
 #include <comp_libtorch/hook/dispatch_key.hpp>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "torch_and_doctest.hpp"

@@ -3,8 +3,6 @@
 // in the backward, losses that were differentiated elsewhere, profilers' marks that are no operators.
 #include <ATen/record_function.h>
 
-#include <optional>
-
 #include "program_support.hpp"
 #include "torch_and_doctest.hpp"
 #include "trainer_support.hpp"

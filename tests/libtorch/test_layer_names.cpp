@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "program_support.hpp"

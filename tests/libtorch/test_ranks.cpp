@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer that is one of several ranks makes the choices that the slowest rank's times make. The other ranks are made
 // up here; real ones are in tests/python/test_ranks.py.
-#include <algorithm>
 
 #include "trainer_support.hpp"
 

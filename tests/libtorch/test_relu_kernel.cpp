@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // comp's ReLU, whose results and gradients are ATen's but for the sign of zeros.
 
-#include <limits>
 #include <string>
 
 #include "torch_and_doctest.hpp"

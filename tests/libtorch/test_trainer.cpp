@@ -8,8 +8,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>

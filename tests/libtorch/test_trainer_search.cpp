@@ -5,7 +5,6 @@
 #include <comp/search/convergence/candidate_cut.hpp>
 #include <limits>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>

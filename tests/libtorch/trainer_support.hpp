@@ -7,10 +7,8 @@
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "torch_and_doctest.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "autocast/model_graphs.hpp"
 
-namespace {
+namespace all_rules_tests {
 using comp::precision;
 using comp::autocast::all_rules;
 using comp::autocast::casts;
@@ -63,4 +63,4 @@ TEST_CASE("rules for a precision that the systems lack are refused") {
                        "rules for tf32 (every system has them for fp16 and bf16 only): choose one of these",
                        comp::settings_error);
 }
-}  // namespace
+}  // namespace all_rules_tests

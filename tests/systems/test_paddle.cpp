@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-namespace {
+namespace paddle_tests {
 using comp::category;
 using comp::precision;
 using comp::settings_error;
@@ -201,4 +201,4 @@ TEST_CASE("amp_configs: unknown keys, wrong types, values out of range and overl
     CHECK_THROWS_WITH_AS(parse_amp_configs(nlohmann::json::parse(text)), message.c_str(), settings_error);
   }
 }
-}  // namespace
+}  // namespace paddle_tests

@@ -10,7 +10,7 @@
 
 #include "autocast/model_graphs.hpp"
 
-namespace {
+namespace paddle_pass_tests {
 using comp::precision;
 using comp::autocast::casts;
 using comp::autocast::decorate;
@@ -250,4 +250,4 @@ TEST_CASE("GCN under Paddle's O1: the sparse product reads an FP32 adjacency, on
   const std::string expected = spaced("1 0 1 1 1 1 0 1 1 1 1");
   CHECK(plan_of({}, model_graphs::gcn()) == expected);
 }
-}  // namespace
+}  // namespace paddle_pass_tests

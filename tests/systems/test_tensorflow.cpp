@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-namespace {
+namespace tensorflow_tests {
 using comp::category;
 using comp::settings_error;
 using comp::policy::tensorflow;
@@ -158,4 +158,4 @@ TEST_CASE("an edit that names no operator is warned of, with the nearest that th
   const comp::op_graph graph{{{.name = "k", .kind = "my_kernel"}}};
   CHECK(amp.warnings(graph).size() == 2);
 }
-}  // namespace
+}  // namespace tensorflow_tests

@@ -9,7 +9,7 @@
 
 #include "autocast/model_graphs.hpp"
 
-namespace {
+namespace tensorflow_pass_tests {
 using comp::precision;
 using comp::autocast::tensorflow_pass;
 using comp::policy::tensorflow;
@@ -222,4 +222,4 @@ TEST_CASE("GCN under TensorFlow: the sparse product is on no list, only the dens
   const std::string expected = spaced("1 0 1 1 1 1 0 1 1 1 1");
   CHECK(painted(model_graphs::gcn()) == expected);
 }
-}  // namespace
+}  // namespace tensorflow_pass_tests

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace {
+namespace tvm_tests {
 using comp::category;
 using comp::precision;
 using comp::settings_error;
@@ -153,4 +153,4 @@ TEST_CASE("a precision that the device lacks is an error, in the policy or in a 
   });
   CHECK_THROWS_AS(amp.classify({.name = "o", .kind = "my.op"}), settings_error);
 }
-}  // namespace
+}  // namespace tvm_tests

@@ -7,7 +7,7 @@
 
 #include "autocast/model_graphs.hpp"
 
-namespace {
+namespace tvm_pass_tests {
 using comp::category;
 using comp::precision;
 using comp::autocast::casts;
@@ -194,4 +194,4 @@ TEST_CASE("GCN under TVM: everything follows, as no operator of it is on the NEV
   CHECK(plan_of(model_graphs::gcn()) == "00000000000");
   CHECK(tvm{}.warnings(model_graphs::gcn()).size() == 3);
 }
-}  // namespace
+}  // namespace tvm_pass_tests

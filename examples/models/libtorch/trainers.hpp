@@ -4,7 +4,6 @@
 
 #include <comp_libtorch/train/trainer.hpp>
 #include <libtorch/job.hpp>
-#include <string>
 #include <utility>
 
 namespace torch_models {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -115,11 +116,11 @@ constexpr bool is_fp8(precision p) { return p == precision::fp8_e4m3 || p == pre
 /// True for every format below 16 bits, whose values have scales.
 constexpr bool is_scaled(precision p) { return traits(p).bytes < 2; }
 
-/// Returns the names of all precisions, for messages: "fp32, tf32, bf16, ...".
-inline std::string precision_names() {
-  std::string all;
-  for (const precision p : all_precisions) all.append(all.empty() ? "" : ", ").append(name(p));
-  return all;
+/// Returns the names of `precisions`, for messages: "fp32, bf16".
+inline std::string names_of(std::span<const precision> precisions) {
+  std::string names;
+  for (const precision p : precisions) names.append(names.empty() ? "" : ", ").append(name(p));
+  return names;
 }
 
 }  // namespace comp

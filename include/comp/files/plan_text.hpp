@@ -181,7 +181,7 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
     list->each([&](const json_reader& op) {
       op.only({"name", "kind", "precision", "hands_on_fp32", "author"});
       const auto chosen = precision_of(std::string_view{op["precision"].text()});
-      if (!chosen) op["precision"].fail(fmt::format("one of {}", precision_names()));
+      if (!chosen) op["precision"].fail(fmt::format("one of {}", names_of(all_precisions)));
       const auto hands_on = op.find("hands_on_fp32");
       const auto author = op.find("author");
       listing.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean(),

@@ -11,7 +11,6 @@
 #include <comp/core/training_progress.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>

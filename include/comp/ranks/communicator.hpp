@@ -4,7 +4,6 @@
 // Not here: what is said (team.hpp), and carriers themselves (comp_libtorch/ranks/process_group.hpp has c10d's).
 #pragma once
 
-#include <comp/core/error.hpp>
 #include <comp/core/unmet.hpp>
 #include <concepts>
 #include <string>

@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace comp::ranks::detail {

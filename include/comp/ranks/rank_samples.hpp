@@ -9,9 +9,7 @@
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace comp::ranks::detail {

@@ -19,7 +19,6 @@
 #include <functional>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 namespace comp::ranks {
 

@@ -6,9 +6,7 @@
 #include <array>
 #include <comp_native/op/graph.hpp>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "csr.hpp"
 #include "parameter.hpp"

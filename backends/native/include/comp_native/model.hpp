@@ -9,10 +9,7 @@
 #include <comp_native/operation.hpp>
 #include <comp_native/random.hpp>
 #include <cstdint>
-#include <ranges>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 namespace comp::native {

@@ -9,7 +9,6 @@
 #include <comp_native/model.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>

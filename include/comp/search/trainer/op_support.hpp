@@ -15,11 +15,6 @@
 
 namespace comp {
 
-/// Returns: "fp32, bf16", for messages.
-inline std::string names_of(std::span<const precision> precisions) {
-  return joined(precisions, ", ", [](precision p) { return name(p); });
-}
-
 class op_support {
  public:
   op_support() = default;  // the backend runs every operator in every precision

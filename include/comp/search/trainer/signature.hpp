@@ -8,7 +8,6 @@
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
-#include <comp/search/trainer/op_support.hpp>
 #include <string>
 #include <vector>
 
