@@ -182,7 +182,9 @@ TEST_CASE("a plan runs linear layers below 16 bits, in training, in evaluation a
     return net.loss();
   };
   std::vector<double> losses;
-  for (const precision low : {precision::bf16, precision::mxfp8, precision::mxfp4}) {
+  const precision all_low[] = {precision::bf16,         precision::mxfp8,    precision::mxfp4, precision::fp8_e4m3,
+                               precision::fp8_block128, precision::fp8_e5m2, precision::nvfp4};
+  for (const precision low : all_low) {
     CAPTURE(comp::name(low));
     p.set_plan(linear_plan(p, low));
     const torch::Tensor loss = forward();
@@ -205,6 +207,27 @@ TEST_CASE("a plan runs linear layers below 16 bits, in training, in evaluation a
     return comp::libtorch::detail::first_choice{chosen[i]};
   }});
   CHECK(same(forward(), later));
+}
+
+TEST_CASE("what a layer below 16 bits gives may be written in place") {
+  torch::manual_seed(6);
+  torch::nn::Linear layer{32, 16};
+  const auto x = torch::randn({4, 5, 32});
+  program p;
+  p.name_parameters(*layer);
+  const auto forward = [&](bool in_place) {
+    const auto open = p.enter();
+    torch::Tensor y = layer->forward(x);
+    return in_place ? y.relu_() : y.relu();
+  };
+  const auto gradient = [&](bool in_place) {
+    p.record(true);
+    (void)forward(in_place);
+    p.record(false);
+    p.set_plan(linear_plan(p, precision::mxfp8));
+    return torch::autograd::grad({forward(in_place).sum()}, {layer->weight})[0];
+  };
+  CHECK(same(gradient(true), gradient(false)));
 }
 
 TEST_CASE("addmm with a weight, as GPT-2 has it, is a linear layer, and a product of two activations is none") {

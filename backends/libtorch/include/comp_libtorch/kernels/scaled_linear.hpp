@@ -57,7 +57,7 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
         at::linear(round(rows(x), operand::input), round(w, operand::weight), b ? b->to(at::kFloat) : at::Tensor{});
     auto shape = x.sizes().vec();
     shape.back() = w.size(0);
-    return y.to(at::kBFloat16).view(shape);
+    return y.view(shape).to(at::kBFloat16);  // no view, because a model may write it in place
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,

@@ -14,6 +14,8 @@
 
 namespace comp::libtorch::detail {
 
+/// Returns: the format of the tensors that an operator in precision `p` reads and gives. An operator below 16 bits
+/// rounds what it reads itself, because a scale goes with it.
 constexpr at::ScalarType scalar_type(precision p) {
   switch (p) {
     case precision::fp32:
@@ -24,10 +26,8 @@ constexpr at::ScalarType scalar_type(precision p) {
     case precision::fp16:
       return at::kHalf;
     case precision::fp8_e4m3:
-      return at::kFloat8_e4m3fn;
     case precision::fp8_e5m2:
-      return at::kFloat8_e5m2;
-    case precision::fp8_block128:  // what an operator rounds itself is stored as BF16
+    case precision::fp8_block128:
     case precision::mxfp8:
     case precision::mxfp4:
     case precision::nvfp4:
