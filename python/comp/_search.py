@@ -161,6 +161,8 @@ def search(
     Raises: SettingsError before anything is run; Error when FP32 itself does not train; Interrupted when an observer
     asks to stop.
     """
+    if target is not None and not (isinstance(target, str) and target):
+        raise SettingsError(f'target is {target!r} (a GPU is wanted whose times are modelled): give its name, as "B200"')
     with alone("a search"):
         job = Job(
             step,

@@ -490,6 +490,8 @@ class Choices(unittest.TestCase):
         self.assertTrue(0.005 < off < 0.2, off)
         with self.assertRaisesRegex(comp.SettingsError, '"B20" is no GPU .* did you mean "B200"'):
             Classification().search(target='B20')
+        with self.assertRaisesRegex(comp.SettingsError, "target is '' "):
+            Classification().search(target='')
 
     def test_rules_are_a_policy(self):
         rules = comp.policy.custom([comp.by_kind('conv2d', comp.fixed('fp32'))], over=comp.policy.pytorch(list='cpu'))

@@ -5,6 +5,7 @@
 // Not here: the formats (core/scaled_formats.hpp).
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -44,14 +45,15 @@ struct operand_rounder {
   }
 };
 
-/// y = x w' + b. x is (...,K), w is (N,K).
+/// y = x w' + b. x is (...,K) in BF16, w is (N,K).
 class scaled_linear : public torch::autograd::Function<scaled_linear> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
                             const std::optional<at::Tensor>& b, std::int64_t format) {
-    context->save_for_backward({x, w});
+    context->save_for_backward({w.requires_grad() ? x : at::Tensor{}, w});
     context->saved_data["format"] = format;
     context->saved_data["bias"] = b ? static_cast<std::int64_t>(b->scalar_type()) : std::int64_t{-1};
+    const at::NoTF32Guard whole_fp32;
     const operand_rounder round{static_cast<precision>(format), comp::product::forward};
     const at::Tensor y =
         at::linear(round(rows(x), operand::input), round(w, operand::weight), b ? b->to(at::kFloat) : at::Tensor{});
@@ -70,11 +72,13 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &w = saved[1], dy = rows(gradients[0]);
     const std::int64_t bias = context->saved_data["bias"].toInt();
+    const at::NoTF32Guard whole_fp32;
     torch::autograd::variable_list made(4);
     if (context->needs_input_grad(0)) {
       const operand_rounder round{format, comp::product::input_gradient};
-      made[0] =
-          at::linear(round(dy, operand::gradient), round(w.t(), operand::weight)).to(x.scalar_type()).view(x.sizes());
+      auto shape = gradients[0].sizes().vec();
+      shape.back() = w.size(1);
+      made[0] = at::linear(round(dy, operand::gradient), round(w.t(), operand::weight)).to(at::kBFloat16).view(shape);
     }
     if (context->needs_input_grad(1)) {
       const operand_rounder round{format, comp::product::weight_gradient};
