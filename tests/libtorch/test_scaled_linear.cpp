@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <comp_libtorch/kernels/scaled_linear.hpp>
+#include <comp_libtorch/plan/instrumentation.hpp>
 
 #include "../native/reference_scaled.hpp"
 #include "program_support.hpp"
@@ -207,6 +208,32 @@ TEST_CASE("a plan runs linear layers below 16 bits, in training, in evaluation a
     return comp::libtorch::detail::first_choice{chosen[i]};
   }});
   CHECK(same(forward(), later));
+}
+
+TEST_CASE("lowering a layer further costs it more, forward and backward") {
+  torch::manual_seed(5);
+  const job net = mlp(2, 64);
+  program p;
+  p.name_parameters(*net.model);
+  const auto step = [&] {
+    const auto open = p.enter();
+    return net.loss();
+  };
+  p.record(true);
+  (void)step();
+  p.record(false);
+  std::vector<comp::op_error> errors;
+  for (const precision low : {precision::bf16, precision::mxfp8, precision::mxfp4}) {
+    const auto all = comp::libtorch::detail::lowering_errors(p, low, [&] { step().backward(); });
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (p.is_linear_layer(p.graph()[i])) errors.push_back(all[i]);
+    }
+  }
+  REQUIRE(errors.size() == 6);  // two layers in three formats
+  for (std::size_t i = 2; i < errors.size(); ++i) {
+    CHECK(errors[i].output > 3 * errors[i - 2].output);
+    CHECK(errors[i].gradient > 3 * errors[i - 2].gradient);
+  }
 }
 
 TEST_CASE("what a layer below 16 bits gives may be written in place") {
