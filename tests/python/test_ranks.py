@@ -304,7 +304,7 @@ class Ranks(unittest.TestCase):
         for here, there in zip(first['losses'], alone['losses'], strict=True):
             self.assertAlmostEqual(here, there, delta=1e-5 * there)
         for here, there in zip(first['final'], alone['final'], strict=True):
-            self.assertAlmostEqual(here, there, delta=1e-4 * there)
+            self.assertAlmostEqual(here, there, delta=1e-3 * there)  # roundings grow from step to step
 
     def test_a_callback_of_rank_0_ends_the_training_on_both(self):
         (first, second), _ = run('is_stopped_by_a_callback')
