@@ -289,6 +289,20 @@ TEST_CASE("addmm with a weight, as GPT-2 has it, is a linear layer, and a produc
                        comp::plan_error);
 }
 
+TEST_CASE("addmm that adds a matrix is no linear layer") {
+  const auto w = torch::randn({32, 48}).requires_grad_(), b = torch::randn({20, 48}), x = torch::randn({20, 32});
+  program p;
+  p.name_parameter(w, "w");
+  p.record(true);
+  {
+    const auto open = p.enter();
+    (void)torch::addmm(b, x, w);
+  }
+  p.record(false);
+  REQUIRE(p.graph().size() == 1);
+  CHECK(!p.is_linear_layer(p.graph()[0]));
+}
+
 TEST_CASE("a gradient of a gradient below 16 bits is refused") {
   const auto x = torch::randn({4, 32}).requires_grad_(), w = torch::randn({8, 32}).requires_grad_();
   const auto y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional<torch::Tensor>{},

@@ -99,7 +99,9 @@ class first_runner {
     if (computes) cast_inputs(operation, scalar_type(now), is_scaled(now), stack);
     if (operation.role == op_role::writes && !known.pointwise && !operation.inputs.empty())
       follow_written(stack, known, device_);
-    if (!is_scaled(now) || !run_scaled(known, stack, now)) run_in(operation.op, stack, now == precision::tf32);
+    const bool rounded = is_scaled(now) && run_scaled(known, stack, now);
+    if (is_scaled(now) && !rounded) cast_read(stack, known, scalar_type(now), device_, true);
+    if (!rounded) run_in(operation.op, stack, now == precision::tf32);
     if (choice.hands_on_fp32) hand_on_fp32(operation.op, stack, device_);
   }
 

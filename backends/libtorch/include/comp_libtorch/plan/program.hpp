@@ -291,8 +291,9 @@ class program {
     const auto linear = detail::linear_arguments_of(detail::traits(ops_[i].op));
     if (!linear || ops_[i].role != detail::op_role::choosable) return false;
     // The tensors before the weight among the arguments are those before it among the inputs.
-    if (linear->weight >= graph_[i].inputs.size()) return false;
-    const tensor_info* read = &graph_[i].inputs[linear->weight];
+    const auto& inputs = graph_[i].inputs;
+    if (linear->weight >= inputs.size() || (linear->bias == 0U && inputs[0].shape.size() != 1)) return false;
+    const tensor_info* read = &inputs[linear->weight];
     while (!read->parameter && read->source >= 0) {
       const auto maker = static_cast<std::size_t>(read->source);
       if (!detail::traits(ops_[maker].op).views || graph_[maker].inputs.size() != 1) return false;
