@@ -169,14 +169,11 @@ TEST_CASE("a plan runs linear layers below 16 bits, in training, in evaluation a
   torch::manual_seed(3);
   const job net = mlp();
   program p;
-  p.name_parameters(*net.model);
+  record(p, net);
   const auto forward = [&] {
     const auto open = p.enter();
     return net.loss();
   };
-  p.record(true);
-  (void)forward();
-  p.record(false);
   const auto evaluated = [&] {
     const torch::NoGradGuard no_gradients;
     const auto open = p.evaluate();
@@ -214,14 +211,11 @@ TEST_CASE("lowering a layer further costs it more, forward and backward") {
   torch::manual_seed(5);
   const job net = mlp(2, 64);
   program p;
-  p.name_parameters(*net.model);
+  record(p, net);
   const auto step = [&] {
     const auto open = p.enter();
     return net.loss();
   };
-  p.record(true);
-  (void)step();
-  p.record(false);
   std::vector<comp::op_error> errors;
   for (const precision low : {precision::bf16, precision::mxfp8, precision::mxfp4}) {
     const auto all = comp::libtorch::detail::lowering_errors(p, low, [&] { step().backward(); });

@@ -86,7 +86,7 @@ class quantizer {
                      wanted = at::full_like(of_all, 448.0F * 6.0F).div_(of_all).clamp_max_(most);
     const at::Tensor factor = at::where((of_all == 0).logical_or_(wanted == 0), at::ones_like(wanted), wanted);
     const at::Tensor inverse = at::ones_like(factor).div_(factor), one = at::ones_like(largest);
-    constexpr operand_format e4m3{{4, 3, 448.0F}, scale_kind::block_e4m3};
+    constexpr operand_format e4m3{element_of(precision::fp8_e4m3), scale_kind::block_e4m3};
     const at::Tensor scale = rounded(largest * (factor * (1.0F / 6.0F)), {one, one}, e4m3);
     return {one.div(scale * inverse).clamp_max_(most), (scale * of_all).mul_(1.0F / (6.0F * 448.0F))};
   }

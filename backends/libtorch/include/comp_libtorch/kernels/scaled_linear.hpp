@@ -36,6 +36,13 @@ inline std::optional<linear_arguments> linear_arguments_of(const op_traits& know
   return std::nullopt;
 }
 
+/// Returns: whether an operator in `p` gets its argument as it is: a linear layer below 16 bits rounds its weight
+/// itself, and adds the bias in FP32.
+inline bool takes_as_is(const op_traits& known, precision p, std::size_t argument) {
+  const auto linear = is_scaled(p) ? linear_arguments_of(known) : std::nullopt;
+  return linear && argument != linear->input;
+}
+
 /// Rounds the operands of one product.
 struct operand_rounder {
   precision format;

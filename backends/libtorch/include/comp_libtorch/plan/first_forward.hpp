@@ -96,7 +96,7 @@ class first_runner {
     const op_traits& known = traits(operation.op);
     const bool computes = operation.role == op_role::choosable || operation.role == op_role::fp32;
     const precision now = operation.role == op_role::choosable ? choice.chosen : precision::fp32;
-    if (computes) cast_inputs(operation, scalar_type(now), is_scaled(now), stack);
+    if (computes) cast_inputs(operation, now, stack);
     if (operation.role == op_role::writes && !known.pointwise && !operation.inputs.empty())
       follow_written(stack, known, device_);
     const bool rounded = is_scaled(now) && run_scaled(known, stack, now);
@@ -106,13 +106,13 @@ class first_runner {
   }
 
  private:
-  void cast_inputs(const recorded_op& operation, at::ScalarType to, bool scaled, torch::jit::Stack& stack) {
+  void cast_inputs(const recorded_op& operation, precision now, torch::jit::Stack& stack) {
+    const at::ScalarType to = scalar_type(now);
     const op_traits& known = traits(operation.op);
     const std::size_t first = stack.size() - known.arguments.size();
-    const auto linear = scaled ? linear_arguments_of(known) : std::nullopt;
     for (const recorded_input& input : operation.inputs) {
       at::IValue& value = stack[first + input.argument];
-      if (linear && input.argument != linear->input) continue;  // weights are rounded as they are
+      if (takes_as_is(known, now, input.argument)) continue;
       if (input.affine && keeps_affine(known, device_)) continue;
       if (input.element < 0) {
         value = converted(value.toTensor(), to, input.parameter >= 0);

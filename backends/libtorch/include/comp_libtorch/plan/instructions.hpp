@@ -93,11 +93,10 @@ class wanted_formats {
       const op_traits& known = traits(ops[i].op);
       const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::fp32;
       const format target = computes ? format{scalar_type(chosen[i])} : known.views ? of_results(ops[i]) : format{};
-      const auto linear = is_scaled(chosen[i]) ? linear_arguments_of(known) : std::nullopt;
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
-        const bool rounds = linear && input.argument != linear->input;  // a scaled product rounds its weight itself
-        const bool kept = rounds || (input.affine && keeps_affine(known, device));
+        const bool kept =
+            takes_as_is(known, chosen[i], input.argument) || (input.affine && keeps_affine(known, device));
         want(input.value, kept ? format{} : target);
       }
     }
@@ -207,11 +206,10 @@ class compiler {
   }
 
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
-    const auto linear = now.scaled ? linear_arguments_of(known) : std::nullopt;
     for (const recorded_input& input : op.inputs) {
       if (input.affine && keeps_affine(known, settings_->device.type())) continue;
-      if (linear && input.argument != linear->input) continue;  // weights are rounded as they are
-      const bool of_image = input.argument < 2;                 // a convolution's input and weight
+      if (takes_as_is(known, (*plan_)[now.index], input.argument)) continue;
+      const bool of_image = input.argument < 2;  // a convolution's input and weight
       const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
       cast_slot slot{input.argument, input.element};
       if (input.parameter >= 0) {
