@@ -1,189 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training recipes below 16 bits, on a transformer over characters: whole formats, recipes that are written by hand,
-// and the plan that a search finds for a GPU that is not here.
-//   recipes --data text.txt [--layers 2] [--width 128] [--epochs 2] [--seeds 3] [--target B200] [--json FILE]
-// Each is trained in full with each seed. Losses are of the validation part, mean and deviation over the seeds; the
-// interval of the difference to BF16 pairs the seeds. Times are modelled for the target and for a transformer of that
-// GPU's size (--timed-width and so on) with as many layers, since a small one is bound by launches there. So the search
-// weighs the small model's losses against the large one's times.
-#include <fmt/format.h>
+// Training recipes below 16 bits, on a transformer over characters or on BERT: whole formats, recipes that are
+// published for other models, and the plans that searches find for GPUs that are not here.
+//   recipes --data text.txt [--model bert] [--layers 8] [--width 64] [--steps 400] [--seeds 3] [--targets H100 B200]
+// Each recipe is trained in full with each seed, and all have the same weights and batches for a seed. So differences
+// to BF16 are paired by seeds. Times are modelled for each target and for a model of that GPU's size (--timed-width and
+// so on) with as many layers, since a small one is bound by launches there. So a search weighs the small model's losses
+// against the large one's times. Tables are in Markdown, one after each seed from the second on.
+#include "recipes.hpp"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
-#include <comp/comp.hpp>
-#include <comp/observe/summary.hpp>
-#include <comp_host/device.hpp>
-#include <comp_native/trainer.hpp>
 #include <comp_simulated/trainer.hpp>
-#include <examples/data/text.hpp>
-#include <examples/models/native/datasets.hpp>
-#include <examples/models/native/gpt.hpp>
+#include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace {
 
-using namespace comp::native;
-using comp::op_graph;
-using comp::op_info;
-using comp::plan;
-using comp::precision;
+using namespace recipes;
 using host_trainer = trainer<comp::host::device>;
-using native_models::token_data;
+using modelled_trainer = comp::simulated::trainer<host_trainer>;
 
-struct options {
-  std::string data, target = "B200", json = {};
-  std::int64_t layers = 2, width = 128, context = 64, batch = 16, windows = 3200;
-  std::int64_t timed_width = 4096, timed_context = 4096, timed_batch = 4;
-  std::uint64_t epochs = 2, seeds = 3;
-  double tolerance = 0.01;
-};
-
-struct job {
-  model made;
-  token_data train, validation;
-};
-job job_of(const options& o) {
-  const std::string text = data_sets::read_text(o.data);
-  const data_sets::vocabulary letters{text};
-  std::vector<std::int32_t> tokens = letters.encode(text);
-  const auto windows = static_cast<std::ptrdiff_t>(o.windows * o.context + 1);
-  const auto held_out = windows / 8;
-  comp::require<comp::error>(std::ssize(tokens) >= windows + held_out,
-                             "{} has {} characters ({} are needed): use another text, or fewer --windows", o.data,
-                             tokens.size(), windows + held_out);
-  model made = native_models::gpt({.batch = o.batch,
-                                   .vocabulary = static_cast<std::int64_t>(letters.size()),
-                                   .context = o.context,
-                                   .layers = o.layers,
-                                   .width = o.width});
-  made.separate_products = true;
-  return {std::move(made), token_data{{tokens.begin(), tokens.begin() + windows}, o.context},
-          token_data{{tokens.end() - held_out, tokens.end()}, o.context}};
-}
-/// The operators of the model whose times count.
-op_graph timed_graph(const options& o) {
-  model large = native_models::gpt({.batch = o.timed_batch,
-                                    .vocabulary = 50304,
-                                    .context = o.timed_context,
-                                    .layers = o.layers,
-                                    .width = o.timed_width,
-                                    .heads = o.timed_width / 128});
-  large.separate_products = true;
-  return graph_of(large);
+host_trainer trainer_of(comp::host::device& device, const job& j, const options& o, std::uint64_t seed) {
+  const schedule over{.warmup = 20, .total = static_cast<std::int64_t>(o.steps), .floor = 0.1};
+  return {device,
+          j.made,
+          j.train,
+          j.validation,
+          {.optimizer = adamw(o.rate), .schedule = over, .clip_norm = 1, .seed = seed}};
 }
 
-struct recipe {
-  std::string name;
-  comp::plan plan;
-  double seconds = 0;               // modelled, of a step
-  std::vector<double> losses = {};  // by seed
-};
-
-/// All that PyTorch's autocast lowers in BF16, and of that the linear layers that `chosen` takes in `p`.
-template <class Chosen>
-plan lowered(const op_graph& graph, precision p, Chosen chosen) {
-  const comp::policy::pytorch rules{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
-  plan made = comp::autocast::rule_plan(rules, graph, precision::bf16);
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].kind == "linear" && chosen(graph[i])) made[i] = p;
+/// Returns "28 products in nvfp4, 11 in mxfp8", of the linear layers below 16 bits.
+std::string products(const op_graph& graph, const plan& p) {
+  std::map<precision, int> counts;
+  for (std::size_t i = 0; i < graph.size(); ++i) counts[p[i]] += comp::is_scaled(p[i]);
+  std::string text;
+  for (const auto& [format, n] : counts) {
+    if (n > 0) text += fmt::format("{}{} products in {}", text.empty() ? "" : ", ", n, name(format));
   }
-  return made;
+  return text.empty() ? "nothing below 16 bits" : text;
 }
 
-std::vector<recipe> recipes_of(const op_graph& graph, const options& o) {
-  const auto none = [](const op_info&) { return false; };
-  const auto body = [](const op_info& op) { return !op.scopes.empty(); };  // all but the head, which no recipe lowers
-  const auto in_block = [](const op_info& op, std::int64_t block) {
-    return op.scopes.front() == fmt::format("block{}", block);
-  };
-  const auto inner = [&](const op_info& op) { return body(op) && !in_block(op, 0) && !in_block(op, o.layers - 1); };
-  const auto but_last = [&](const op_info& op) { return body(op) && !in_block(op, o.layers - 1); };
-  const auto forward = [&](const op_info& op) { return body(op) && op.product == comp::product::forward; };
-  std::vector<recipe> all{{"fp32", plan{graph.size()}}, {"bf16", lowered(graph, precision::bf16, none)}};
-  for (const precision p :
-       {precision::fp8_e4m3, precision::fp8_block128, precision::mxfp8, precision::mxfp4, precision::nvfp4}) {
-    all.push_back({std::string{name(p)}, lowered(graph, p, body)});
-  }
-  for (const precision p : {precision::mxfp8, precision::nvfp4}) {
-    if (o.layers > 2) all.push_back({fmt::format("{}, first and last block bf16", name(p)), lowered(graph, p, inner)});
-    all.push_back({fmt::format("{}, last block bf16", name(p)), lowered(graph, p, but_last)});
-    all.push_back({fmt::format("{} in the forward alone", name(p)), lowered(graph, p, forward)});
-  }
-  return all;
-}
-
-host_trainer trainer_of(comp::host::device& device, const job& j, std::uint64_t seed) {
-  return {device, j.made, j.train, j.validation, {.optimizer = adamw(1e-3), .clip_norm = 1, .seed = seed}};
-}
-
-/// Returns the plan that a search finds, and how it ended.
-recipe found(comp::host::device& device, const job& j, const options& o) {
-  host_trainer inner = trainer_of(device, j, 100);
-  comp::simulated::trainer<host_trainer> modelled{inner, o.target, {.timed_as = timed_graph(o)}};
+/// Returns the plan that a search finds for a target.
+recipe found(comp::host::device& device, const job& j, const options& o, const std::string& target) {
+  host_trainer inner = trainer_of(device, j, o, 100);
+  modelled_trainer modelled{inner, target, {.timed_as = timed_graph(o)}};
   comp::search_settings settings;
-  settings.precisions = {precision::bf16, precision::fp8_e4m3, precision::mxfp8, precision::nvfp4};
-  std::erase_if(settings.precisions,
-                [&](precision p) { return std::ranges::count(modelled.supported_precisions(), p) == 0; });
+  settings.precisions = modelled.usual_precisions();
+  std::erase(settings.precisions, precision::fp16);
   settings.tolerance = o.tolerance;
   const comp::policy::pytorch policy{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
-  const comp::outcome best = comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(
-      modelled, comp::progress_bar{});
-  fmt::print("{}\n", comp::table(best));
-  for (const std::string& warning : best.warnings) fmt::print("{}\n", warning);
-  return {"found", best.plan};
+  const comp::outcome best =
+      comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(modelled);
+  fmt::print("found for {}: {}, {} of {} operators below FP32; the search took {:.0f} s\n", target,
+             products(best.graph, best.plan), best.plan.count_low(), best.plan.size(), best.overhead_seconds());
+  for (const std::string& warning : best.warnings) fmt::print("  {}\n", warning);
+  std::fflush(stdout);
+  return {.name = "found for " + target, .stages = {{0, best.plan}}, .found = true};
 }
 
-/// Returns the standard deviation of a few values.
-double deviation(const std::vector<double>& values) {
-  const double mean = comp::mean_of(values);
+losses trained(comp::host::device& device, const job& j, const options& o, const recipe& r, std::uint64_t seed) {
+  host_trainer t = trainer_of(device, j, o, seed);
+  std::vector<double> last;
+  for (std::uint64_t step = 0; step < o.steps; ++step) {
+    for (const stage& s : r.stages) {
+      if (s.from == step) t.set_precision(s.plan);
+    }
+    const comp::sample batch = t.run_batch();
+    comp::require<comp::error>(batch.ok(), "{} ended in step {} with: {}", r.name, step, batch.message);
+    if (step + std::max<std::uint64_t>(o.steps / 10, 1) >= o.steps) last.push_back(batch.loss);
+  }
+  losses seen{.training = comp::mean_of(last), .validation = -t.validate()};
+  t.set_precision(all_bf16(t.graph()));
+  seen.in_bf16 = -t.validate();
+  return seen;
+}
+
+/// Returns the modelled seconds of a step, as a mean over the training; 0 where the target lacks a format.
+double seconds_of(modelled_trainer& timed, const recipe& r, const options& o) {
+  const std::vector<precision> known = timed.supported_precisions();
+  double seconds = 0;
+  for (std::size_t k = 0; k < r.stages.size(); ++k) {
+    const auto runs = [&](precision p) { return std::ranges::find(known, p) != known.end(); };
+    if (!std::ranges::all_of(r.stages[k].plan, runs)) return 0;
+    const std::uint64_t end = k + 1 < r.stages.size() ? r.stages[k + 1].from : o.steps;
+    seconds += static_cast<double>(end - r.stages[k].from) * timed.batch_seconds(r.stages[k].plan);
+  }
+  return seconds / static_cast<double>(o.steps);
+}
+
+/// A mean over the seeds, and the half width of its 95% interval by Student's t.
+struct spread {
+  double mean = 0, half = 0;
+};
+spread spread_of(const std::vector<double>& values) {
+  constexpr double student[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262};  // of 2 to 10 values
+  const double mean = comp::mean_of(values), count = static_cast<double>(values.size());
   double squares = 0;
   for (const double x : values) squares += (x - mean) * (x - mean);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return {mean, student[std::min<std::size_t>(values.size() - 2, 8)] * std::sqrt(squares / (count - 1) / count)};
+}
+/// Returns how far a recipe's loss is above another's, seed by seed.
+spread above(const recipe& r, const recipe& other, double losses::*which) {
+  std::vector<double> over;
+  for (std::size_t k = 0; k < r.seeds.size(); ++k) over.push_back(r.seeds[k].*which - other.seeds[k].*which);
+  return spread_of(over);
 }
 
-void report(const std::vector<recipe>& all, const options& o, nlohmann::json& to) {
+/// Returns how the plan found for a target compares with a recipe by hand: it is before the front that these make
+/// unless a recipe is at least as fast with a lower loss.
+std::string beside(const recipe& plan, const recipe& hand, std::size_t target) {
+  if (hand.seconds[target] == 0) return "";
+  const double faster = hand.seconds[target] / plan.seconds[target];
+  const spread loss = above(plan, hand, &losses::validation);
+  const char* verdict = faster > 1 && loss.mean <= 0      ? "before"
+                        : faster >= 1                     ? "faster, loss above"
+                        : loss.mean < 0                   ? "slower, loss below"
+                        : faster == 1 && loss.mean == 0   ? "the same"
+                        : std::abs(loss.mean) < loss.half ? "behind, within noise"
+                                                          : "behind";
+  return fmt::format("{:.2f}x, {:+.4f} ± {:.4f}: {}", faster, loss.mean, loss.half, verdict);
+}
+
+void report(const std::vector<recipe>& all, const options& o) {
   const recipe& bf16 = all[1];
-  fmt::print("{:<36} {:>8} {:>8} {:>20} {:>12}\n", "", "loss", "+-", "over bf16's", "x of bf16");
+  const std::size_t first_found = all.size() - o.targets.size();
+  fmt::print("\nAfter {} seeds\n\n| recipe | validation loss | over BF16's | with weights in BF16 | training |",
+             bf16.seeds.size());
+  for (const std::string& target : o.targets) fmt::print(" {} | the found plan beside it |", target);
+  fmt::print("\n|---|---|---|---|---|");
+  for (std::size_t k = 0; k < o.targets.size(); ++k) fmt::print("---|---|");
   for (const recipe& r : all) {
-    std::vector<double> over;
-    for (std::size_t k = 0; k < r.losses.size(); ++k) over.push_back(r.losses[k] - bf16.losses[k]);
-    const double faster = bf16.seconds / r.seconds;
-    fmt::print("{:<36} {:>8.4f} {:>8.4f} {:>+9.4f} +- {:<7.4f} {:>11.2f}x\n", r.name, comp::mean_of(r.losses),
-               deviation(r.losses), comp::mean_of(over), deviation(over), faster);
-    to["recipes"].push_back(
-        {{"name", r.name}, {"losses", r.losses}, {"times_of_bf16", faster}, {"plan", r.plan.str()}});
+    std::vector<double> own;
+    for (const losses& seed : r.seeds) own.push_back(seed.validation);
+    fmt::print("\n| {} | {:.4f} |", r.name, comp::mean_of(own));
+    for (const auto which : {&losses::validation, &losses::in_bf16, &losses::training}) {
+      const spread over = above(r, bf16, which);
+      fmt::print(" {:+.4f} ± {:.4f} |", over.mean, over.half);
+    }
+    for (std::size_t k = 0; k < o.targets.size(); ++k) {
+      fmt::print(" {} | {} |", r.seconds[k] > 0 ? fmt::format("{:.2f}", bf16.seconds[k] / r.seconds[k]) : "",
+                 r.found ? "" : beside(all[first_found + k], r, k));
+    }
   }
-  if (!o.json.empty()) std::ofstream{o.json} << to.dump(2) << '\n';
+  fmt::print("\n");
+  std::fflush(stdout);
+  if (o.json.empty()) return;
+  nlohmann::json to{{"bench", "recipes"}, {"model", o.model},     {"layers", o.layers}, {"width", o.width},
+                    {"steps", o.steps},   {"targets", o.targets}, {"recipes", {}}};
+  for (const recipe& r : all) {
+    nlohmann::json row{{"name", r.name}, {"seconds", r.seconds}};
+    for (const stage& s : r.stages) row["plans"].push_back({{"from", s.from}, {"plan", s.plan.str()}});
+    for (const losses& seed : r.seeds) row["losses"].push_back({seed.training, seed.validation, seed.in_bf16});
+    to["recipes"].push_back(row);
+  }
+  std::ofstream{o.json} << to.dump(1) << '\n';
 }
 
 int run(const options& o) {
-  comp::host::device device;
+  comp::host::device device{{.threads = o.threads}};
   const job j = job_of(o);
-  host_trainer first = trainer_of(device, j, 0);
-  comp::simulated::trainer<host_trainer> timed{first, o.target, {.timed_as = timed_graph(o)}};
-  std::vector<recipe> all = recipes_of(first.graph(), o);
-  all.push_back(found(device, j, o));
-  for (recipe& r : all) {
-    r.seconds = timed.batch_seconds(r.plan);
-    for (std::uint64_t seed = 0; seed < o.seeds; ++seed) {
-      host_trainer t = trainer_of(device, j, seed);
-      t.set_precision(r.plan);
-      for (std::uint64_t e = 0; e < o.epochs; ++e) {
-        const comp::sample epoch = t.run_epoch();
-        comp::require<comp::error>(epoch.ok(), "{} ended with: {}", r.name, epoch.message);
-      }
-      r.losses.push_back(-t.validate());
-    }
-    fmt::print(stderr, "{} trained\n", r.name);
+  host_trainer first = trainer_of(device, j, o, 0);
+  fmt::print("{} of {} layers, width {}, {} steps of {} x {} tokens; times modelled at width {}, {} x {} tokens\n",
+             o.model, o.layers, o.width, o.steps, o.batch, o.context, o.timed_width, o.timed_batch, o.timed_context);
+  std::vector<recipe> all = by_hand(first.graph());
+  for (const std::string& target : o.targets) all.push_back(found(device, j, o, target));
+  for (const std::string& target : o.targets) {
+    modelled_trainer timed{first, target, {.timed_as = timed_graph(o)}};
+    for (recipe& r : all) r.seconds.push_back(seconds_of(timed, r, o));
   }
-  nlohmann::json to{{"bench", "recipes"}, {"layers", o.layers}, {"width", o.width}, {"target", o.target}};
-  fmt::print("Transformer of {} layers, width {}, {} epochs of {} steps, {} seeds; times {} at width {}\n", o.layers,
-             o.width, o.epochs, first.batches_per_epoch(), o.seeds, timed.hardware().name, o.timed_width);
-  report(all, o, to);
+  for (std::uint64_t seed = 0; seed < o.seeds; ++seed) {
+    for (recipe& r : all) {
+      r.seeds.push_back(trained(device, j, o, r, seed));
+      fmt::print(stderr, "seed {}: {} ends at {:.4f}\n", seed, r.name, r.seeds.back().validation);
+    }
+    if (seed > 0) report(all, o);
+  }
   return 0;
 }
 
@@ -193,15 +185,21 @@ int main(int argc, char** argv) {
   options chosen;
   CLI::App app{"Recipes below 16 bits: their losses after full trainings, and their modelled times."};
   app.option_defaults()->always_capture_default();
-  app.add_option("--data", chosen.data, "A text")->required();
-  app.add_option("--target", chosen.target, "The GPU whose times are modelled");
+  app.add_option("--data", chosen.data, "A text, or for bert a folder of SQuAD with BERT's vocabulary")->required();
+  app.add_option("--model", chosen.model)->check(CLI::IsMember({"transformer", "bert"}));
+  app.add_option("--targets", chosen.targets, "The GPUs whose times are modelled");
   app.add_option("--layers", chosen.layers)->check(CLI::Range(1, 96));
   app.add_option("--width", chosen.width)->check(CLI::Range(32, 4096));
+  app.add_option("--context", chosen.context, "[tokens]")->check(CLI::Range(16, 4096));
+  app.add_option("--batch", chosen.batch, "[sequences]")->check(CLI::Range(1, 4096));
   app.add_option("--windows", chosen.windows, "Training examples of an epoch")->check(CLI::Range(16, 1 << 20));
-  app.add_option("--epochs", chosen.epochs)->check(CLI::Range(1, 1000));
+  app.add_option("--held-out", chosen.held_out, "Validation examples")->check(CLI::Range(16, 1 << 20));
+  app.add_option("--steps", chosen.steps)->check(CLI::Range(1, 1 << 20));
   app.add_option("--seeds", chosen.seeds)->check(CLI::Range(2, 100));
-  app.add_option("--tolerance", chosen.tolerance, "Of the search")->check(CLI::Range(0.0, 1.0));
-  app.add_option("--timed-width", chosen.timed_width, "Of the transformer whose times are modelled");
+  app.add_option("--rate", chosen.rate, "Of AdamW, warmed up in 20 steps and lowered to a tenth");
+  app.add_option("--threads", chosen.threads, "0: all cores");
+  app.add_option("--tolerance", chosen.tolerance, "Of the searches")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--timed-width", chosen.timed_width, "Of the model whose times are modelled");
   app.add_option("--timed-context", chosen.timed_context, "[tokens]");
   app.add_option("--timed-batch", chosen.timed_batch, "[sequences]");
   app.add_option("--json", chosen.json, "File for the figures");
