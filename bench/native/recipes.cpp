@@ -5,7 +5,9 @@
 // Each recipe is trained in full with each seed, and all have the same weights and batches for a seed. So differences
 // to BF16 are paired by seeds. Times are modelled for each target and for a model of that GPU's size (--timed-width and
 // so on) with as many layers, since a small one is bound by launches there. So a search weighs the small model's losses
-// against the large one's times. Tables are in Markdown, one after each seed from the second on.
+// against the large one's times. Tables are in Markdown, one after each seed from the second on. A found plan is "before"
+// a recipe where it is at least as fast with no higher loss, "behind" where it is neither faster nor lower, and else
+// "on" the front that the two make.
 #include "recipes.hpp"
 
 #include <CLI/CLI.hpp>
@@ -107,42 +109,47 @@ spread above(const recipe& r, const recipe& other, double losses::*which) {
   return spread_of(over);
 }
 
-/// Returns how the plan found for a target compares with a recipe by hand: it is before the front that these make
-/// unless a recipe is at least as fast with a lower loss.
-std::string beside(const recipe& plan, const recipe& hand, std::size_t target) {
-  if (hand.seconds[target] == 0) return "";
-  const double faster = hand.seconds[target] / plan.seconds[target];
-  const spread loss = above(plan, hand, &losses::validation);
-  const char* verdict = faster > 1 && loss.mean <= 0      ? "before"
-                        : faster >= 1                     ? "faster, loss above"
-                        : loss.mean < 0                   ? "slower, loss below"
-                        : faster == 1 && loss.mean == 0   ? "the same"
-                        : std::abs(loss.mean) < loss.half ? "behind, within noise"
-                                                          : "behind";
-  return fmt::format("{:.2f}x, {:+.4f} ± {:.4f}: {}", faster, loss.mean, loss.half, verdict);
+/// How the plan found for a target compares with a recipe by hand, of whose losses those of the weights in BF16 count.
+struct comparison {
+  double faster;  // 0: the target lacks a format of the recipe
+  spread loss;
+
+  const char* verdict() const {
+    if (faster >= 1 && loss.mean <= 0) return "before";
+    return faster <= 1 && loss.mean >= 0 ? "behind" : "on";
+  }
+};
+comparison beside(const recipe& plan, const recipe& hand, std::size_t target) {
+  return {hand.seconds[target] / plan.seconds[target], above(plan, hand, &losses::in_bf16)};
+}
+
+std::string row(const std::vector<recipe>& all, std::size_t i, const options& o) {
+  const recipe &r = all[i], &bf16 = all[1];
+  std::string text = fmt::format("| {} |", r.name);
+  for (const auto which : {&losses::in_bf16, &losses::validation, &losses::training}) {
+    const spread over = above(r, bf16, which);
+    text += fmt::format(" {:+.4f} ± {:.4f} |", over.mean, over.half);
+  }
+  for (std::size_t k = 0; k < o.targets.size(); ++k) {
+    text += r.seconds[k] > 0 ? fmt::format(" {:.2f} |", bf16.seconds[k] / r.seconds[k]) : " |";
+    const comparison plan = beside(all[all.size() - o.targets.size() + k], r, k);
+    text += r.found || plan.faster == 0 ? " |"
+                                        : fmt::format(" {}: {:.2f}, {:+.4f} ± {:.4f} |", plan.verdict(), plan.faster,
+                                                      plan.loss.mean, plan.loss.half);
+  }
+  return text;
 }
 
 void report(const std::vector<recipe>& all, const options& o) {
-  const recipe& bf16 = all[1];
-  const std::size_t first_found = all.size() - o.targets.size();
-  fmt::print("\nAfter {} seeds\n\n| recipe | validation loss | over BF16's | with weights in BF16 | training |",
-             bf16.seeds.size());
-  for (const std::string& target : o.targets) fmt::print(" {} | the found plan beside it |", target);
-  fmt::print("\n|---|---|---|---|---|");
+  std::vector<double> bf16;
+  for (const losses& seed : all[1].seeds) bf16.push_back(seed.validation);
+  fmt::print("\nAfter {} seeds, with 95% intervals; BF16's validation loss is {:.4f} ± {:.4f}.\n\n", bf16.size(),
+             spread_of(bf16).mean, spread_of(bf16).half);
+  fmt::print("| recipe | loss of the weights in BF16, over BF16's | loss under the recipe | training |");
+  for (const std::string& target : o.targets) fmt::print(" speed on {} | the plan found for it |", target);
+  fmt::print("\n|---|---|---|---|");
   for (std::size_t k = 0; k < o.targets.size(); ++k) fmt::print("---|---|");
-  for (const recipe& r : all) {
-    std::vector<double> own;
-    for (const losses& seed : r.seeds) own.push_back(seed.validation);
-    fmt::print("\n| {} | {:.4f} |", r.name, comp::mean_of(own));
-    for (const auto which : {&losses::validation, &losses::in_bf16, &losses::training}) {
-      const spread over = above(r, bf16, which);
-      fmt::print(" {:+.4f} ± {:.4f} |", over.mean, over.half);
-    }
-    for (std::size_t k = 0; k < o.targets.size(); ++k) {
-      fmt::print(" {} | {} |", r.seconds[k] > 0 ? fmt::format("{:.2f}", bf16.seconds[k] / r.seconds[k]) : "",
-                 r.found ? "" : beside(all[first_found + k], r, k));
-    }
-  }
+  for (std::size_t i = 0; i < all.size(); ++i) fmt::print("\n{}", row(all, i, o));
   fmt::print("\n");
   std::fflush(stdout);
   if (o.json.empty()) return;

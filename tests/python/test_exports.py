@@ -190,6 +190,16 @@ class Exports(unittest.TestCase):
         self.assertEqual(four.save(path), f'--bf16 --fp4-format e2m1 --fp4-recipe nvfp4 --te-precision-config-file {path}')
         self.assertEqual(comp.to_megatron(plan_file(operators[0])).save(path), f'--bf16 --te-precision-config-file {path}')
 
+    @unittest.skipUnless(importlib.util.find_spec('megatron'), 'Megatron core is not installed')
+    def test_megatron_reads_the_file(self):
+        from megatron.core.quantization.quant_config import MatchContext, RecipeConfig
+
+        path = os.path.join(tempfile.mkdtemp(), 'precisions.yaml')
+        comp.to_megatron(plan_file(('layers.1.fc', 'linear', 'mxfp8'), ('layers.11.fc', 'linear', 'nvfp4'))).save(path)
+        read = RecipeConfig.from_yaml_file(path)
+        for name, config in (('layers.1.fc', 'mxfp8'), ('layers.11.fc', 'nvfp4'), ('layers.2.fc', 'bf16')):
+            self.assertEqual(read.match(MatchContext(name, None)).config_key, config)
+
     def test_each_product_has_its_quantizer_in_transformer_engine(self):
         layers = (
             ('up', 'linear', 'mxfp8'), ('down', 'linear', 'nvfp4'), ('head', 'linear', 'bf16'),
