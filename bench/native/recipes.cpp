@@ -5,9 +5,9 @@
 // Each recipe is trained in full with each seed, and all have the same weights and batches for a seed. So differences
 // to BF16 are paired by seeds. Times are modelled for each target and for a model of that GPU's size (--timed-width and
 // so on) with as many layers, since a small one is bound by launches there. So a search weighs the small model's losses
-// against the large one's times. Tables are in Markdown, one after each seed from the second on. A found plan is "before"
-// a recipe where it is at least as fast with no higher loss, "behind" where it is neither faster nor lower, and else
-// "on" the front that the two make.
+// against the large one's times. Tables are in Markdown, one after each seed from the second on. A found plan is
+// "before" a recipe where it is at least as fast with no higher loss, "behind" where it is neither faster nor lower,
+// and else "on" the front that the two make.
 #include "recipes.hpp"
 
 #include <CLI/CLI.hpp>
