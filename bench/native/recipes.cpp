@@ -54,8 +54,9 @@ recipe found(comp::host::device& device, const job& j, const options& o, const s
   const comp::policy::pytorch policy{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
   const comp::outcome best =
       comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(modelled);
-  fmt::print("found for {}: {}, {} of {} operators below FP32; the search took {:.0f} s\n", target,
-             products(best.graph, best.plan), best.plan.count_low(), best.plan.size(), best.overhead_seconds());
+  fmt::print("found for {}: {}, {} of {} operators below FP32; the search trained {} batches in {:.0f} s\n", target,
+             products(best.graph, best.plan), best.plan.count_low(), best.plan.size(), best.trained_batches,
+             best.overhead_seconds());
   for (const std::string& warning : best.warnings) fmt::print("  {}\n", warning);
   std::fflush(stdout);
   return {.name = "found for " + target, .stages = {{0, best.plan}}, .found = true};
