@@ -138,6 +138,7 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
       naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), found.graph, &found.hardware); });
   for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
   found.plan = loaded.plan;
+  found.later = loaded.later;
   std::vector<comp::decision> decisions;
   const comp::any_policy policy = policy_for(chosen, found.hardware, low);
   for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
@@ -167,7 +168,7 @@ template <class Trainer>
 comp::training_result train_on(const options& chosen, Trainer& trainer, const std::vector<comp::precision>& precisions,
                                const comp::report_info& info, checkpoints<Trainer>& kept,
                                const comp::stop_on_signal& signals) {
-  const comp::post_training training{.epochs = chosen.epochs};
+  const comp::post_training training{.epochs = chosen.epochs, .finish = chosen.finish};
   naming("--out", [&] {
     kept.clear_up();
     if (!chosen.resume) kept.set_aside();
@@ -196,10 +197,12 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
 }
 
 /// Writes each epoch's mean loss, seconds, score (null for epochs that the search trained) and the trainer's message,
-/// and the fallbacks to more conservative plans. `machine` is the one whose seconds they are.
+/// the plans that it changed to, and the fallbacks to more conservative ones. `machine` is the one whose seconds they
+/// are.
 inline void write_training(const comp::training_result& result, const std::string& machine,
                            const std::filesystem::path& path) {
   comp::json to{{"comp_training", 1}, {"machine", machine}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
+  to["later"] = comp::json_of(result.later);
   to["epochs"] = to["fallbacks"] = comp::json::array();
   for (const comp::sample& e : result.epochs) {
     to["epochs"].push_back({{"loss", comp::json_of(e.loss)},
@@ -212,6 +215,14 @@ inline void write_training(const comp::training_result& result, const std::strin
     to["fallbacks"].push_back({{"epoch", step.epoch + 1}, {"why", name(step.why)}, {"to", step.to.str()}});
   }
   comp::detail::write_file(path.string(), to.dump(2, ' ', false, comp::json::error_handler_t::replace) + "\n");
+}
+
+/// Writes a plan file by which the next training changes its plan where this one did. A plan that was given up is in
+/// no such file.
+inline void write_later(const options& chosen, const comp::training_result& result) {
+  const std::string found = (chosen.out / "plan.json").string();
+  if (result.later.empty() || !result.fallbacks.empty()) return;
+  comp::save_later(chosen.plan.empty() ? found : chosen.plan.string(), result.later, found);
 }
 
 template <class Trainer>
@@ -228,6 +239,10 @@ void tell_of(const comp::training_result& result, const Trainer& trainer) {
     if (!said.empty()) fmt::print("{}\n", said);
   }
   for (const std::string& warning : result.warnings) fmt::print("Note: {}\n", warning);
+  for (const comp::later_plan& next : result.later) {
+    fmt::print("from batch {} on: {}{}{}\n", next.batch, name(next.plan, trainer.graph()),
+               next.reason.empty() ? "" : "; ", next.reason);
+  }
   for (const auto& step : result.fallbacks) {
     fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan{}{}\n", step.epoch + 1,
                name(step.why), step.message.empty() ? "" : ": ", step.message);
@@ -263,6 +278,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
     const auto result =
         train_on(chosen, trainer, precisions_for(chosen, sped_up), info_of(chosen, description), kept, signals);
     if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
+    write_later(chosen, result);
     write_training(result, trainer.hardware().name, chosen.out / "training.json");
     tell_of(result, trainer);
   } catch (const comp::interrupted& stopped) {

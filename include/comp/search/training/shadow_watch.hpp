@@ -69,9 +69,9 @@ class shadow_watch {
   void doubt() { shadow_->doubt(); }
   /// Ends FP32's training, because the batches that follow are not the plan's.
   void drop_shadow() { shadow_.reset(); }
-  void plan_given_up(std::size_t epoch) {
+  void plan_changed(std::size_t epoch) {
     drop_shadow();
-    audits_.plan_given_up(epoch);
+    audits_.plan_changed(epoch);
   }
 
  private:
