@@ -241,7 +241,7 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option(
          "--finish", chosen.finish,
          "Part of the training, at its end, that has a higher precision where its loss is lower: 0.1 is a tenth")
-      ->check(CLI::Range(0.0, 1.0))
+      ->transform(real(0.0, 1.0))
       ->capture_default_str();
   job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
   job->add_option("--limit", chosen.limit,

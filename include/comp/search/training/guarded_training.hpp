@@ -64,7 +64,6 @@ class guarded_training {
       } else if (part > 0) {
         record_.begin(epoch.run);
         run_.remember_start();
-        report_progress();
       } else {
         finish_epoch(std::move(epoch));
         look_for_slow_harm();
@@ -216,7 +215,6 @@ class guarded_training {
     if (!only_raises(plans_.current(), next.plan)) shadow_watch_.plan_changed(result().epochs.size());
     plans_.change_to(next.plan);
     record_.add_change(std::move(next));
-    report_progress();
   }
   // Trains the last part's first batches both with the plan and in a higher precision, and goes on from the better one.
   void try_higher_precision() {
@@ -234,18 +232,18 @@ class guarded_training {
     }
     shadow_watch_.drop_shadow();
     record_.count_comparison();
-    raise_trial trial{run_, plans_.current(), up, log_.tolerance / 10, loss_sign_};
+    raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance, loss_sign_};
     const branch& better = trial.decide(most);
+    const std::size_t epochs = result().epochs.size();
     run_.restore(better.end());
-    record_.replace(result().epochs.size(), record_.begun(), better.so_far(), log_.batches_per_epoch);
+    record_.replace(epochs, record_.begun(), better.so_far(), log_.batches_per_epoch);
     run_.remember_start();
     if (better.plan() == up) {
       change_to({now, up,
                  fmt::format("in {} batches its loss was {:.2g}% +- {:.2g}% lower", better.size(),
                              100 * trial.gain().mean, 200 * trial.gain().error)});
-    } else {
-      report_progress();
     }
+    if (result().epochs.size() > epochs) report_progress();
   }
 
   void throw_if_fatal(const sample& ended, bool is_fatal) const {
@@ -255,6 +253,9 @@ class guarded_training {
                    name(ended.status), result().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
                    run_.restores() ? "; the trainer is in its last good state" : "");
   }
+
+  // A higher precision has to lower the loss by this part of the search's tolerance to be worth its time.
+  static constexpr double worth_raising = 0.05;
 
   const post_training& settings_;
   outcome log_;  // a copy of the search's outcome, so that trials are numbered on from there
