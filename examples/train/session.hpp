@@ -226,7 +226,7 @@ inline void write_later(const options& chosen, const comp::training_result& resu
 }
 
 template <class Trainer>
-void tell_of(const comp::training_result& result, const Trainer& trainer) {
+void tell_of(const comp::training_result& result, Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
     fmt::print("epoch {:>3}: loss {:.4f}, {}{}{}{}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),

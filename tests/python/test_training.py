@@ -112,6 +112,7 @@ class Trainings(unittest.TestCase):
 
         path = os.path.join(os.path.dirname(self.path), 'plan.json')
         found.save(path)
+        self.assertRegex(str(comp.load(path)), rf'\nfrom batch {done.later[0].batch} on 0 operators are low: in 16 batches')
         plan = comp.plan(path, net, forced=True)
         for batch in (0, 1, done.later[0].batch - 1, done.later[0].batch, 10**9, 3):
             with plan.at(batch):
