@@ -218,11 +218,12 @@ inline void write_training(const comp::training_result& result, const std::strin
 }
 
 /// Writes a plan file by which the next training changes its plan where this one did. A plan that was given up is in
-/// no such file.
-inline void write_later(const options& chosen, const comp::training_result& result) {
+/// no such file. Returns: whether there was anything to write.
+inline bool write_later(const options& chosen, const comp::training_result& result) {
   const std::string found = (chosen.out / "plan.json").string();
-  if (result.later.empty() || !result.fallbacks.empty()) return;
+  if (result.later.empty() || !result.fallbacks.empty()) return false;
   comp::save_later(chosen.plan.empty() ? found : chosen.plan.string(), result.later, found);
+  return true;
 }
 
 template <class Trainer>
@@ -249,8 +250,9 @@ void tell_of(const comp::training_result& result, Trainer& trainer) {
   }
 }
 
-/// Prints the last line: the files that this search and training have written. With --plan there was no search.
-inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint) {
+/// Prints the last line: the files that this search and training have written. With --plan there was no search, and a
+/// plan file only where the plan `changed`.
+inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint, bool changed) {
   std::string all;
   const auto add = [&](const std::filesystem::path& file, const char* hint = "") {
     if (std::filesystem::exists(file)) all += fmt::format("{}{}{}", all.empty() ? "" : ", ", file.string(), hint);
@@ -258,6 +260,8 @@ inline void tell_written(const options& chosen, const std::filesystem::path& che
   if (chosen.plan.empty()) {
     for (const char* name : {"plan.json", "search.jsonl", "summary.json"}) add(chosen.out / name);
     add(chosen.out / "report.html", " (open it)");
+  } else if (changed) {
+    add(chosen.out / "plan.json");
   }
   for (const auto& file : {chosen.out / "training.json", checkpoint, chosen.weights_out}) add(file);
   fmt::print("written: {}\n", all);
@@ -274,11 +278,12 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   const comp::detail::file_handle ours = require_outputs(chosen);
   const comp::stop_on_signal signals;
   checkpoints<Trainer> kept{chosen.out, trainer};
+  bool changed = false;
   try {
     const auto result =
         train_on(chosen, trainer, precisions_for(chosen, sped_up), info_of(chosen, description), kept, signals);
     if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
-    write_later(chosen, result);
+    changed = write_later(chosen, result);
     write_training(result, trainer.hardware().name, chosen.out / "training.json");
     tell_of(result, trainer);
   } catch (const comp::interrupted& stopped) {
@@ -289,7 +294,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                stderr);
     return 128 + signals.signal();
   }
-  tell_written(chosen, kept.epochs() ? kept.last() : "");
+  tell_written(chosen, kept.epochs() ? kept.last() : "", changed);
   require_printed();
   return 0;
 }

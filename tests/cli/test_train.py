@@ -383,13 +383,14 @@ class Train(Runs):
         self.succeeds('--epochs', '3')
         found, changing = self.out / 'plan.json', self.folder / 'changing.json'
         plan = json.loads(found.read_text())
-        letters = [('1' if letter == 'b' else 'b') if op['kind'] == 'linear' else '1'
-                   for letter, op in zip(plan['plan'], plan['operators'])]
-        later = [{'batch': 6, 'plan': ''.join(letters), 'reason': 'by hand'}, {'batch': 90, 'plan': plan['plan']}]
+        linear = ''.join('b' if op['kind'] == 'linear' else '1' for op in plan.pop('operators'))
+        plan['plan'] = '1' * len(linear)
+        later = [{'batch': 6, 'plan': linear, 'reason': 'by hand'}, {'batch': 90, 'plan': plan['plan']}]
         changing.write_text(json.dumps(plan | {'later': later}))
         got = self.succeeds('--plan', str(changing), '--epochs', '3', '--finish', '0.1')
         self.assertIn('from batch 6 on: ', got.stdout)
         self.assertIn('; by hand\n', got.stdout)
+        self.assertIn(f'written: {found}, ', got.stdout)
         self.assertIn('Note: a higher precision for the last 1 batches was not tried (so few tell nothing)', got.stdout)
         training = json.loads((self.out / 'training.json').read_text())
         self.assertEqual(training['later'], later[:1])
