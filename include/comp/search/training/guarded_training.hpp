@@ -64,6 +64,7 @@ class guarded_training {
       } else if (part > 0) {
         record_.begin(epoch.run);
         run_.remember_start();
+        look_for_slow_harm();
       } else {
         finish_epoch(std::move(epoch));
         look_for_slow_harm();
@@ -176,7 +177,7 @@ class guarded_training {
       run_.restore_kept_state();
       return false;
     }
-    const auto mended = mending.mend(plans_.next(), seconds_for_mending(result().epochs.back(), shadow.so_far()));
+    const auto mended = mending.mend(plans_.next(), seconds_for_mending(record_.last_run(), shadow.so_far()));
     run_.restore(shadow.end());
     record_.replace(shadow.epoch(), shadow.begun(), shadow.so_far(), log_.batches_per_epoch);
     run_.remember_start();

@@ -43,6 +43,8 @@ class training_record {
   recent_levels& normal() { return normal_; }
   /// Returns: the part of the next epoch that is trained already.
   const std::optional<sample>& begun() const { return begun_; }
+  /// Returns: the part of an epoch that is trained, else the last epoch. Requires: there is one of them.
+  const sample& last_run() const { return begun_ ? *begun_ : result_.epochs.back(); }
   /// Returns: how many batches were trained.
   std::size_t batches() const {
     std::int64_t all = begun_ ? begun_->batches : 0;
@@ -101,11 +103,14 @@ class training_record {
   /// Returns: the plan's losses after that place; lower is better. Empty where an epoch has no curve.
   std::vector<double> losses_since(std::size_t epoch, const std::optional<sample>& begun) const {
     std::vector<double> losses;
+    const auto add = [&](const sample& run) {
+      for (const double loss : run.curve) losses.push_back(loss_sign_ * loss);
+      return run.curve.size() == static_cast<std::size_t>(run.batches);
+    };
     for (std::size_t e = epoch; e < result_.epochs.size(); ++e) {
-      const sample& one = result_.epochs[e];
-      if (one.curve.size() != static_cast<std::size_t>(one.batches)) return {};
-      for (const double loss : one.curve) losses.push_back(loss_sign_ * loss);
+      if (!add(result_.epochs[e])) return {};
     }
+    if (begun_ && !add(*begun_)) return {};
     const auto before = begun ? static_cast<std::ptrdiff_t>(begun->batches) : 0;
     losses.erase(losses.begin(), losses.begin() + std::min(before, std::ssize(losses)));
     return losses;
