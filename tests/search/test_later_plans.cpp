@@ -230,14 +230,14 @@ TEST_CASE("formats below 16 bits are raised to the 16 bits that the trainer has,
   CHECK(comp::detail::raised(parse_plan("bt0"), {fp32, bf16}, top) == top);
 }
 
-TEST_CASE("slow harm of a training in one epoch is found before its last part begins") {
+TEST_CASE("slow harm of a training in one epoch is found before its plan changes") {
   fake::world w = with_floor(0);
   w.batches = 1000;
   w.harm = [](const comp::plan& p) { return p.count_low() > 0 ? 0.003 : 0.0; };
   fake::trainer t{w};
-  comp::outcome o = found("bnn");
+  comp::outcome o = found("bnn", {{500, parse_plan("bbn")}});
   o.batches_per_epoch = 1000;
-  const auto got = post_training{.epochs = 1, .finish = 0.1}.run(t, o);
+  const auto got = post_training{.epochs = 1}.run(t, o);
   REQUIRE(got.fallbacks.size() == 1);
   CHECK(got.later.empty());
   REQUIRE(got.epochs.size() == 1);
