@@ -24,8 +24,8 @@
 
 namespace comp::libtorch::detail {
 
-/// Which arguments of an operator are a linear layer's: linear(x, w, b) with w of shape (N, K), mm(x, w) and
-/// addmm(b, x, w, beta, alpha) with w of shape (K, N).
+/// Which arguments of an operator are a linear layer's: linear(x, w, b) with w of shape (N, K), mm(x, w),
+/// matmul(x, w) and addmm(b, x, w, beta, alpha) with w of shape (K, N).
 struct linear_arguments {
   std::size_t input, weight;
   std::optional<std::size_t> bias;
@@ -34,7 +34,7 @@ struct linear_arguments {
 inline std::optional<linear_arguments> linear_arguments_of(const op_traits& known) {
   if (known.kind == "aten::linear") return linear_arguments{0, 1, 2, false};
   if (known.kind == "aten::addmm") return linear_arguments{1, 2, 0, true};
-  if (known.kind == "aten::mm") return linear_arguments{0, 1, {}, true};
+  if (known.kind == "aten::mm" || known.kind == "aten::matmul") return linear_arguments{0, 1, {}, true};
   return std::nullopt;
 }
 
