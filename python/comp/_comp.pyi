@@ -260,6 +260,7 @@ class Training:
         states_on: str | None,
         about: str,
         target: str = "",
+        separate_products: bool = False,
         ranks: RankTeam | None = None,
     ) -> None: ...
     def operators(self) -> list[Operator]: ...

@@ -63,6 +63,7 @@ def resume(
             tune=tune,
             protect_blocks=protect_blocks,
             about="",
+            separate_products=found.get("separate_products", False),
         )
         _checkpoint.load(job, found, checkpoint)
         if job.training.fingerprint() != found["fingerprint"]:

@@ -144,7 +144,7 @@ void add_training(py::module_& m) {
                        py::function tensors, py::function compile, py::object rates, std::int64_t length,
                        std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
                        const std::optional<std::string>& states_on, std::string about, std::string target,
-                       std::shared_ptr<rank_team> ranks) {
+                       bool separate_products, std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
@@ -155,6 +155,7 @@ void add_training(py::module_& m) {
                       tune && target.empty() ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
                   .protect_blocks = protect_blocks,
                   .target = std::move(target),
+                  .separate_products = separate_products,
                   .freed = freed(keep_memory),
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about),
@@ -162,7 +163,7 @@ void add_training(py::module_& m) {
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "compile"_a,
            "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
-           "states_on"_a, "about"_a, "target"_a = "", "ranks"_a = py::none())
+           "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {

@@ -73,6 +73,7 @@ struct job {
   libtorch::executor_choices choices = libtorch::executor_choices::measured;
   bool protect_blocks = true;
   std::string target;  // a GPU whose times are modelled; empty: this machine's are measured
+  bool separate_products = false;
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
@@ -224,7 +225,10 @@ class training_of final : public training {
                         return fault_.kept(
                             [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
                       }},
-        .program = {.freed = given_.freed, .protect_blocks = given_.protect_blocks, .emulate = !given_.target.empty()},
+        .program = {.freed = given_.freed,
+                    .protect_blocks = given_.protect_blocks,
+                    .emulate = !given_.target.empty(),
+                    .separate_products = given_.separate_products},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,

@@ -80,9 +80,9 @@ class named_operators {
     const auto at = entries_.find(layer);
     return at == entries_.end() ? nullptr : at->second;
   }
-  /// Returns: the precision of the operator of that name, of its first call where it is called more often, or what most
-  /// of its kind have in the file; FP32 where the file has none.
-  precision chosen(const std::string& layer, const std::string& kind) const {
+  /// Returns: the precisions of the operator of that name, of its first call where it is called more often, or what
+  /// most of its kind have in the file; FP32 where the file has none.
+  product_precisions chosen(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return precisions_.usual(layer, kind);
   }
@@ -118,8 +118,13 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const std::string layer = layers.next(graph[i].name, graph[i].kind);
     if (!computes(graph[i])) continue;
+    if (const product of = graph[i].product; in_backward(of)) {
+      const std::string whole = layer.substr(0, layer.size() - suffix(of).size());
+      loaded.plan[i] = known.chosen(whole, graph[i].kind).of(of);
+      continue;
+    }
     const auto* listed = known.find(layer);
-    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind);
+    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind).forward;
     if (!graph[i].choosable) continue;
     ++choosable;
     if (listed != nullptr) continue;
@@ -153,10 +158,10 @@ class planned_region {
                  planned_settings settings = {})
       : settings_{std::move(settings)},
         of_file_{std::holds_alternative<std::string>(from)},
-        file_{of_file_ ? load_listing(std::get<std::string>(from))
+file_{of_file_ ? load_listing(std::get<std::string>(from))
                        : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
         listing_{file_.at(0)},
-        program_{on_device_of(models, settings_.program)},
+        program_{on_device_of(models, with_products_of(listing_, settings_.program))},
         here_{probe(program_.settings().device)} {
     if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
     if (settings_.choices == planned_choices::measured)
@@ -231,6 +236,13 @@ class planned_region {
     return !program_.lowers() && now.otherwise == on_mismatch::follow && now.protect_blocks;
   }
 
+  /// Has the graph the operators that the file has. A plan without names is one for the graph that `settings` give.
+  static program_settings with_products_of(const plan_listing& from, program_settings settings) {
+    const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
+    if (from.operators) settings.separate_products = std::ranges::any_of(*from.operators, apart);
+    return settings;
+  }
+
   // A plan without names goes by the order of the operators.
   bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
 
@@ -248,9 +260,9 @@ class planned_region {
         return detail::first_choice{known->chosen(layer, op.kind), named != nullptr && named->hands_on_fp32};
       };
     } else {
-      plan.choose = [this](std::size_t i, const op_info& op, const std::string& /*layer*/) {
+      plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
         listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{listing_.chosen(i), (*listing_.operators)[i].hands_on_fp32};
+        return detail::first_choice{known->chosen(layer, op.kind), (*listing_.operators)[i].hands_on_fp32};
       };
     }
     return plan;
