@@ -39,6 +39,7 @@ struct options {
   std::string products = "auto";  // of linear layers: auto, together or separate
   std::string target = {};        // the GPU whose times are modelled; empty: this machine's are measured
   std::size_t epochs = 3;
+  double finish = 0;                      // part of the training, at its end, that may have a higher precision
   std::size_t batch = 0;                  // 0: the model's own default
   std::size_t limit = 0;                  // training examples per epoch; 0: all
   double learning_rate = 0;               // 0: the model's own default
@@ -236,6 +237,11 @@ inline void describe(CLI::App& app, options& chosen) {
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
       ->transform(whole(1, 1000000))
+      ->capture_default_str();
+  job->add_option(
+         "--finish", chosen.finish,
+         "Part of the training, at its end, that has a higher precision where its loss is lower: 0.1 is a tenth")
+      ->transform(real(0.0, 1.0))
       ->capture_default_str();
   job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
   job->add_option("--limit", chosen.limit,

@@ -23,6 +23,7 @@ def resume(
     optimizer: Any,
     data: Iterable[Any],
     epochs: int,
+    finish: float = 0,
     score: Callable[[], float] | None = None,
     state: Sequence[Any] = (),
     callbacks: Sequence[_checkpoint.Callback] = (),
@@ -70,4 +71,4 @@ def resume(
                 "them): give the step, the model and batches of the size that it had"
             )
         watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every)
-        return job.training.go_on(found["progress"], epochs, progress, watcher)
+        return job.training.go_on(found["progress"], epochs, finish, progress, watcher)

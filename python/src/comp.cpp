@@ -96,6 +96,8 @@ void add_regions(py::module_& m) {
            "keep_memory"_a)
       .def("name_parameters", &planned::name_parameters, "models"_a)
       .def_property_readonly("regions", &planned::opened, py::return_value_policy::reference_internal)
+      .def(
+          "set_batch", [](planned& p, std::size_t batch) { p.plan().set_batch(batch); }, "batch"_a)
       .def_property_readonly("in_use", [](planned& p) { return p.plan().planned(); })
       .def_property_readonly("letters", [](planned& p) { return p.plan().executor().current_plan().str(); })
       .def_property_readonly("needs_scaling", [](planned& p) { return p.plan().needs_scaling(); })
@@ -192,20 +194,25 @@ void add_training(py::module_& m) {
           "progress"_a, "observers"_a)
       .def(
           "train_on",
-          [](training& t, const outcome& found, std::size_t epochs, bool progress, py::function tell) {
-            return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
-              return t.train_on(found, epochs, all, by);
-            });
+          [](training& t, outcome& found, std::size_t epochs, double finish, bool progress, py::function tell) {
+            const post_training settings{.epochs = epochs, .finish = finish};
+            const training_result got = watched(
+                progress, std::move(tell),
+                [&](observers& all, const watched_training& by) { return t.train_on(found, settings, all, by); });
+            if (got.fallbacks.empty()) found.later = got.later;  // a plan that was given up is saved without them
+            return got;
           },
-          "found"_a, "epochs"_a, "progress"_a, "tell"_a)
+          "found"_a, "epochs"_a, "finish"_a, "progress"_a, "tell"_a)
       .def(
           "go_on",
-          [](training& t, const std::string& from, std::size_t epochs, bool progress, py::function tell) {
+          [](training& t, const std::string& from, std::size_t epochs, double finish, bool progress,
+             py::function tell) {
+            const post_training settings{.epochs = epochs, .finish = finish};
             return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
-              return t.go_on(progress_of(from), epochs, all, by);
+              return t.go_on(progress_of(from), settings, all, by);
             });
           },
-          "progress_text"_a, "epochs"_a, "progress"_a, "tell"_a);
+          "progress_text"_a, "epochs"_a, "finish"_a, "progress"_a, "tell"_a);
 }
 
 /// Returns: what a plan file says, checked, for people and for other programs. Throws: `file_error`, `plan_error`.
@@ -221,6 +228,7 @@ py::dict read_plan_file(const std::string& path) {
   said["fixed"] = fixed;
   said["letters"] = from.letters ? from.letters->str() : std::string{};
   said["machine"] = from.made_for ? from.made_for->name : std::string{};
+  said["later"] = from.later;
   said["fingerprint"] = from.fingerprint.value_or("");
   said["speedup"] = from.speedup ? py::object{py::float_(*from.speedup)} : py::object{py::none()};
   return said;

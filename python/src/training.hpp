@@ -91,9 +91,9 @@ class training {
   virtual ~training() = default;
   virtual outcome search(const recipe& how, observers& told) = 0;
   /// `watched`: among `told`; where it asked to stop, what was trained until then is the result.
-  virtual training_result train_on(const outcome& found, std::size_t epochs, observers& told,
+  virtual training_result train_on(const outcome& found, const post_training& settings, observers& told,
                                    const watched_training& watched) = 0;
-  virtual training_result go_on(training_progress from, std::size_t epochs, observers& told,
+  virtual training_result go_on(training_progress from, const post_training& settings, observers& told,
                                 const watched_training& watched) = 0;
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
@@ -132,16 +132,16 @@ class training_of final : public training {
     run_compiled();
     return found;
   }
-  training_result train_on(const outcome& found, std::size_t epochs, observers& told,
+  training_result train_on(const outcome& found, const post_training& settings, observers& told,
                            const watched_training& watched) override {
     return trained(told, watched, [&](any_trainer& all, any_observer& list) {
-      return comp::detail::train_after({.epochs = epochs}, all, list, found);
+      return comp::detail::train_after(settings, all, list, found);
     });
   }
-  training_result go_on(training_progress from, std::size_t epochs, observers& told,
+  training_result go_on(training_progress from, const post_training& settings, observers& told,
                         const watched_training& watched) override {
     return trained(told, watched, [&](any_trainer& all, any_observer& list) {
-      return comp::detail::train_on({.epochs = epochs}, all, list, std::move(from));
+      return comp::detail::train_on(settings, all, list, std::move(from));
     });
   }
   regions& opened() override { return regions_; }

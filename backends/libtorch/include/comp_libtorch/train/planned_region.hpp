@@ -153,11 +153,12 @@ class planned_region {
                  planned_settings settings = {})
       : settings_{std::move(settings)},
         of_file_{std::holds_alternative<std::string>(from)},
-        listing_{of_file_ ? load_listing(std::get<std::string>(from))
-                          : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
+        file_{of_file_ ? load_listing(std::get<std::string>(from))
+                       : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
+        listing_{file_.at(0)},
         program_{on_device_of(models, settings_.program)},
         here_{probe(program_.settings().device)} {
-    if (!settings_.forced) require_useful();
+    if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
     if (settings_.choices == planned_choices::measured)
       require_one_rank("planned_choices::measured", "use planned_choices::of_file");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
@@ -177,17 +178,35 @@ class planned_region {
     if (measurement_ && segment == settings_.segments.front()) measure_step();
     return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.enter(segment);
   }
+  /// Has regions run, from the next one on, by the plan that the file names for batch `batch` of the training, counted
+  /// from 0 (plan_listing::later). Requires: no region is open. Throws: `plan_error` where that plan does not fit.
+  void set_batch(std::size_t batch) {
+    const std::lock_guard only_one{mutex_};
+    const auto changes = std::ranges::count_if(file_.later, [&](const later_plan& p) { return p.batch <= batch; });
+    if (std::exchange(changes_, changes) == changes) return;
+    listing_ = file_.at(batch);
+    measurement_.reset();  // it timed another plan
+    if (planned_) {
+      program_.set_plan(load().plan);
+      if (by_name()) program_.set_unrecorded(make_first_plan().by_name);
+      use(program_, tuned_.choice);
+    } else if (listing_.operators) {
+      program_.record_under(make_first_plan());
+    }
+  }
   /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
   region evaluate() { return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
 
   /// Returns: whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
+  /// Returns: whether a plan of the file has FP16, at whatever batch.
   bool needs_scaling() const {
-    for (std::size_t i = 0; i < listing_.size(); ++i) {
-      if (listing_.chosen(i) == precision::fp16) return true;
-    }
-    return false;
+    bool found = false;
+    for_each_plan([&](const plan_listing& each) {
+      for (std::size_t i = 0; i < each.size(); ++i) found = found || each.chosen(i) == precision::fp16;
+    });
+    return found;
   }
   /// Returns: what a person should know: that the plan was found on other hardware, operators without a precision.
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -199,6 +218,12 @@ class planned_region {
 
  private:
   using clock = std::chrono::steady_clock;
+
+  template <class F>
+  void for_each_plan(F f) const {
+    f(file_.at(0));
+    for (const later_plan& next : file_.later) f(file_.at(next.batch));
+  }
 
   /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
   bool lowers_nothing() const {
@@ -266,16 +291,16 @@ class planned_region {
 
   /// Throws: `plan_error` where this machine lacks units that the plan was found with. The plan can then take many
   /// times FP32's time.
-  void require_useful() const {
-    const hardware there = listing_.made_for.value_or(hardware{});
-    for (std::size_t i = 0; of_file_ && i < listing_.size(); ++i) {
-      const precision chosen = listing_.chosen(i);
+  void require_useful(const plan_listing& listing) const {
+    const hardware there = listing.made_for.value_or(hardware{});
+    for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
+      const precision chosen = listing.chosen(i);
       const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
       require<plan_error>(
           missing.empty() || policy::no_unit(chosen, there) == missing,
           "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
           "or set planned_settings::forced",
-          listing_.file, i, listing_.operators ? (*listing_.operators)[i].name : std::string{}, name(chosen), missing,
+          listing.file, i, listing.operators ? (*listing.operators)[i].name : std::string{}, name(chosen), missing,
           there.kind == device_kind::unknown ? "an unknown machine" : there.name);
     }
   }
@@ -300,7 +325,8 @@ class planned_region {
 
   planned_settings settings_;
   bool of_file_;
-  plan_listing listing_;
+  plan_listing file_, listing_;  // the file, and what it says of the present batch
+  std::ptrdiff_t changes_ = 0;   // how many plans came before the present one
   program program_;
   hardware here_;
   std::mutex mutex_ = {};
