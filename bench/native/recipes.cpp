@@ -1,189 +1,203 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training recipes below 16 bits, on a transformer over characters: whole formats, recipes that are written by hand,
-// and the plan that a search finds for a GPU that is not here.
-//   recipes --data text.txt [--layers 2] [--width 128] [--epochs 2] [--seeds 3] [--target B200] [--json FILE]
-// Each is trained in full with each seed. Losses are of the validation part, mean and deviation over the seeds; the
-// interval of the difference to BF16 pairs the seeds. Times are modelled for the target and for a transformer of that
-// GPU's size (--timed-width and so on) with as many layers, since a small one is bound by launches there. So the search
-// weighs the small model's losses against the large one's times.
-#include <fmt/format.h>
+// Training recipes below 16 bits, on a transformer over characters or on BERT: whole formats, recipes that are
+// published for other models, and the plans that searches find for GPUs that are not here.
+//   recipes --data text.txt [--model bert] [--layers 8] [--width 64] [--steps 400] [--seeds 3] [--targets H100 B200]
+// Each recipe is trained in full with each seed, and all have the same weights and batches for a seed. So differences
+// to BF16 are paired by seeds. Times are modelled for each target and for a model of that GPU's size (--timed-width and
+// so on) with as many layers, since a small one is bound by launches there. So a search weighs the small model's losses
+// against the large one's times. Tables are in Markdown, one after each seed from the second on. A found plan is
+// "before" a recipe where it is at least as fast with no higher loss, "behind" where it is neither faster nor lower,
+// and else "on" the front that the two make.
+#include "recipes.hpp"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
-#include <comp/comp.hpp>
-#include <comp/observe/summary.hpp>
-#include <comp_host/device.hpp>
-#include <comp_native/trainer.hpp>
 #include <comp_simulated/trainer.hpp>
-#include <examples/data/text.hpp>
-#include <examples/models/native/datasets.hpp>
-#include <examples/models/native/gpt.hpp>
+#include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
-#include <vector>
+#include <span>
 
 namespace {
 
-using namespace comp::native;
-using comp::op_graph;
-using comp::op_info;
-using comp::plan;
-using comp::precision;
+using namespace recipes;
 using host_trainer = trainer<comp::host::device>;
-using native_models::token_data;
+using modelled_trainer = comp::simulated::trainer<host_trainer>;
 
-struct options {
-  std::string data, target = "B200", json = {};
-  std::int64_t layers = 2, width = 128, context = 64, batch = 16, windows = 3200;
-  std::int64_t timed_width = 4096, timed_context = 4096, timed_batch = 4;
-  std::uint64_t epochs = 2, seeds = 3;
-  double tolerance = 0.01;
-};
-
-struct job {
-  model made;
-  token_data train, validation;
-};
-job job_of(const options& o) {
-  const std::string text = data_sets::read_text(o.data);
-  const data_sets::vocabulary letters{text};
-  std::vector<std::int32_t> tokens = letters.encode(text);
-  const auto windows = static_cast<std::ptrdiff_t>(o.windows * o.context + 1);
-  const auto held_out = windows / 8;
-  comp::require<comp::error>(std::ssize(tokens) >= windows + held_out,
-                             "{} has {} characters ({} are needed): use another text, or fewer --windows", o.data,
-                             tokens.size(), windows + held_out);
-  model made = native_models::gpt({.batch = o.batch,
-                                   .vocabulary = static_cast<std::int64_t>(letters.size()),
-                                   .context = o.context,
-                                   .layers = o.layers,
-                                   .width = o.width});
-  made.separate_products = true;
-  return {std::move(made), token_data{{tokens.begin(), tokens.begin() + windows}, o.context},
-          token_data{{tokens.end() - held_out, tokens.end()}, o.context}};
-}
-/// The operators of the model whose times count.
-op_graph timed_graph(const options& o) {
-  model large = native_models::gpt({.batch = o.timed_batch,
-                                    .vocabulary = 50304,
-                                    .context = o.timed_context,
-                                    .layers = o.layers,
-                                    .width = o.timed_width,
-                                    .heads = o.timed_width / 128});
-  large.separate_products = true;
-  return graph_of(large);
+host_trainer trainer_of(comp::host::device& device, const job& j, const options& o, std::uint64_t seed) {
+  const schedule over{.warmup = 20, .total = static_cast<std::int64_t>(o.steps), .floor = 0.1};
+  return {device,
+          j.made,
+          j.train,
+          j.validation,
+          {.optimizer = adamw(o.rate), .schedule = over, .clip_norm = 1, .seed = seed}};
 }
 
-struct recipe {
-  std::string name;
-  comp::plan plan;
-  double seconds = 0;               // modelled, of a step
-  std::vector<double> losses = {};  // by seed
-};
-
-/// All that PyTorch's autocast lowers in BF16, and of that the linear layers that `chosen` takes in `p`.
-template <class Chosen>
-plan lowered(const op_graph& graph, precision p, Chosen chosen) {
-  const comp::policy::pytorch rules{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
-  plan made = comp::autocast::rule_plan(rules, graph, precision::bf16);
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].kind == "linear" && chosen(graph[i])) made[i] = p;
+/// Returns "28 products in nvfp4, 11 in mxfp8", of the linear layers below 16 bits.
+std::string products(const op_graph& graph, const plan& p) {
+  std::map<precision, int> counts;
+  for (std::size_t i = 0; i < graph.size(); ++i) counts[p[i]] += comp::is_scaled(p[i]);
+  std::string text;
+  for (const auto& [format, n] : counts) {
+    if (n > 0) text += fmt::format("{}{} products in {}", text.empty() ? "" : ", ", n, name(format));
   }
-  return made;
+  return text.empty() ? "nothing below 16 bits" : text;
 }
 
-std::vector<recipe> recipes_of(const op_graph& graph, const options& o) {
-  const auto none = [](const op_info&) { return false; };
-  const auto body = [](const op_info& op) { return !op.scopes.empty(); };  // all but the head, which no recipe lowers
-  const auto in_block = [](const op_info& op, std::int64_t block) {
-    return op.scopes.front() == fmt::format("block{}", block);
-  };
-  const auto inner = [&](const op_info& op) { return body(op) && !in_block(op, 0) && !in_block(op, o.layers - 1); };
-  const auto but_last = [&](const op_info& op) { return body(op) && !in_block(op, o.layers - 1); };
-  const auto forward = [&](const op_info& op) { return body(op) && op.product == comp::product::forward; };
-  std::vector<recipe> all{{"fp32", plan{graph.size()}}, {"bf16", lowered(graph, precision::bf16, none)}};
-  for (const precision p :
-       {precision::fp8_e4m3, precision::fp8_block128, precision::mxfp8, precision::mxfp4, precision::nvfp4}) {
-    all.push_back({std::string{name(p)}, lowered(graph, p, body)});
-  }
-  for (const precision p : {precision::mxfp8, precision::nvfp4}) {
-    if (o.layers > 2) all.push_back({fmt::format("{}, first and last block bf16", name(p)), lowered(graph, p, inner)});
-    all.push_back({fmt::format("{}, last block bf16", name(p)), lowered(graph, p, but_last)});
-    all.push_back({fmt::format("{} in the forward alone", name(p)), lowered(graph, p, forward)});
-  }
-  return all;
-}
-
-host_trainer trainer_of(comp::host::device& device, const job& j, std::uint64_t seed) {
-  return {device, j.made, j.train, j.validation, {.optimizer = adamw(1e-3), .clip_norm = 1, .seed = seed}};
-}
-
-/// Returns the plan that a search finds, and how it ended.
-recipe found(comp::host::device& device, const job& j, const options& o) {
-  host_trainer inner = trainer_of(device, j, 100);
-  comp::simulated::trainer<host_trainer> modelled{inner, o.target, {.timed_as = timed_graph(o)}};
+/// Returns the plan that a search finds for a target.
+recipe found(comp::host::device& device, const job& j, const options& o, const std::string& target) {
+  host_trainer inner = trainer_of(device, j, o, 100);
+  modelled_trainer modelled{inner, target, {.timed_as = timed_graph(o)}};
   comp::search_settings settings;
-  settings.precisions = {precision::bf16, precision::fp8_e4m3, precision::mxfp8, precision::nvfp4};
-  std::erase_if(settings.precisions,
-                [&](precision p) { return std::ranges::count(modelled.supported_precisions(), p) == 0; });
+  settings.precisions = modelled.usual_precisions();
+  std::erase(settings.precisions, precision::fp16);
   settings.tolerance = o.tolerance;
   const comp::policy::pytorch policy{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
-  const comp::outcome best = comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(
-      modelled, comp::progress_bar{});
-  fmt::print("{}\n", comp::table(best));
-  for (const std::string& warning : best.warnings) fmt::print("{}\n", warning);
-  return {"found", best.plan};
+  const comp::outcome best =
+      comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}.run(modelled);
+  fmt::print("found for {}: {}, {} of {} operators below FP32; the search trained {} batches in {:.0f} s\n", target,
+             products(best.graph, best.plan), best.plan.count_low(), best.plan.size(), best.trained_batches,
+             best.overhead_seconds());
+  for (const std::string& warning : best.warnings) fmt::print("  {}\n", warning);
+  std::fflush(stdout);
+  return {.name = "found for " + target, .plan = best.plan, .found = true};
 }
 
-/// Returns the standard deviation of a few values.
-double deviation(const std::vector<double>& values) {
-  const double mean = comp::mean_of(values);
+/// Trains a recipe whose last part may have a higher precision. Returns the loss of each batch.
+std::vector<double> finished(host_trainer& t, recipe& r, const options& o) {
+  const comp::plan fp32{r.plan.size()};
+  const comp::outcome known{.plan = r.plan,
+                            .graph = t.graph(),
+                            .batches_per_epoch = o.steps,
+                            .fallbacks = {r.plan, fp32},
+                            .tolerance = o.tolerance};
+  const comp::training_result got =
+      comp::post_training{.epochs = 1, .guard = {.on = false}, .finish = r.finish}.run(t, known);
+  r.raised += got.later.size();
+  for (const comp::later_plan& change : got.later) {
+    fmt::print(stderr, "{}: from step {} on BF16, {}\n", r.name, change.batch, change.reason);
+  }
+  return got.epochs.front().curve;
+}
+
+losses trained(comp::host::device& device, const job& j, const options& o, recipe& r, std::uint64_t seed) {
+  host_trainer t = trainer_of(device, j, o, seed);
+  t.set_precision(r.plan);
+  std::vector<double> curve;
+  if (r.finish > 0) curve = finished(t, r, o);
+  while (curve.size() < o.steps) {
+    const comp::sample batch = t.run_batch();
+    comp::require<comp::error>(batch.ok(), "{} ended in step {} with: {}", r.name, curve.size(), batch.message);
+    curve.push_back(batch.loss);
+  }
+  losses seen{.training = comp::mean_of(std::span{curve}.last(std::max<std::size_t>(o.steps / 10, 1))),
+              .validation = -t.validate()};
+  t.set_precision(all_bf16(t.graph()));
+  seen.in_bf16 = -t.validate();
+  return seen;
+}
+
+/// Returns the modelled seconds of a step, as a mean over the training, with BF16 in the last part; 0 where the target
+/// lacks a format.
+double seconds_of(modelled_trainer& timed, const recipe& r) {
+  const std::vector<precision> known = timed.supported_precisions();
+  const auto runs = [&](precision p) { return std::ranges::find(known, p) != known.end(); };
+  if (!std::ranges::all_of(r.plan, runs)) return 0;
+  const double bf16 = r.finish > 0 ? timed.batch_seconds(all_bf16(timed.graph())) : 0;
+  return (1 - r.finish) * timed.batch_seconds(r.plan) + r.finish * bf16;
+}
+
+/// A mean over the seeds, and the half width of its 95% interval by Student's t.
+struct spread {
+  double mean = 0, half = 0;
+};
+spread spread_of(const std::vector<double>& values) {
+  constexpr double student[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262};  // of 2 to 10 values
+  const double mean = comp::mean_of(values), count = static_cast<double>(values.size());
   double squares = 0;
   for (const double x : values) squares += (x - mean) * (x - mean);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return {mean, student[std::min<std::size_t>(values.size() - 2, 8)] * std::sqrt(squares / (count - 1) / count)};
+}
+/// Returns how far a recipe's loss is above another's, seed by seed.
+spread above(const recipe& r, const recipe& other, double losses::*which) {
+  std::vector<double> over;
+  for (std::size_t k = 0; k < r.seeds.size(); ++k) over.push_back(r.seeds[k].*which - other.seeds[k].*which);
+  return spread_of(over);
 }
 
-void report(const std::vector<recipe>& all, const options& o, nlohmann::json& to) {
-  const recipe& bf16 = all[1];
-  fmt::print("{:<36} {:>8} {:>8} {:>20} {:>12}\n", "", "loss", "+-", "over bf16's", "x of bf16");
-  for (const recipe& r : all) {
-    std::vector<double> over;
-    for (std::size_t k = 0; k < r.losses.size(); ++k) over.push_back(r.losses[k] - bf16.losses[k]);
-    const double faster = bf16.seconds / r.seconds;
-    fmt::print("{:<36} {:>8.4f} {:>8.4f} {:>+9.4f} +- {:<7.4f} {:>11.2f}x\n", r.name, comp::mean_of(r.losses),
-               deviation(r.losses), comp::mean_of(over), deviation(over), faster);
-    to["recipes"].push_back(
-        {{"name", r.name}, {"losses", r.losses}, {"times_of_bf16", faster}, {"plan", r.plan.str()}});
+/// How the plan found for a target compares with a recipe by hand, of whose losses those of the weights in BF16 count.
+struct comparison {
+  double faster;  // 0: the target lacks a format of the recipe
+  spread loss;
+
+  const char* verdict() const {
+    if (faster >= 1 && loss.mean <= 0) return "before";
+    return faster <= 1 && loss.mean >= 0 ? "behind" : "on";
   }
-  if (!o.json.empty()) std::ofstream{o.json} << to.dump(2) << '\n';
+};
+comparison beside(const recipe& plan, const recipe& hand, std::size_t target) {
+  return {hand.seconds[target] / plan.seconds[target], above(plan, hand, &losses::in_bf16)};
+}
+
+std::string row(const std::vector<recipe>& all, std::size_t i, const options& o) {
+  const recipe &r = all[i], &bf16 = all[1];
+  std::string text = fmt::format("| {} |", r.name);
+  for (const auto which : {&losses::in_bf16, &losses::validation, &losses::training}) {
+    const spread over = above(r, bf16, which);
+    text += fmt::format(" {:+.4f} ± {:.4f} |", over.mean, over.half);
+  }
+  for (std::size_t k = 0; k < o.targets.size(); ++k) {
+    text += r.seconds[k] > 0 ? fmt::format(" {:.2f} |", bf16.seconds[k] / r.seconds[k]) : " |";
+    const comparison plan = beside(all[all.size() - o.targets.size() + k], r, k);
+    text += r.found || plan.faster == 0 ? " |"
+                                        : fmt::format(" {}: {:.2f}, {:+.4f} ± {:.4f} |", plan.verdict(), plan.faster,
+                                                      plan.loss.mean, plan.loss.half);
+  }
+  return text;
+}
+
+void report(const std::vector<recipe>& all, const options& o) {
+  std::vector<double> bf16;
+  for (const losses& seed : all[1].seeds) bf16.push_back(seed.validation);
+  fmt::print("\nAfter {} seeds, with 95% intervals; BF16's validation loss is {:.4f} ± {:.4f}.\n\n", bf16.size(),
+             spread_of(bf16).mean, spread_of(bf16).half);
+  fmt::print("| recipe | loss of the weights in BF16, over BF16's | loss under the recipe | training |");
+  for (const std::string& target : o.targets) fmt::print(" speed on {} | the plan found for it |", target);
+  fmt::print("\n|---|---|---|---|");
+  for (std::size_t k = 0; k < o.targets.size(); ++k) fmt::print("---|---|");
+  for (std::size_t i = 0; i < all.size(); ++i) fmt::print("\n{}", row(all, i, o));
+  fmt::print("\n");
+  std::fflush(stdout);
+  if (o.json.empty()) return;
+  nlohmann::json to{{"bench", "recipes"}, {"model", o.model},     {"layers", o.layers}, {"width", o.width},
+                    {"steps", o.steps},   {"targets", o.targets}, {"recipes", {}}};
+  for (const recipe& r : all) {
+    nlohmann::json row{{"name", r.name}, {"plan", r.plan.str()}, {"raised", r.raised}, {"seconds", r.seconds}};
+    for (const losses& seed : r.seeds) row["losses"].push_back({seed.training, seed.validation, seed.in_bf16});
+    to["recipes"].push_back(row);
+  }
+  std::ofstream{o.json} << to.dump(1) << '\n';
 }
 
 int run(const options& o) {
-  comp::host::device device;
+  comp::host::device device{{.threads = o.threads}};
   const job j = job_of(o);
-  host_trainer first = trainer_of(device, j, 0);
-  comp::simulated::trainer<host_trainer> timed{first, o.target, {.timed_as = timed_graph(o)}};
-  std::vector<recipe> all = recipes_of(first.graph(), o);
-  all.push_back(found(device, j, o));
-  for (recipe& r : all) {
-    r.seconds = timed.batch_seconds(r.plan);
-    for (std::uint64_t seed = 0; seed < o.seeds; ++seed) {
-      host_trainer t = trainer_of(device, j, seed);
-      t.set_precision(r.plan);
-      for (std::uint64_t e = 0; e < o.epochs; ++e) {
-        const comp::sample epoch = t.run_epoch();
-        comp::require<comp::error>(epoch.ok(), "{} ended with: {}", r.name, epoch.message);
-      }
-      r.losses.push_back(-t.validate());
-    }
-    fmt::print(stderr, "{} trained\n", r.name);
+  host_trainer first = trainer_of(device, j, o, 0);
+  fmt::print("{} of {} layers, width {}, {} steps of {} x {} tokens; times modelled at width {}, {} x {} tokens\n",
+             o.model, o.layers, o.width, o.steps, o.batch, o.context, o.timed_width, o.timed_batch, o.timed_context);
+  std::vector<recipe> all = by_hand(first.graph(), o);
+  for (const std::string& target : o.targets) all.push_back(found(device, j, o, target));
+  for (const std::string& target : o.targets) {
+    modelled_trainer timed{first, target, {.timed_as = timed_graph(o)}};
+    for (recipe& r : all) r.seconds.push_back(seconds_of(timed, r));
   }
-  nlohmann::json to{{"bench", "recipes"}, {"layers", o.layers}, {"width", o.width}, {"target", o.target}};
-  fmt::print("Transformer of {} layers, width {}, {} epochs of {} steps, {} seeds; times {} at width {}\n", o.layers,
-             o.width, o.epochs, first.batches_per_epoch(), o.seeds, timed.hardware().name, o.timed_width);
-  report(all, o, to);
+  for (std::uint64_t seed = 0; seed < o.seeds; ++seed) {
+    for (recipe& r : all) {
+      r.seeds.push_back(trained(device, j, o, r, seed));
+      fmt::print(stderr, "seed {}: {} ends at {:.4f}\n", seed, r.name, r.seeds.back().validation);
+    }
+    if (seed > 0) report(all, o);
+  }
   return 0;
 }
 
@@ -193,15 +207,23 @@ int main(int argc, char** argv) {
   options chosen;
   CLI::App app{"Recipes below 16 bits: their losses after full trainings, and their modelled times."};
   app.option_defaults()->always_capture_default();
-  app.add_option("--data", chosen.data, "A text")->required();
-  app.add_option("--target", chosen.target, "The GPU whose times are modelled");
+  app.add_option("--data", chosen.data, "A text, or for bert a folder of SQuAD with BERT's vocabulary")->required();
+  app.add_option("--model", chosen.model)->check(CLI::IsMember({"transformer", "bert"}));
+  app.add_option("--targets", chosen.targets, "The GPUs whose times are modelled");
   app.add_option("--layers", chosen.layers)->check(CLI::Range(1, 96));
   app.add_option("--width", chosen.width)->check(CLI::Range(32, 4096));
+  app.add_option("--context", chosen.context, "[tokens]")->check(CLI::Range(16, 4096));
+  app.add_option("--batch", chosen.batch, "[sequences]")->check(CLI::Range(1, 4096));
   app.add_option("--windows", chosen.windows, "Training examples of an epoch")->check(CLI::Range(16, 1 << 20));
-  app.add_option("--epochs", chosen.epochs)->check(CLI::Range(1, 1000));
+  app.add_option("--held-out", chosen.held_out, "Validation examples")->check(CLI::Range(16, 1 << 20));
+  app.add_option("--steps", chosen.steps)->check(CLI::Range(1, 1 << 20));
   app.add_option("--seeds", chosen.seeds)->check(CLI::Range(2, 100));
-  app.add_option("--tolerance", chosen.tolerance, "Of the search")->check(CLI::Range(0.0, 1.0));
-  app.add_option("--timed-width", chosen.timed_width, "Of the transformer whose times are modelled");
+  app.add_option("--rate", chosen.rate, "Of AdamW, warmed up in 20 steps and lowered to a tenth");
+  app.add_option("--threads", chosen.threads, "0: all cores");
+  app.add_option("--tolerance", chosen.tolerance, "Of the searches")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--finish", chosen.finish, "Part at the end that is tried in BF16; 0: no such recipes")
+      ->check(CLI::Range(0.0, 0.9));
+  app.add_option("--timed-width", chosen.timed_width, "Of the model whose times are modelled");
   app.add_option("--timed-context", chosen.timed_context, "[tokens]");
   app.add_option("--timed-batch", chosen.timed_batch, "[sequences]");
   app.add_option("--json", chosen.json, "File for the figures");

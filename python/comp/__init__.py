@@ -47,7 +47,7 @@ from comp._comp import (
     strategy,
 )
 from comp._doctor import doctor
-from comp._exports import to_torchao, to_transformer_engine
+from comp._exports import to_megatron, to_torchao, to_transformer_engine
 from comp._inference import export
 from comp._outcome import Outcome
 from comp._plan_file import PlanFile, compare, load
@@ -94,6 +94,7 @@ __all__ = [
     "resume",
     "search",
     "strategy",
+    "to_megatron",
     "to_torchao",
     "to_transformer_engine",
 ]

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +27,17 @@ _FACTORIES = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }  # of transformer_engine.pytorch.custom_recipes.quantizer_factories
+_MEGATRON: dict[str, dict[str, str]] = {
+    "fp8_e4m3": {"fp8_quantization_recipe": "tensorwise", "fp8_format": "hybrid"},
+    "fp8_block128": {"fp8_quantization_recipe": "blockwise", "fp8_format": "e4m3"},
+    "mxfp8": {"fp8_quantization_recipe": "mxfp8", "fp8_format": "e4m3"},
+    "nvfp4": {"fp4_quantization_recipe": "nvfp4"},
+}  # of megatron.core.extensions.transformer_engine.TEQuantizationRecipe
+_CASTS = {
+    "forward": ("cast_config_input", "cast_config_weight"),
+    "input_gradient": ("cast_config_grad_output", "cast_config_weight_for_grad_input"),
+    "weight_gradient": ("cast_config_input_for_grad_weight", "cast_config_grad_output_for_grad_weight"),
+}  # of torchao.float8.Float8LinearConfig: the operands of each product
 _READERS = {
     "input": ("forward", "weight_gradient"),
     "weight": ("forward", "input_gradient"),
@@ -35,24 +49,37 @@ Model = str | nn.Module | Mapping[str, nn.Module]
 
 @dataclass(frozen=True)
 class ModulePrecisions:
-    """The part of a plan that a library which swaps linear modules can have."""
+    """The part of a plan that a library which knows a model by its modules can have."""
 
-    modules: dict[str, str]
-    """The precision of each linear module, by the name that named_modules() gives it."""
-    swapped: tuple[str, ...]
-    """The modules that become the library's FP8 modules; where the model was given, those that it really swaps."""
-    recipe: dict[str, str]
-    """Arguments of the library's recipe; see to_torchao."""
+    modules: dict[str, dict[str, str]]
+    """The precisions of each linear module's three products: "forward", "input_gradient" and "weight_gradient"."""
     left: tuple[str, ...]
     """What the plan has and the library cannot express, in sentences. Empty: nothing is lost."""
 
-    def module_filter_fn(self, module: nn.Module, name: str) -> bool:
-        """True for the modules to swap: torchao's convert_to_float8_training(module_filter_fn=...) takes it."""
-        return name in self.swapped and _why_not(module) is None
-
     def __str__(self) -> str:
-        lines = [f"{name}: {precision}" for name, precision in self.modules.items()]
+        lines = [f"{name}: " + ", ".join(f"{p} {x}" for p, x in of.items()) for name, of in self.modules.items()]
         return "\n".join(lines + [f"left: {sentence}" for sentence in self.left])
+
+
+@dataclass(frozen=True)
+class TorchaoModules(ModulePrecisions):
+    """A plan as torchao.float8 takes it: filters of modules, each with a config."""
+
+    swapped: dict[str, tuple[str, ...]]
+    """The products in FP8 of each module that becomes torchao's; where the model was given, of those really swapped."""
+
+    def conversions(self) -> list[tuple[Callable[[nn.Module, str], bool], Any]]:
+        """For each set of products that modules have in FP8, a filter of these modules and their Float8LinearConfig."""
+        float8 = importlib.import_module("torchao.float8")
+        casts = importlib.import_module("torchao.float8.config")
+        on, off = casts.CastConfig(), casts.CastConfig(scaling_type=casts.ScalingType.DISABLED)
+        return [
+            (
+                lambda module, name, of=products: self.swapped.get(name) == of and _why_not(module) is None,
+                float8.Float8LinearConfig(**{c: on if p in products else off for p in _CASTS for c in _CASTS[p]}),
+            )
+            for products in sorted(set(self.swapped.values()))
+        ]
 
 
 def _why_not(module: nn.Module | None) -> str | None:
@@ -69,47 +96,38 @@ def _why_not(module: nn.Module | None) -> str | None:
     return None
 
 
-def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
-    """A plan for torchao.float8:
+def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> TorchaoModules:
+    """A plan for torchao.float8, which may have each of a module's three products in FP8:
 
         said = comp.to_torchao("plan.json")
-        convert_to_float8_training(net, module_filter_fn=said.module_filter_fn,
-                                   config=Float8LinearConfig.from_recipe_name(said.recipe["recipe_name"]))
+        for module_filter_fn, config in said.conversions():
+            convert_to_float8_training(net, module_filter_fn=module_filter_fn, config=config)
         print(said.left)                                # what torchao cannot have of the plan
 
     plan: an outcome, a PlanFile or a path. model: as the search had it, net or {"net": net}. `swapped` then has the
         modules that torchao really swaps, and `left` says why others are none. With "net" it has what the plan says.
-    fp8: linear modules in these precisions of the plan become FP8. ("bf16",) takes all that tolerated BF16, which
-        nobody has tested in FP8.
+    fp8: products in these precisions of the plan become FP8. ("bf16",) takes all that tolerated BF16, which nobody has
+        tested in FP8.
     Raises: SettingsError, FileError.
     """
     name, module = _named(model)
-    products, left = _products(plan_file(plan), name, "torchao.float8 swaps nn.Linear")
-    modules = {n: of["forward"] for n, of in products.items()}
-    parted = [n for n, of in products.items() if len({p in fp8 for p in of.values()}) > 1]
-    left += [f'"{n}" has products in {", ".join(sorted(set(products[n].values())))} (torchao swaps all three): '
-             "it stays as it is" for n in parted]
-    wanted = [n for n, precision in modules.items() if precision in fp8 and n not in parted]
+    modules, left = _products(plan_file(plan), name, "torchao.float8 swaps nn.Linear")
+    wanted = {n: tuple(p for p, x in of.items() if x in fp8) for n, of in modules.items()}
     parts = {} if module is None else dict(module.named_modules(remove_duplicate=False))
-    reasons = {} if module is None else {n: why for n in wanted if (why := _why_not(parts.get(n))) is not None}
-    left += [f'"{n}" is in {modules[n]} and {why}: it stays as it is' for n, why in reasons.items()]
-    swapped = tuple(n for n in wanted if n not in reasons)
+    reasons = {} if module is None else {n: why for n, ps in wanted.items() if ps and (why := _why_not(parts.get(n)))}
+    left += [f'"{n}" is in {modules[n][wanted[n][0]]} and {why}: it stays as it is' for n, why in reasons.items()]
+    swapped = {n: ps for n, ps in wanted.items() if ps and n not in reasons}
     casts = "torchao casts inputs and weights to E4M3, gradients to E5M2"
-    left += [f'"{n}" is in fp8_e5m2 ({casts}): it becomes E4M3' for n in swapped if modules[n] == "fp8_e5m2"]
-    counts = Counter(p for n, p in modules.items() if n not in (*wanted, *parted) and p != "fp32")
-    remedy = "the rest runs in the model's own type: use comp.plan for it"
-    left += [f"{n} linear modules are in {p} and not swapped: {remedy}" for p, n in sorted(counts.items())]
-    return ModulePrecisions(modules, swapped, {"recipe_name": "tensorwise"}, tuple(left))
+    left += [f'"{n}" is in fp8_e5m2 ({casts}): it becomes E4M3' for n in swapped if modules[n]["forward"] == "fp8_e5m2"]
+    counts = Counter(x for of in modules.values() for x in of.values() if x not in fp8 and x != "fp32")
+    left += [f"{n} products of linear modules are in {p}: torchao.float8 leaves them in the model's own type"
+             for p, n in sorted(counts.items())]
+    return TorchaoModules(modules, tuple(left), swapped)
 
 
 @dataclass(frozen=True)
-class TransformerEngineRecipe:
+class TransformerEngineRecipe(ModulePrecisions):
     """A plan as Transformer Engine's CustomRecipe takes it: a quantizer for each operand of each product."""
-
-    modules: dict[str, dict[str, str]]
-    """The precisions of each linear module's three products: "forward", "input_gradient" and "weight_gradient"."""
-    left: tuple[str, ...]
-    """What the plan has and the library cannot express, in sentences. Empty: nothing is lost."""
 
     def quantizer(self, role: Any) -> Any:
         """The quantizer of a role (module_type, tensor_type, name): CustomRecipe(qfactory=said.quantizer) takes it. What the
@@ -124,10 +142,6 @@ class TransformerEngineRecipe:
             return made[0]
         hybrid = importlib.import_module("transformer_engine.pytorch.tensor.hybrid_tensor").HybridQuantizer
         return hybrid(rowwise_quantizer=made[0], columnwise_quantizer=made[1])
-
-    def __str__(self) -> str:
-        lines = [f"{name}: " + ", ".join(f"{p} {x}" for p, x in of.items()) for name, of in self.modules.items()]
-        return "\n".join(lines + [f"left: {sentence}" for sentence in self.left])
 
 
 def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineRecipe:
@@ -151,6 +165,82 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
     return TransformerEngineRecipe(modules, tuple(left))
 
 
+@dataclass(frozen=True)
+class MegatronModules(ModulePrecisions):
+    """A plan as Megatron-LM takes it: a recipe of Transformer Engine for each linear module."""
+
+    recipes: dict[str, str]
+    """The format of each of Megatron's modules that is not in BF16, by Megatron's name."""
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Writes the file of --te-precision-config-file, in JSON, which YAML includes. Returns: the arguments for Megatron.
+        They switch the most frequent format on, because the file has no effect on a model that has none.
+        """
+        matchers = {n: {"config": p, "type": "glob", "pattern": n, "enabled": True} for n, p in self.recipes.items()}
+        matchers["*"] = {"config": "bf16", "type": "glob", "pattern": "*", "enabled": True}
+        configs = {
+            p: {"transformer_engine_config_type": "TEQuantizationParams", "training_recipe": _MEGATRON.get(p, {})}
+            for p in sorted({m["config"] for m in matchers.values()})
+        }
+        with open(path, "w") as file:
+            json.dump({"configs": configs, "matchers": matchers}, file, indent=2)
+        arguments = ["--bf16"]
+        for p, _ in Counter(self.recipes.values()).most_common(1):
+            bits, form = ("fp4", "e2m1") if p == "nvfp4" else ("fp8", _MEGATRON[p]["fp8_format"])
+            arguments += [f"--{bits}-format", form, f"--{bits}-recipe", _MEGATRON[p][f"{bits}_quantization_recipe"]]
+        return " ".join([*arguments, "--te-precision-config-file", os.fspath(path)])
+
+
+def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None = None) -> MegatronModules:
+    """A plan for Megatron-LM (core 0.20) with its Transformer Engine modules:
+
+        said = comp.to_megatron("plan.json", names={
+            "block{}.attention.query": "decoder.layers.{}.self_attention.linear_qkv", ...,
+            "block{}.mlp.expand": "decoder.layers.{}.mlp.linear_fc1"})
+        print(said.save("precisions.yaml"), said.left)   # the arguments for Megatron, and what it cannot have
+
+    A module of Megatron has one format for all its products, and so have the plan's modules that it stands for; others
+    stay in BF16, and `left` names them. Megatron counts layers from 0 within a pipeline stage: one file fits one stage.
+    names: Megatron's names for those of the plan; {} is a number. None: they are the same. Other arguments and errors:
+        as to_torchao.
+    """
+    for here, there in (names or {}).items():
+        if here.count("{}") != there.count("{}"):
+            raise SettingsError(f'"{here}" and "{there}" have not as many numbers ({{}} stands for one): give both all')
+    name, _ = _named(model)
+    modules, left = _products(plan_file(plan), name, "Megatron's file names linear modules")
+    sources: dict[str, list[str]] = {}
+    for n in modules:
+        sources.setdefault(_renamed(n, names) or f'"{n}"', []).append(n)
+    recipes: dict[str, str] = {}
+    for there, of in sources.items():
+        formats = sorted({x for n in of for x in modules[n].values()})
+        said = ", ".join(f'"{n}"' for n in of) + (" are in " if len(of) > 1 else " is in ") + ", ".join(formats)
+        if set(formats) <= {"fp32", "tf32", "bf16", "fp16"}:
+            continue
+        if there.startswith('"'):
+            left.append(f"{said} (names has no pattern for it): it stays in BF16")
+        elif len(formats) > 1:
+            left.append(f"{said} (Megatron has one format for all of {there}): {there} stays in BF16")
+        elif formats == ["mxfp4"]:
+            left.append(f"{said} (Megatron has no recipe for it): {there} stays in BF16")
+        else:
+            recipes[there] = formats[0].replace("e5m2", "e4m3")
+            if recipes[there] != formats[0]:
+                left.append(f"{said} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
+    return MegatronModules(modules, tuple(left), recipes)
+
+
+def _renamed(module: str, names: Mapping[str, str] | None) -> str:
+    """The name of a module elsewhere; "" where no pattern fits."""
+    if names is None:
+        return module
+    for here, there in names.items():
+        if found := re.fullmatch(re.escape(here).replace(r"\{\}", r"(\d+)"), module):
+            return there.format(*found.groups())
+    return ""
+
+
 def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[str, str]], list[str]]:
     """The precisions of the products of each linear module. A plan whose layers are whole gives all three the same."""
     apart: dict[str, dict[str, str]] = {}
@@ -162,6 +252,10 @@ def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[st
         else:
             whole.append((name, kind, precision))
     modules, left = _modules(replace(plan, operators=tuple(whole)), model, swaps)
+    left += [
+        f"from batch {later.batch} on the plan is another (what is exported has one for all batches): change it there by hand"
+        for later in plan.later
+    ]
     prefix = f"{model}." if model else ""
     return {
         name: {"forward": p, "input_gradient": p, "weight_gradient": p} | apart.get(prefix + name, {})

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as torchao and Transformer Engine take them, and beside other systems' rules."""
+"""Plans as torchao, Transformer Engine and Megatron-LM take them, and beside other systems' rules."""
 
 import ast
+import dataclasses
+import fnmatch
 import importlib.util
 import json
 import os
@@ -36,31 +38,42 @@ PLAN = (
     ('net.gate.linear', 'linear', 'bf16'),
     ('net.gate.linear_2', 'linear', 'fp32'),
 )
+PRODUCTS = ('forward', 'input_gradient', 'weight_gradient')
+APART = tuple(
+    (name if product == 'forward' else f'{name}.{product}', 'linear', precision)
+    for product, precisions in zip(PRODUCTS, (('fp8_e4m3', 'fp8_e4m3', 'mxfp8'), ('fp8_e4m3', 'fp8_e4m3', 'mxfp8'), ('fp8_e4m3', 'bf16', 'fp8_e4m3')))
+    for name, precision in zip(('up', 'down', 'gate'), precisions)
+)
 
 
 class Exports(unittest.TestCase):
+    def test_a_plan_that_changes_over_a_training_is_told(self):
+        path = plan_file(PLAN[1])
+        with open(path) as file:
+            said = json.load(file)
+        with open(path, 'w') as file:
+            json.dump(said | {'later': [{'batch': 9, 'plan': 'b'}]}, file)
+        for export in (comp.to_torchao, comp.to_transformer_engine, comp.to_megatron):
+            self.assertIn('from batch 9 on the plan is another', export(path, model='net').left[0])
+
     def test_modules_have_their_precisions_and_what_is_left_is_said(self):
         said = comp.to_torchao(plan_file(*PLAN), model='net')
-        self.assertEqual(said.swapped, ('up', 'down'))
-        self.assertEqual(said.modules, {'up': 'fp8_e4m3', 'down': 'fp8_e5m2', 'head': 'fp32', 'gate': 'bf16'})
-        self.assertEqual(said.recipe, {'recipe_name': 'tensorwise'})
+        self.assertEqual(said.swapped, {'up': PRODUCTS, 'down': PRODUCTS})
+        self.assertEqual({n: set(of.values()) for n, of in said.modules.items()},
+                         {'up': {'fp8_e4m3'}, 'down': {'fp8_e5m2'}, 'head': {'fp32'}, 'gate': {'bf16'}})
         text = '\n'.join(said.left)
         for part in ('"gate" is called in bf16 and in fp32', '1 operators in bf16', '"down" is in fp8_e5m2'):
             self.assertIn(part, text)
-        self.assertIn('1 linear modules are in bf16 and not swapped', text)
+        self.assertIn('3 products of linear modules are in bf16: torchao.float8 leaves them', text)
         self.assertEqual(comp.to_torchao(plan_file(PLAN[1]), model='net').left, ())
-        self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='net', fp8=['bf16']).swapped, ('gate',))
+        self.assertEqual(list(comp.to_torchao(plan_file(*PLAN), model='net', fp8=['bf16']).swapped), ['gate'])
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='other').modules, {})
 
-    def test_torchao_gets_no_module_whose_products_differ(self):
-        plan = plan_file(('up.linear', 'linear', 'fp8_e4m3'), ('down.linear', 'linear', 'fp8_e4m3'),
-                         ('up.linear.input_gradient', 'linear', 'fp8_e4m3'),
-                         ('up.linear.weight_gradient', 'linear', 'fp8_e4m3'),
-                         ('down.linear.weight_gradient', 'linear', 'bf16'))
-        said = comp.to_torchao(plan)
-        self.assertEqual(said.modules, {'up': 'fp8_e4m3', 'down': 'fp8_e4m3'})
-        self.assertEqual(said.swapped, ('up',))
-        self.assertEqual(said.left, ('"down" has products in bf16, fp8_e4m3 (torchao swaps all three): it stays as it is',))
+    def test_torchao_gets_the_products_that_are_in_fp8(self):
+        said = comp.to_torchao(plan_file(*APART))
+        self.assertEqual(said.swapped, {'up': PRODUCTS, 'down': ('forward', 'input_gradient'), 'gate': ('weight_gradient',)})
+        self.assertEqual(said.left, ('1 products of linear modules are in bf16: torchao.float8 leaves them in the model\'s own type',
+                                     '2 products of linear modules are in mxfp8: torchao.float8 leaves them in the model\'s own type'))
 
     def odd_net(self):
         class Own(nn.Module):
@@ -80,7 +93,7 @@ class Exports(unittest.TestCase):
     def test_with_the_model_given_swapped_are_those_that_are_swapped(self):
         net = self.odd_net()
         said = comp.to_torchao(plan_file(*self.ODD), model={'net': net})
-        self.assertEqual(said.swapped, ('up',))
+        self.assertEqual(list(said.swapped), ['up'])
         self.assertEqual(
             said.left,
             (
@@ -91,10 +104,6 @@ class Exports(unittest.TestCase):
                 '"gone" is in fp8_e4m3 and is no module of this model: it stays as it is',
             ),
         )
-        filtered = {name for name, module in net.named_modules() if said.module_filter_fn(module, name)}
-        self.assertEqual(filtered, {'up'})
-        by_name = comp.to_torchao(plan_file(*self.ODD), model='net')
-        self.assertEqual({n for n, m in net.named_modules() if by_name.module_filter_fn(m, n)}, {'up'})
         with self.assertRaisesRegex(comp.SettingsError, '2 models are given'):
             comp.to_torchao(plan_file(*self.ODD), model={'a': net, 'b': net})
 
@@ -107,21 +116,98 @@ class Exports(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec('torchao'), 'torchao is not installed')
     def test_torchao_swaps_the_modules_of_the_plan_and_no_others(self):
-        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        from torchao.float8 import convert_to_float8_training
         from torchao.float8.float8_linear import Float8Linear
 
-        net = nn.ModuleDict({name: nn.Linear(16, 16) for name in ('up', 'down', 'head', 'gate')})
-        said = comp.to_torchao(plan_file(*PLAN), model='net')
-        config = Float8LinearConfig.from_recipe_name(said.recipe['recipe_name'])
-        convert_to_float8_training(net, module_filter_fn=said.module_filter_fn, config=config)
-        swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
-        self.assertEqual(swapped, {'up', 'down'})
+        def swapped(net, said):
+            for module_filter_fn, config in said.conversions():
+                convert_to_float8_training(net, module_filter_fn=module_filter_fn, config=config)
+            return {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
 
-        net = self.odd_net()
-        said = comp.to_torchao(plan_file(*self.ODD), model={'net': net})
-        convert_to_float8_training(net, module_filter_fn=said.module_filter_fn, config=config)
-        swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
-        self.assertEqual(swapped, set(said.swapped))
+        net = nn.ModuleDict({name: nn.Linear(16, 16) for name in ('up', 'down', 'head', 'gate')})
+        self.assertEqual(swapped(net, comp.to_torchao(plan_file(*PLAN), model='net')), {'up', 'down'})
+        for model in ({'net': self.odd_net()}, 'net'):
+            self.assertEqual(swapped(self.odd_net(), comp.to_torchao(plan_file(*self.ODD), model=model)), {'up'})
+
+    @unittest.skipUnless(importlib.util.find_spec('torchao'), 'torchao is not installed')
+    def test_torchao_rounds_the_operands_of_the_products_in_fp8_and_of_no_others(self):
+        from torchao.float8 import convert_to_float8_training
+
+        torch.manual_seed(1)
+        net = nn.ModuleDict({name: nn.Linear(32, 16, bias=False) for name in ('up', 'down', 'gate')})
+        x, dy = torch.randn(8, 32), torch.randn(8, 16)
+
+        def step(name):
+            read = x.clone().requires_grad_()
+            net.zero_grad()
+            y = net[name](read)
+            y.backward(dy)
+            return dict(zip(PRODUCTS, (y.detach(), read.grad, net[name].weight.grad)))
+
+        plain = {name: step(name) for name in net}
+        said = comp.to_torchao(plan_file(*APART))
+        for module_filter_fn, config in said.conversions():
+            config = dataclasses.replace(config, emulate=True)  # the products of a GPU, in FP32
+            convert_to_float8_training(net, module_filter_fn=module_filter_fn, config=config)
+        for name in net:
+            seen = step(name)
+            changed = tuple(p for p in PRODUCTS if not torch.equal(seen[p], plain[name][p]))
+            self.assertEqual(changed, said.swapped[name], name)
+
+    def test_megatron_has_a_recipe_for_each_module_whose_products_agree(self):
+        plan = plan_file(
+            *((f'block{i}.attention.{n}', 'linear', p) for i, p in ((0, 'bf16'), (11, 'nvfp4')) for n in ('query', 'key')),
+            ('block0.mlp.expand', 'linear', 'mxfp8'), ('block11.mlp.expand', 'linear', 'nvfp4'),
+            ('block11.mlp.expand.weight_gradient', 'linear', 'bf16'), ('block0.mlp.shrink', 'linear', 'mxfp4'),
+            ('block11.mlp.shrink', 'linear', 'fp8_e5m2'), ('head', 'linear', 'mxfp8'), ('last', 'linear', 'bf16'),
+        )  # fmt: skip
+        names = {
+            'block{}.attention.query': 'decoder.layers.{}.self_attention.linear_qkv',
+            'block{}.attention.key': 'decoder.layers.{}.self_attention.linear_qkv',
+            'block{}.mlp.expand': 'decoder.layers.{}.mlp.linear_fc1',
+            'block{}.mlp.shrink': 'decoder.layers.{}.mlp.linear_fc2',
+        }
+        said = comp.to_megatron(plan, names=names)
+        layers = 'decoder.layers.'
+        self.assertEqual(said.recipes, {f'{layers}11.self_attention.linear_qkv': 'nvfp4', f'{layers}0.mlp.linear_fc1': 'mxfp8',
+                                        f'{layers}11.mlp.linear_fc2': 'fp8_e4m3'})
+        self.assertEqual(said.left, (
+            f'"block11.mlp.expand" is in bf16, nvfp4 (Megatron has one format for all of {layers}11.mlp.linear_fc1): '
+            f'{layers}11.mlp.linear_fc1 stays in BF16',
+            f'"block0.mlp.shrink" is in mxfp4 (Megatron has no recipe for it): {layers}0.mlp.linear_fc2 stays in BF16',
+            f'"block11.mlp.shrink" is in fp8_e5m2 (Megatron has E5M2 for gradients only): {layers}11.mlp.linear_fc2 becomes E4M3',
+            '"head" is in mxfp8 (names has no pattern for it): it stays in BF16',
+        ))  # fmt: skip
+        mixed = plan_file(('a1', 'linear', 'mxfp8'), ('b1', 'linear', 'bf16'))
+        said = comp.to_megatron(mixed, names={'a{}': 'qkv.{}', 'b{}': 'qkv.{}'})
+        self.assertEqual(said.left, ('"a1", "b1" are in bf16, mxfp8 (Megatron has one format for all of qkv.1): qkv.1 stays in BF16',))
+        with self.assertRaisesRegex(comp.SettingsError, '"a{}" and "qkv" have not as many numbers'):
+            comp.to_megatron(mixed, names={'a{}': 'qkv'})
+
+    def test_the_first_matcher_of_megatrons_file_that_fits_has_the_modules_recipe(self):
+        operators = [(f'layers.{i}.fc', 'linear', p) for i, p in enumerate(['bf16', *_exports._MEGATRON, 'nvfp4', *['mxfp8'] * 9])]
+        said = comp.to_megatron(plan_file(*operators))
+        path = os.path.join(tempfile.mkdtemp(), 'precisions.yaml')
+        self.assertEqual(said.save(path), f'--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --te-precision-config-file {path}')
+        with open(path) as file:
+            written = json.load(file)
+        for name, _, precision in (*operators, ('elsewhere', '', 'bf16')):
+            first = next(m for m in written['matchers'].values() if m['enabled'] and fnmatch.fnmatch(name, m['pattern']))
+            self.assertEqual(first['config'], precision, name)
+            self.assertEqual(written['configs'][precision]['training_recipe'], _exports._MEGATRON.get(precision, {}))
+        four = comp.to_megatron(plan_file(operators[4]))
+        self.assertEqual(four.save(path), f'--bf16 --fp4-format e2m1 --fp4-recipe nvfp4 --te-precision-config-file {path}')
+        self.assertEqual(comp.to_megatron(plan_file(operators[0])).save(path), f'--bf16 --te-precision-config-file {path}')
+
+    @unittest.skipUnless(importlib.util.find_spec('megatron'), 'Megatron core is not installed')
+    def test_megatron_reads_the_file(self):
+        from megatron.core.quantization.quant_config import MatchContext, RecipeConfig
+
+        path = os.path.join(tempfile.mkdtemp(), 'precisions.yaml')
+        comp.to_megatron(plan_file(('layers.1.fc', 'linear', 'mxfp8'), ('layers.11.fc', 'linear', 'nvfp4'))).save(path)
+        read = RecipeConfig.from_yaml_file(path)
+        for name, config in (('layers.1.fc', 'mxfp8'), ('layers.11.fc', 'nvfp4'), ('layers.2.fc', 'bf16')):
+            self.assertEqual(read.match(MatchContext(name, None)).config_key, config)
 
     def test_each_product_has_its_quantizer_in_transformer_engine(self):
         layers = (
