@@ -158,7 +158,7 @@ class planned_region {
                  planned_settings settings = {})
       : settings_{std::move(settings)},
         of_file_{std::holds_alternative<std::string>(from)},
-file_{of_file_ ? load_listing(std::get<std::string>(from))
+        file_{of_file_ ? load_listing(std::get<std::string>(from))
                        : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
         listing_{file_.at(0)},
         program_{on_device_of(models, with_products_of(listing_, settings_.program))},
