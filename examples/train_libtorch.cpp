@@ -8,6 +8,7 @@
 #include <libtorch/trainers.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/options.hpp"
@@ -57,7 +58,9 @@ int run(const train::options& chosen) {
   if (const int threads = train::threads_of(chosen)) at::set_num_threads(threads);
   torch_models::job job =
       train::naming("--data", [&] { return torch_models::make_job(chosen.model, options_of(chosen)); });
-  auto trainer = torch_models::make_trainer(job, chosen.seed);
+  comp::libtorch::setup setup = torch_models::setup_of(job);
+  setup.program.separate_products = train::separates_products(chosen);
+  auto trainer = torch_models::make_trainer(job, std::move(setup), chosen.seed);
   const auto write = [&](const std::string& path) { write_weights(job, path); };
   if (chosen.target.empty())
     return train::run_session(chosen, trainer, job.description, sped_up(trainer.hardware()), write);

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 
 namespace {
 
@@ -59,37 +60,51 @@ recipe found(comp::host::device& device, const job& j, const options& o, const s
              best.overhead_seconds());
   for (const std::string& warning : best.warnings) fmt::print("  {}\n", warning);
   std::fflush(stdout);
-  return {.name = "found for " + target, .stages = {{0, best.plan}}, .found = true};
+  return {.name = "found for " + target, .plan = best.plan, .found = true};
 }
 
-losses trained(comp::host::device& device, const job& j, const options& o, const recipe& r, std::uint64_t seed) {
-  host_trainer t = trainer_of(device, j, o, seed);
-  std::vector<double> last;
-  for (std::uint64_t step = 0; step < o.steps; ++step) {
-    for (const stage& s : r.stages) {
-      if (s.from == step) t.set_precision(s.plan);
-    }
-    const comp::sample batch = t.run_batch();
-    comp::require<comp::error>(batch.ok(), "{} ended in step {} with: {}", r.name, step, batch.message);
-    if (step + std::max<std::uint64_t>(o.steps / 10, 1) >= o.steps) last.push_back(batch.loss);
+/// Trains a recipe whose last part may have a higher precision. Returns the loss of each batch.
+std::vector<double> finished(host_trainer& t, recipe& r, const options& o) {
+  const comp::plan fp32{r.plan.size()};
+  const comp::outcome known{.plan = r.plan,
+                            .graph = t.graph(),
+                            .batches_per_epoch = o.steps,
+                            .fallbacks = {r.plan, fp32},
+                            .tolerance = o.tolerance};
+  const comp::training_result got =
+      comp::post_training{.epochs = 1, .guard = {.on = false}, .finish = r.finish}.run(t, known);
+  r.raised += got.later.size();
+  for (const comp::later_plan& change : got.later) {
+    fmt::print(stderr, "{}: from step {} on BF16, {}\n", r.name, change.batch, change.reason);
   }
-  losses seen{.training = comp::mean_of(last), .validation = -t.validate()};
+  return got.epochs.front().curve;
+}
+
+losses trained(comp::host::device& device, const job& j, const options& o, recipe& r, std::uint64_t seed) {
+  host_trainer t = trainer_of(device, j, o, seed);
+  t.set_precision(r.plan);
+  std::vector<double> curve;
+  if (r.finish > 0) curve = finished(t, r, o);
+  while (curve.size() < o.steps) {
+    const comp::sample batch = t.run_batch();
+    comp::require<comp::error>(batch.ok(), "{} ended in step {} with: {}", r.name, curve.size(), batch.message);
+    curve.push_back(batch.loss);
+  }
+  losses seen{.training = comp::mean_of(std::span{curve}.last(std::max<std::size_t>(o.steps / 10, 1))),
+              .validation = -t.validate()};
   t.set_precision(all_bf16(t.graph()));
   seen.in_bf16 = -t.validate();
   return seen;
 }
 
-/// Returns the modelled seconds of a step, as a mean over the training; 0 where the target lacks a format.
-double seconds_of(modelled_trainer& timed, const recipe& r, const options& o) {
+/// Returns the modelled seconds of a step, as a mean over the training, with BF16 in the last part; 0 where the target
+/// lacks a format.
+double seconds_of(modelled_trainer& timed, const recipe& r) {
   const std::vector<precision> known = timed.supported_precisions();
-  double seconds = 0;
-  for (std::size_t k = 0; k < r.stages.size(); ++k) {
-    const auto runs = [&](precision p) { return std::ranges::find(known, p) != known.end(); };
-    if (!std::ranges::all_of(r.stages[k].plan, runs)) return 0;
-    const std::uint64_t end = k + 1 < r.stages.size() ? r.stages[k + 1].from : o.steps;
-    seconds += static_cast<double>(end - r.stages[k].from) * timed.batch_seconds(r.stages[k].plan);
-  }
-  return seconds / static_cast<double>(o.steps);
+  const auto runs = [&](precision p) { return std::ranges::find(known, p) != known.end(); };
+  if (!std::ranges::all_of(r.plan, runs)) return 0;
+  const double bf16 = r.finish > 0 ? timed.batch_seconds(all_bf16(timed.graph())) : 0;
+  return (1 - r.finish) * timed.batch_seconds(r.plan) + r.finish * bf16;
 }
 
 /// A mean over the seeds, and the half width of its 95% interval by Student's t.
@@ -157,8 +172,7 @@ void report(const std::vector<recipe>& all, const options& o) {
   nlohmann::json to{{"bench", "recipes"}, {"model", o.model},     {"layers", o.layers}, {"width", o.width},
                     {"steps", o.steps},   {"targets", o.targets}, {"recipes", {}}};
   for (const recipe& r : all) {
-    nlohmann::json row{{"name", r.name}, {"seconds", r.seconds}};
-    for (const stage& s : r.stages) row["plans"].push_back({{"from", s.from}, {"plan", s.plan.str()}});
+    nlohmann::json row{{"name", r.name}, {"plan", r.plan.str()}, {"raised", r.raised}, {"seconds", r.seconds}};
     for (const losses& seed : r.seeds) row["losses"].push_back({seed.training, seed.validation, seed.in_bf16});
     to["recipes"].push_back(row);
   }
@@ -171,11 +185,11 @@ int run(const options& o) {
   host_trainer first = trainer_of(device, j, o, 0);
   fmt::print("{} of {} layers, width {}, {} steps of {} x {} tokens; times modelled at width {}, {} x {} tokens\n",
              o.model, o.layers, o.width, o.steps, o.batch, o.context, o.timed_width, o.timed_batch, o.timed_context);
-  std::vector<recipe> all = by_hand(first.graph());
+  std::vector<recipe> all = by_hand(first.graph(), o);
   for (const std::string& target : o.targets) all.push_back(found(device, j, o, target));
   for (const std::string& target : o.targets) {
     modelled_trainer timed{first, target, {.timed_as = timed_graph(o)}};
-    for (recipe& r : all) r.seconds.push_back(seconds_of(timed, r, o));
+    for (recipe& r : all) r.seconds.push_back(seconds_of(timed, r));
   }
   for (std::uint64_t seed = 0; seed < o.seeds; ++seed) {
     for (recipe& r : all) {
@@ -207,6 +221,8 @@ int main(int argc, char** argv) {
   app.add_option("--rate", chosen.rate, "Of AdamW, warmed up in 20 steps and lowered to a tenth");
   app.add_option("--threads", chosen.threads, "0: all cores");
   app.add_option("--tolerance", chosen.tolerance, "Of the searches")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--finish", chosen.finish, "Part at the end that is tried in BF16; 0: no such recipes")
+      ->check(CLI::Range(0.0, 0.9));
   app.add_option("--timed-width", chosen.timed_width, "Of the model whose times are modelled");
   app.add_option("--timed-context", chosen.timed_context, "[tokens]");
   app.add_option("--timed-batch", chosen.timed_batch, "[sequences]");

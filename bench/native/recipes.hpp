@@ -37,7 +37,7 @@ struct options {
   std::int64_t timed_width = 4096, timed_context = 4096, timed_batch = 4;
   std::uint64_t steps = 400, seeds = 3;
   int threads = 0;
-  double rate = 1e-3, tolerance = 0.01;
+  double rate = 1e-3, tolerance = 0.01, finish = 0.15;
 };
 
 struct job {
@@ -100,11 +100,6 @@ inline op_graph timed_graph(const options& o) {
   return graph_of(model_of(o, o.model == "bert" ? 30522 : 50304, o.timed_width, o.timed_context, o.timed_batch));
 }
 
-/// A plan that is in force from a step on, until the next one is.
-struct stage {
-  std::uint64_t from = 0;
-  comp::plan plan;
-};
 /// Losses after a training: the mean of its last tenth, and of the validation part under the last plan, and with the
 /// same weights under BF16.
 struct losses {
@@ -112,8 +107,10 @@ struct losses {
 };
 struct recipe {
   std::string name;
-  std::vector<stage> stages;
+  comp::plan plan;
+  double finish = 0;                 // the part at the training's end that has BF16 where that helps
   bool found = false;                // by a search; false: by hand
+  std::size_t raised = 0;            // in how many trainings the last part had BF16
   std::vector<losses> seeds = {};    // by seed
   std::vector<double> seconds = {};  // by target: modelled, of a step; 0: the GPU lacks a format
 };
@@ -157,11 +154,13 @@ inline plan all_bf16(const op_graph& graph) {
 }
 
 /// The recipes by hand that have sense for the model. The second one is BF16, with which the others are compared.
-inline std::vector<recipe> by_hand(const op_graph& graph) {
+inline std::vector<recipe> by_hand(const op_graph& graph, const options& o) {
   const body inner{graph};
   const plan bf16 = all_bf16(graph);
   std::vector<recipe> all;
-  const auto add = [&](std::string name, plan p) { all.push_back({std::move(name), {{0, std::move(p)}}}); };
+  const auto add = [&](std::string name, plan p, double finish = 0) {
+    all.push_back({.name = std::move(name), .plan = std::move(p), .finish = finish});
+  };
   const auto lowered = [&](precision p, auto high) {
     plan made = bf16;
     for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -173,7 +172,10 @@ inline std::vector<recipe> by_hand(const op_graph& graph) {
   add("BF16 by PyTorch's rules", comp::autocast::rule_plan(rules, graph, precision::bf16));
   add("BF16", bf16);
   for (const precision p : {precision::fp8_e4m3, precision::mxfp8, precision::mxfp4, precision::nvfp4}) {
-    add(std::string{name(p)}, lowered(p, [](const op_info&) { return false; }));
+    const plan low = lowered(p, [](const op_info&) { return false; });
+    add(std::string{name(p)}, low);
+    if (o.finish > 0)
+      add(fmt::format("{}, the last {:.0f}% BF16 where that helps", name(p), 100 * o.finish), low, o.finish);
     const auto ends = [&](const op_info& op) { return inner.in_first_or_last_block(op); };
     if (inner.blocks() > 2 && p != precision::mxfp4) {
       add(fmt::format("{}, first and last block BF16", name(p)), lowered(p, ends));

@@ -225,25 +225,6 @@ inline job image_job(const options& chosen) {
 
 }  // namespace detail
 
-/// Returns whether the products of linear layers have precisions of their own.
-inline bool separates_products(const options& chosen) {
-  if (chosen.products != "auto") return chosen.products == "separate";
-  if (!chosen.plan.empty()) {
-    try {
-      const comp::plan_listing listed = comp::load_listing(chosen.plan.string());
-      return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
-               return op.name.ends_with(suffix(comp::product::weight_gradient));
-             });
-    } catch (const comp::error&) {
-      return false;  // what is wrong with the file is said when the plan is loaded
-    }
-  }
-  if (chosen.precisions == "auto") return !chosen.target.empty();
-  return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {
-    return is_scaled(*comp::precision_of(std::string_view{name}));
-  });
-}
-
 /// Returns: the job that the command line names.
 /// Throws: `file_error`, naming the option, for data that cannot be read; `error` where model and data do not fit.
 inline job load_job(const options& chosen) {

@@ -39,6 +39,7 @@ struct options {
   std::string products = "auto";  // of linear layers: auto, together or separate
   std::string target = {};        // the GPU whose times are modelled; empty: this machine's are measured
   std::size_t epochs = 3;
+  double finish = 0;                      // part of the training, at its end, that may have a higher precision
   std::size_t batch = 0;                  // 0: the model's own default
   std::size_t limit = 0;                  // training examples per epoch; 0: all
   double learning_rate = 0;               // 0: the model's own default
@@ -110,9 +111,6 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend != "cuda" || chosen.target.empty(),
                              "--target {} with backend cuda (only host and libtorch have it): leave it out",
                              chosen.target);
-  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.products == "auto",
-                             "--products {} with backend libtorch (only host and cuda have it): leave it out",
-                             chosen.products);
   const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert", gan = chosen.model == "gan";
   comp::require<comp::error>(transformer || bert || chosen.attention == "parts",
                              "--attention {} with model {} (only transformer and bert have it): leave it out",
@@ -237,6 +235,11 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
       ->transform(whole(1, 1000000))
       ->capture_default_str();
+  job->add_option(
+         "--finish", chosen.finish,
+         "Part of the training, at its end, that has a higher precision where its loss is lower: 0.1 is a tenth")
+      ->transform(real(0.0, 1.0))
+      ->capture_default_str();
   job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
   job->add_option("--limit", chosen.limit,
                   "Training examples per epoch, the first ones; of images no more validate (default: all)")
@@ -330,7 +333,7 @@ inline void describe(CLI::App& app, options& chosen) {
       ->add_option(
           "--products", chosen.products,
           "Whether the products of a linear layer's backward have precisions of their own; auto: where formats "
-          "below 16 bits are searched, or --plan has such operators (host and cuda)")
+          "below 16 bits are searched, or --plan has such operators")
       ->check(CLI::IsMember({"auto", "together", "separate"}))
       ->capture_default_str();
   search
@@ -389,6 +392,25 @@ inline void describe(CLI::App& app, options& chosen) {
   files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
   files->add_option("--weights-out", chosen.weights_out,
                     "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
+}
+
+/// Returns whether the products of linear layers have precisions of their own.
+inline bool separates_products(const options& chosen) {
+  if (chosen.products != "auto") return chosen.products == "separate";
+  if (!chosen.plan.empty()) {
+    try {
+      const comp::plan_listing listed = comp::load_listing(chosen.plan.string());
+      return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
+               return comp::gradient_named(op.name) != comp::product::all;
+             });
+    } catch (const comp::error&) {
+      return false;  // what is wrong with the file is said when the plan is loaded
+    }
+  }
+  if (chosen.precisions == "auto") return !chosen.target.empty();
+  return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {
+    return is_scaled(*comp::precision_of(std::string_view{name}));
+  });
 }
 
 }  // namespace train

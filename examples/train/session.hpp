@@ -138,6 +138,7 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
       naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), found.graph, &found.hardware); });
   for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
   found.plan = loaded.plan;
+  found.later = loaded.later;
   std::vector<comp::decision> decisions;
   const comp::any_policy policy = policy_for(chosen, found.hardware, low);
   for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
@@ -167,7 +168,7 @@ template <class Trainer>
 comp::training_result train_on(const options& chosen, Trainer& trainer, const std::vector<comp::precision>& precisions,
                                const comp::report_info& info, checkpoints<Trainer>& kept,
                                const comp::stop_on_signal& signals) {
-  const comp::post_training training{.epochs = chosen.epochs};
+  const comp::post_training training{.epochs = chosen.epochs, .finish = chosen.finish};
   naming("--out", [&] {
     kept.clear_up();
     if (!chosen.resume) kept.set_aside();
@@ -196,10 +197,12 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
 }
 
 /// Writes each epoch's mean loss, seconds, score (null for epochs that the search trained) and the trainer's message,
-/// and the fallbacks to more conservative plans. `machine` is the one whose seconds they are.
+/// the plans that it changed to, and the fallbacks to more conservative ones. `machine` is the one whose seconds they
+/// are.
 inline void write_training(const comp::training_result& result, const std::string& machine,
                            const std::filesystem::path& path) {
   comp::json to{{"comp_training", 1}, {"machine", machine}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
+  to["later"] = comp::json_of(result.later);
   to["epochs"] = to["fallbacks"] = comp::json::array();
   for (const comp::sample& e : result.epochs) {
     to["epochs"].push_back({{"loss", comp::json_of(e.loss)},
@@ -214,8 +217,17 @@ inline void write_training(const comp::training_result& result, const std::strin
   comp::detail::write_file(path.string(), to.dump(2, ' ', false, comp::json::error_handler_t::replace) + "\n");
 }
 
+/// Writes a plan file by which the next training changes its plan where this one did. A plan that was given up is in
+/// no such file. Returns: whether there was anything to write.
+inline bool write_later(const options& chosen, const comp::training_result& result) {
+  const std::string found = (chosen.out / "plan.json").string();
+  if (result.later.empty() || !result.fallbacks.empty()) return false;
+  comp::save_later(chosen.plan.empty() ? found : chosen.plan.string(), result.later, found);
+  return true;
+}
+
 template <class Trainer>
-void tell_of(const comp::training_result& result, const Trainer& trainer) {
+void tell_of(const comp::training_result& result, Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
     fmt::print("epoch {:>3}: loss {:.4f}, {}{}{}{}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
@@ -228,14 +240,19 @@ void tell_of(const comp::training_result& result, const Trainer& trainer) {
     if (!said.empty()) fmt::print("{}\n", said);
   }
   for (const std::string& warning : result.warnings) fmt::print("Note: {}\n", warning);
+  for (const comp::later_plan& next : result.later) {
+    fmt::print("from batch {} on: {}{}{}\n", next.batch, name(next.plan, trainer.graph()),
+               next.reason.empty() ? "" : "; ", next.reason);
+  }
   for (const auto& step : result.fallbacks) {
     fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan{}{}\n", step.epoch + 1,
                name(step.why), step.message.empty() ? "" : ": ", step.message);
   }
 }
 
-/// Prints the last line: the files that this search and training have written. With --plan there was no search.
-inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint) {
+/// Prints the last line: the files that this search and training have written. With --plan there was no search, and a
+/// plan file only where the plan `changed`.
+inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint, bool changed) {
   std::string all;
   const auto add = [&](const std::filesystem::path& file, const char* hint = "") {
     if (std::filesystem::exists(file)) all += fmt::format("{}{}{}", all.empty() ? "" : ", ", file.string(), hint);
@@ -243,6 +260,8 @@ inline void tell_written(const options& chosen, const std::filesystem::path& che
   if (chosen.plan.empty()) {
     for (const char* name : {"plan.json", "search.jsonl", "summary.json"}) add(chosen.out / name);
     add(chosen.out / "report.html", " (open it)");
+  } else if (changed) {
+    add(chosen.out / "plan.json");
   }
   for (const auto& file : {chosen.out / "training.json", checkpoint, chosen.weights_out}) add(file);
   fmt::print("written: {}\n", all);
@@ -259,10 +278,12 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   const comp::detail::file_handle ours = require_outputs(chosen);
   const comp::stop_on_signal signals;
   checkpoints<Trainer> kept{chosen.out, trainer};
+  bool changed = false;
   try {
     const auto result =
         train_on(chosen, trainer, precisions_for(chosen, sped_up), info_of(chosen, description), kept, signals);
     if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
+    changed = write_later(chosen, result);
     write_training(result, trainer.hardware().name, chosen.out / "training.json");
     tell_of(result, trainer);
   } catch (const comp::interrupted& stopped) {
@@ -273,7 +294,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                stderr);
     return 128 + signals.signal();
   }
-  tell_written(chosen, kept.epochs() ? kept.last() : "");
+  tell_written(chosen, kept.epochs() ? kept.last() : "", changed);
   require_printed();
   return 0;
 }

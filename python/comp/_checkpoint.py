@@ -78,6 +78,7 @@ def contents(job: Job, progress: TrainingProgress) -> dict[str, Any]:
         "comp_training": 1,
         "versions": {"comp": __version__, "torch": torch.__version__},
         "fingerprint": job.training.fingerprint(),
+        "separate_products": job.separate_products,
         "progress": progress.text(),
         "parameters": {name: {n: p.detach() for n, p in parameters} for name, parameters in job.named},
         "gradients": {name: {n: p.grad for n, p in parameters if p.grad is not None} for name, parameters in job.named},

@@ -146,6 +146,11 @@ class Fallback:
     status: str
     message: str
 
+class LaterPlan:
+    batch: int
+    plan: str
+    reason: str
+
 class TrainingProgress:
     epochs: list[Sample]
     fallbacks: list[Fallback]
@@ -155,6 +160,7 @@ class TrainingProgress:
 class TrainingResult:
     epochs: list[Sample]
     fallbacks: list[Fallback]
+    later: list[LaterPlan]
     warnings: list[str]
     plan: str
 
@@ -207,6 +213,7 @@ class Regions:
 class Planned:
     regions: Regions
     def name_parameters(self, models: list[tuple[str, list[tuple[str, torch.Tensor]]]]) -> None: ...
+    def set_batch(self, batch: int) -> None: ...
     in_use: bool
     letters: str
     needs_scaling: bool
@@ -253,6 +260,7 @@ class Training:
         states_on: str | None,
         about: str,
         target: str = "",
+        separate_products: bool = False,
         ranks: RankTeam | None = None,
     ) -> None: ...
     def operators(self) -> list[Operator]: ...
@@ -272,10 +280,10 @@ class Training:
         observers: list[Any],
     ) -> Outcome: ...
     def train_on(
-        self, found: Outcome, epochs: int, progress: bool, tell: Callable[[TrainingProgress], bool]
+        self, found: Outcome, epochs: int, finish: float, progress: bool, tell: Callable[[TrainingProgress], bool]
     ) -> TrainingResult: ...
     def go_on(
-        self, progress_text: str, epochs: int, progress: bool, tell: Callable[[TrainingProgress], bool]
+        self, progress_text: str, epochs: int, finish: float, progress: bool, tell: Callable[[TrainingProgress], bool]
     ) -> TrainingResult: ...
 
 def read_plan_file(path: str) -> dict[str, Any]: ...

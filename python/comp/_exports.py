@@ -252,6 +252,10 @@ def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[st
         else:
             whole.append((name, kind, precision))
     modules, left = _modules(replace(plan, operators=tuple(whole)), model, swaps)
+    left += [
+        f"from batch {later.batch} on the plan is another (what is exported has one for all batches): change it there by hand"
+        for later in plan.later
+    ]
     prefix = f"{model}." if model else ""
     return {
         name: {"forward": p, "input_gradient": p, "weight_gradient": p} | apart.get(prefix + name, {})

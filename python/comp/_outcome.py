@@ -127,6 +127,7 @@ class Outcome:
         self,
         epochs: int,
         *,
+        finish: float = 0,
         callbacks: Sequence[_checkpoint.Callback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
         every: int = 1,
@@ -134,6 +135,9 @@ class Outcome:
         """Trains on with the plan, guarded: a loss that goes wrong puts the last good state back, and a more
         conservative plan goes on. `epochs`: how many in all, with those that the search trained.
 
+        finish: the part of the training, at its end, that may have a higher precision; 0.1 is its last tenth. Where it
+            begins, the plan and a higher precision train the same batches, and the higher one stays if its loss is shown
+            to be lower. The result's `later` says so, and found.save() writes it.
         callbacks: called after each epoch with a TrainingProgress (`epochs`, `fallbacks`, `plan`); one that returns
             True ends the training.
         checkpoint: a file from which comp.resume() goes on. It is written before the first epoch, after each `every`
@@ -157,7 +161,7 @@ class Outcome:
             watcher = _checkpoint.Watcher(self._job, epochs, callbacks, checkpoint, every)
             if checkpoint is not None:
                 _checkpoint.set_aside(checkpoint)
-            return self._job.training.train_on(self._inner, epochs, self._progress, watcher)
+            return self._job.training.train_on(self._inner, epochs, finish, self._progress, watcher)
 
     def __reduce__(self) -> Any:
         raise TypeError("an outcome cannot be pickled or copied (it holds on to the training): use found.save(path)")

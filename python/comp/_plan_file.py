@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comp import _comp
-from comp._comp import SettingsError
+from comp._comp import LaterPlan, SettingsError
 
 _NAMES = {
     "1": "fp32",
@@ -39,6 +39,8 @@ class PlanFile:
     """How many times as fast as FP32 it was there; None where that is not known."""
     fixed: tuple[str, ...] = ()
     """For each operator why no plan changes it, where the model's author fixed its precision; "" elsewhere."""
+    later: tuple[LaterPlan, ...] = ()
+    """The plans that a training changes to: `batch`, `plan` in letters, `reason`."""
 
     def by_module(self) -> dict[str, Counter[str]]:
         """How many operators of each module have each precision; "" for those that belong to none."""
@@ -59,6 +61,9 @@ class PlanFile:
             f"  {name:<{width}}  {precision:<8}  {kind}" + (why and f"  ({why})")
             for (name, kind, precision), why in zip(self.operators, fixed)
         ]
+        for next in self.later:
+            low = sum(letter != "1" for letter in next.plan)
+            lines.append(f"from batch {next.batch} on {low} operators are low" + (next.reason and f": {next.reason}"))
         return "\n".join(lines)
 
 
@@ -68,7 +73,9 @@ def load(path: str | os.PathLike[str]) -> PlanFile:
     operators = tuple(said["operators"]) or tuple(
         (f"operator {i}", "", _NAMES[letter]) for i, letter in enumerate(said["letters"].partition("@")[0])
     )
-    return PlanFile(said["letters"], operators, said["machine"], said["speedup"], tuple(said["fixed"]))
+    return PlanFile(
+        said["letters"], operators, said["machine"], said["speedup"], tuple(said["fixed"]), tuple(said["later"])
+    )
 
 
 def plan_file(given: Any) -> PlanFile:

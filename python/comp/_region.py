@@ -282,6 +282,13 @@ class Planned(Region):
         self._models = models
         self._named = self._parameters()
 
+    def at(self, batch: int) -> Planned:
+        """The plan as it is for batch `batch` of the training, counted from 0: `with plan.at(step):`. A plan may change
+        over a training, as a file of comp.Outcome.save() says after found.train(finish=...). Without at() the plan is that
+        of the first batch, or of the last one that was named."""
+        self._inner.set_batch(batch)
+        return self
+
     def _parameters(self) -> list[int]:
         return [id(parameter) for module in self._models.values() for parameter in module.parameters()]
 

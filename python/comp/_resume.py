@@ -23,6 +23,7 @@ def resume(
     optimizer: Any,
     data: Iterable[Any],
     epochs: int,
+    finish: float = 0,
     score: Callable[[], float] | None = None,
     state: Sequence[Any] = (),
     callbacks: Sequence[_checkpoint.Callback] = (),
@@ -62,6 +63,7 @@ def resume(
             tune=tune,
             protect_blocks=protect_blocks,
             about="",
+            separate_products=found.get("separate_products", False),
         )
         _checkpoint.load(job, found, checkpoint)
         if job.training.fingerprint() != found["fingerprint"]:
@@ -70,4 +72,4 @@ def resume(
                 "them): give the step, the model and batches of the size that it had"
             )
         watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every)
-        return job.training.go_on(found["progress"], epochs, progress, watcher)
+        return job.training.go_on(found["progress"], epochs, finish, progress, watcher)

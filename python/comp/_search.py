@@ -18,6 +18,8 @@ from comp._region import Region
 from comp._state import copied, put
 from comp._training import Job, alone
 
+_WHOLE = frozenset({"fp32", "tf32", "bf16", "fp16"})  # precisions of 16 bits and more
+
 
 def _named(kind: str, module: Any, made: type, given: Any, allowed: str) -> Any:
     """A policy or strategy: by its name, as it is given, or one that is the user's own object."""
@@ -109,6 +111,7 @@ def search(
     protect_blocks: bool = True,
     about: str = "",
     target: str | None = None,
+    products: str = "auto",
     **settings: Any,
 ) -> Outcome:
     """Finds the precision of each operator at which this training runs fastest and still converges, while it trains.
@@ -142,6 +145,8 @@ def search(
         are modelled for that GPU, and linear layers may have formats below 16 bits, whose arithmetic is emulated: the
         plan is one to take there (comp.to_transformer_engine). precisions=None: bf16, fp8_e4m3, mxfp8 and nvfp4, as far
         as that GPU has them.
+    products: whether each of a linear layer's three products has a precision of its own: "separate" or "together"; "auto":
+        where formats below 16 bits are searched.
     ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
@@ -163,6 +168,9 @@ def search(
     """
     if target is not None and not (isinstance(target, str) and target):
         raise SettingsError(f'target is {target!r} (a GPU is wanted whose times are modelled): give its name, as "B200"')
+    if products not in ("auto", "together", "separate"):
+        raise SettingsError(f'products is {products!r} (a layer\'s products): give "auto", "together" or "separate"')
+    scaled = target is not None if precisions is None else not _WHOLE.issuperset(precisions)
     with alone("a search"):
         job = Job(
             step,
@@ -179,6 +187,7 @@ def search(
             protect_blocks=protect_blocks,
             about=about,
             target=target,
+            separate_products=products == "separate" or (products == "auto" and scaled),
         )
         wanted = _precisions(precisions, state, job.device, target is not None)
         if wanted is not None:

@@ -139,6 +139,7 @@ class Job:
         protect_blocks: bool,
         about: str,
         target: str | None = None,
+        separate_products: bool = False,
     ) -> None:
         if not callable(step):
             raise SettingsError(
@@ -154,6 +155,7 @@ class Job:
         self.named = named_parameters(self.models)
         batches = Batches(data, batches_per_epoch)
         self.ranks = _ranks.team()
+        self.separate_products = separate_products
         self.about_data: list[str] = []
         if self.ranks is not None:
             self.about_data += batches.agree(self.ranks)
@@ -179,6 +181,7 @@ class Job:
             states_on=states_on,
             about=" ".join([about, *(repr(each) for each in self.optimizers)]),
             target=target or "",
+            separate_products=separate_products,
             ranks=self.ranks,
         )
         self._glue.training = self.compiled.training = weakref.ref(self.training)

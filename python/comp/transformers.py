@@ -51,6 +51,9 @@ class PlanCallback(TrainerCallback):
         setattr(planned, "without_plan", forward)
         model.forward = planned
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.plan.at(state.global_step)
+
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._model.forward = self._forward
 

@@ -96,6 +96,8 @@ void add_regions(py::module_& m) {
            "keep_memory"_a)
       .def("name_parameters", &planned::name_parameters, "models"_a)
       .def_property_readonly("regions", &planned::opened, py::return_value_policy::reference_internal)
+      .def(
+          "set_batch", [](planned& p, std::size_t batch) { p.plan().set_batch(batch); }, "batch"_a)
       .def_property_readonly("in_use", [](planned& p) { return p.plan().planned(); })
       .def_property_readonly("letters", [](planned& p) { return p.plan().executor().current_plan().str(); })
       .def_property_readonly("needs_scaling", [](planned& p) { return p.plan().needs_scaling(); })
@@ -142,7 +144,7 @@ void add_training(py::module_& m) {
                        py::function tensors, py::function compile, py::object rates, std::int64_t length,
                        std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
                        const std::optional<std::string>& states_on, std::string about, std::string target,
-                       std::shared_ptr<rank_team> ranks) {
+                       bool separate_products, std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
@@ -153,6 +155,7 @@ void add_training(py::module_& m) {
                       tune && target.empty() ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
                   .protect_blocks = protect_blocks,
                   .target = std::move(target),
+                  .separate_products = separate_products,
                   .freed = freed(keep_memory),
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about),
@@ -160,7 +163,7 @@ void add_training(py::module_& m) {
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "compile"_a,
            "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
-           "states_on"_a, "about"_a, "target"_a = "", "ranks"_a = py::none())
+           "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {
@@ -192,20 +195,25 @@ void add_training(py::module_& m) {
           "progress"_a, "observers"_a)
       .def(
           "train_on",
-          [](training& t, const outcome& found, std::size_t epochs, bool progress, py::function tell) {
-            return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
-              return t.train_on(found, epochs, all, by);
-            });
+          [](training& t, outcome& found, std::size_t epochs, double finish, bool progress, py::function tell) {
+            const post_training settings{.epochs = epochs, .finish = finish};
+            const training_result got = watched(
+                progress, std::move(tell),
+                [&](observers& all, const watched_training& by) { return t.train_on(found, settings, all, by); });
+            if (got.fallbacks.empty()) found.later = got.later;  // a plan that was given up is saved without them
+            return got;
           },
-          "found"_a, "epochs"_a, "progress"_a, "tell"_a)
+          "found"_a, "epochs"_a, "finish"_a, "progress"_a, "tell"_a)
       .def(
           "go_on",
-          [](training& t, const std::string& from, std::size_t epochs, bool progress, py::function tell) {
+          [](training& t, const std::string& from, std::size_t epochs, double finish, bool progress,
+             py::function tell) {
+            const post_training settings{.epochs = epochs, .finish = finish};
             return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
-              return t.go_on(progress_of(from), epochs, all, by);
+              return t.go_on(progress_of(from), settings, all, by);
             });
           },
-          "progress_text"_a, "epochs"_a, "progress"_a, "tell"_a);
+          "progress_text"_a, "epochs"_a, "finish"_a, "progress"_a, "tell"_a);
 }
 
 /// Returns: what a plan file says, checked, for people and for other programs. Throws: `file_error`, `plan_error`.
@@ -221,6 +229,7 @@ py::dict read_plan_file(const std::string& path) {
   said["fixed"] = fixed;
   said["letters"] = from.letters ? from.letters->str() : std::string{};
   said["machine"] = from.made_for ? from.made_for->name : std::string{};
+  said["later"] = from.later;
   said["fingerprint"] = from.fingerprint.value_or("");
   said["speedup"] = from.speedup ? py::object{py::float_(*from.speedup)} : py::object{py::none()};
   return said;

@@ -51,6 +51,10 @@ void add_results(py::module_& m) {
       .def_property_readonly("plan", [](const training_fallback& f) { return f.to.str(); })
       .def_property_readonly("status", [](const training_fallback& f) { return name(f.why); })
       .def_readonly("message", &training_fallback::message);
+  py::class_<later_plan>(m, "LaterPlan")
+      .def_readonly("batch", &later_plan::batch)
+      .def_property_readonly("plan", [](const later_plan& p) { return p.plan.str(); })
+      .def_readonly("reason", &later_plan::reason);
   py::class_<training_progress>(m, "TrainingProgress")
       .def_property_readonly("epochs", [](const training_progress& p) { return p.so_far.epochs; })
       .def_property_readonly("fallbacks", [](const training_progress& p) { return p.so_far.fallbacks; })
@@ -59,6 +63,7 @@ void add_results(py::module_& m) {
   py::class_<training_result>(m, "TrainingResult")
       .def_readonly("epochs", &training_result::epochs)
       .def_readonly("fallbacks", &training_result::fallbacks)
+      .def_readonly("later", &training_result::later)
       .def_readonly("warnings", &training_result::warnings)
       .def_property_readonly("plan", [](const training_result& r) { return r.plan.str(); });
   py::class_<outcome, std::shared_ptr<outcome>>(m, "Outcome")

@@ -73,6 +73,7 @@ struct job {
   libtorch::executor_choices choices = libtorch::executor_choices::measured;
   bool protect_blocks = true;
   std::string target;  // a GPU whose times are modelled; empty: this machine's are measured
+  bool separate_products = false;
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
@@ -91,9 +92,9 @@ class training {
   virtual ~training() = default;
   virtual outcome search(const recipe& how, observers& told) = 0;
   /// `watched`: among `told`; where it asked to stop, what was trained until then is the result.
-  virtual training_result train_on(const outcome& found, std::size_t epochs, observers& told,
+  virtual training_result train_on(const outcome& found, const post_training& settings, observers& told,
                                    const watched_training& watched) = 0;
-  virtual training_result go_on(training_progress from, std::size_t epochs, observers& told,
+  virtual training_result go_on(training_progress from, const post_training& settings, observers& told,
                                 const watched_training& watched) = 0;
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
@@ -132,16 +133,16 @@ class training_of final : public training {
     run_compiled();
     return found;
   }
-  training_result train_on(const outcome& found, std::size_t epochs, observers& told,
+  training_result train_on(const outcome& found, const post_training& settings, observers& told,
                            const watched_training& watched) override {
     return trained(told, watched, [&](any_trainer& all, any_observer& list) {
-      return comp::detail::train_after({.epochs = epochs}, all, list, found);
+      return comp::detail::train_after(settings, all, list, found);
     });
   }
-  training_result go_on(training_progress from, std::size_t epochs, observers& told,
+  training_result go_on(training_progress from, const post_training& settings, observers& told,
                         const watched_training& watched) override {
     return trained(told, watched, [&](any_trainer& all, any_observer& list) {
-      return comp::detail::train_on({.epochs = epochs}, all, list, std::move(from));
+      return comp::detail::train_on(settings, all, list, std::move(from));
     });
   }
   regions& opened() override { return regions_; }
@@ -224,7 +225,10 @@ class training_of final : public training {
                         return fault_.kept(
                             [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
                       }},
-        .program = {.freed = given_.freed, .protect_blocks = given_.protect_blocks, .emulate = !given_.target.empty()},
+        .program = {.freed = given_.freed,
+                    .protect_blocks = given_.protect_blocks,
+                    .emulate = !given_.target.empty(),
+                    .separate_products = given_.separate_products},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,

@@ -379,6 +379,27 @@ class Train(Runs):
         self.refused(self.train('--target', 'B20'), '"B20" is no GPU', 'did you mean "B200"')
         self.refused(self.train('--target', 'B200', '--backend', 'cuda'), 'only host and libtorch have it')
 
+    def test_a_plan_changes_where_its_file_says_and_a_last_part_that_is_too_short_is_told(self):
+        self.succeeds('--epochs', '3')
+        found, changing = self.out / 'plan.json', self.folder / 'changing.json'
+        plan = json.loads(found.read_text())
+        linear = ''.join('b' if op['kind'] == 'linear' else '1' for op in plan.pop('operators'))
+        plan['plan'] = '1' * len(linear)
+        later = [{'batch': 6, 'plan': linear, 'reason': 'by hand'}, {'batch': 90, 'plan': plan['plan']}]
+        changing.write_text(json.dumps(plan | {'later': later}))
+        got = self.succeeds('--plan', str(changing), '--epochs', '3', '--finish', '0.1')
+        self.assertIn('from batch 6 on: ', got.stdout)
+        self.assertIn('; by hand\n', got.stdout)
+        self.assertIn(f'written: {found}, ', got.stdout)
+        self.assertIn('Note: a higher precision for the last 1 batches was not tried (so few tell nothing)', got.stdout)
+        training = json.loads((self.out / 'training.json').read_text())
+        self.assertEqual(training['later'], later[:1])
+        self.assertEqual(training['plan'], later[0]['plan'])
+        self.assertEqual([epoch['batches'] for epoch in training['epochs']], [4, 4, 4])
+        self.assertEqual(json.loads(found.read_text())['later'], later[:1])
+        changing.write_text(json.dumps(plan | {'later': later[::-1]}))
+        self.refused(self.train('--plan', str(changing)), 'field later[1].batch is 6 (a whole number from 91 to')
+
     def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
         # Long enough to search in: in a shorter training only the first system's plan is looked at.
         job = ('--precisions', 'bf16', '--accumulate', '2', '--scaling', 'paddle-guide')
@@ -462,7 +483,7 @@ class Train(Runs):
         self.assertEqual(code, -signal.SIGKILL)
 
     def test_numbers_that_are_none_wrap_or_are_out_of_range_are_refused_by_name(self):
-        for option in ('--learning-rate', '--tolerance', '--level', '--budget', '--slowdown'):
+        for option in ('--learning-rate', '--tolerance', '--level', '--budget', '--slowdown', '--finish'):
             for value in ('nan', 'inf', '-inf', '-1', '1e999', '0.1x', ''):
                 with self.subTest(option + value):
                     self.not_taken(option, value)

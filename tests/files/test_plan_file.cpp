@@ -68,6 +68,47 @@ TEST_CASE("a plan file can be read and edited by a person: one operator per line
   CHECK(has(text, "\n  \"plan\": \"b1b1b1b1b011\""));
 }
 
+TEST_CASE("later plans come back with their batches and reasons, for a model and as a listing") {
+  const scratch folder;
+  const std::string file = folder / "plan.json", changed = folder / "changed.json";
+  const std::vector<comp::later_plan> later{{40, comp::parse_plan("bbbbbbbbb011"), "its loss was lower"},
+                                            {900, comp::plan{12}}};
+  comp::save(chosen, model, made_up::machine(), file);
+  CHECK(comp::load_plan(file, model).later.empty());
+  comp::save_later(file, later, changed);
+  const comp::loaded_plan loaded = comp::load_plan(changed, model);
+  CHECK(loaded.plan == chosen);
+  CHECK(loaded.later == later);
+  const comp::plan_listing listing = comp::load_listing(changed);
+  for (const std::size_t batch : {0, 39, 40, 899, 900, 5000}) {
+    const comp::plan now = comp::fitted(listing.at(batch), model).plan;
+    CHECK(now == comp::plan_at(batch, chosen, later));
+    for (std::size_t i = 0; i < now.size(); ++i) CHECK(listing.at(batch).chosen(i) == now[i]);
+  }
+  comp::save_later(changed, {}, file);
+  CHECK(comp::load_plan(file, model).later.empty());
+}
+
+TEST_CASE("later plans that run backwards, or are for another model, are refused") {
+  const auto refused = [](const json& later) {
+    json file = saved();
+    file["later"] = later;
+    return refusal<comp::error>(file);
+  };
+  const std::string letters = chosen.str();
+  CHECK(has(refused({{{"batch", 9}, {"plan", letters}}, {{"batch", 9}, {"plan", letters}}}),
+            "field later[1].batch is 9 (a whole number from 10 to"));
+  CHECK(has(refused({{{"batch", 0}, {"plan", letters}}}), "field later[0].batch is 0 (a whole number from 1 to"));
+  CHECK(has(refused({{{"batch", -3}, {"plan", letters}}}), "field later[0].batch is -3"));
+  CHECK(has(refused({{{"batch", 1e300}, {"plan", letters}}}), "field later[0].batch is 1e+300"));
+  CHECK(has(refused({{{"batch", 9}, {"plan", "b1"}}}), "its plan has 12 operators, that from batch 9 on 2"));
+  CHECK(has(refused({{{"batch", 9}, {"plan", "xyzxyzxyzxyz"}}}), "field later[0].plan"));
+  CHECK(has(refused({{{"batch", 9}}}), "field later[0]"));
+  CHECK(has(refused({{{"batch", 9}, {"plan", letters}, {"step", 1}}}), "later[0].step"));
+  CHECK(has(refused("soon"), "field later is \"soon\""));
+  CHECK(refused(json::array()).empty());
+}
+
 TEST_CASE("choices of the backend that make no sense are refused, by field") {
   const auto refused = [](const json& how) {
     json file = saved();

@@ -15,6 +15,9 @@ comp::stored_training some_training() {
   auto& p = t.progress;
   p.so_far.epochs = {{.loss = 0.1 + 0.2, .seconds = 1.5, .batches = 3, .curve = {1, 2, 3}, .score = 0.75}};
   p.so_far.fallbacks = {{1, comp::parse_plan("bb"), comp::parse_plan("b1"), comp::status::diverged, "up"}};
+  p.so_far.later = {{4, comp::parse_plan("1b"), "in 16 batches"}};
+  p.later = {{7, comp::parse_plan("bb")}, {9, comp::parse_plan("11")}};
+  p.raise_tried = true;
   p.so_far.warnings = {"a \"warning\""};
   p.so_far.compared = 2;
   p.ladder = {comp::parse_plan("bb"), comp::parse_plan("b1"), comp::parse_plan("11")};
@@ -48,6 +51,9 @@ TEST_CASE("a training comes back from its file as it was, but for the batches of
   CHECK(p.so_far.fallbacks[0].message == "up");
   CHECK(p.so_far.warnings == t.progress.so_far.warnings);
   CHECK(p.so_far.compared == 2);
+  CHECK(p.so_far.later == t.progress.so_far.later);
+  CHECK(p.later == t.progress.later);
+  CHECK(p.raise_tried);
   CHECK(p.ladder == t.progress.ladder);
   CHECK(p.rung == 1);
   CHECK(p.begun->curve == t.progress.begun->curve);

@@ -72,10 +72,13 @@ TEST_CASE("a layer is called the same in C++, Python and TorchScript, another ca
                    {"head.addmm_2", "aten::addmm", ""},
                    {"conv.conv2d", "aten::conv2d", ""},
                    {"t", "aten::t", ""},
-                   {"mm", "aten::mm", ""}};
+                   {"mm", "aten::mm", ""},
+                   {"head.addmm.input_gradient", "aten::addmm", ""},
+                   {"head.addmm_2.weight_gradient", "aten::addmm", ""}};
   CHECK(layers_of(cpp) == std::vector<std::string>{"q.t", "q.linear", "q.bias", "q.matmul", "q.add", "head.t",
                                                    "head.linear", "head.t_2", "head.linear_2", "conv.conv", "t",
-                                                   "linear"});
+                                                   "linear", "head.linear.input_gradient",
+                                                   "head.linear_2.weight_gradient"});
   const listed python{{"q.linear", "aten::linear", ""},      {"q.matmul", "aten::matmul", ""},
                       {"q.add", "aten::add.Tensor", ""},     {"head.linear", "aten::linear", ""},
                       {"head.linear_2", "aten::linear", ""}, {"conv._convolution", "aten::_convolution", ""}};

@@ -162,6 +162,48 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
   }
 }
 
+TEST_CASE("later plans of a file run from their batches on in a loop of the user's own, as in the trainer") {
+  const scratch_file file, changing;
+  std::vector<comp::later_plan> later;
+  std::vector<double> expected;
+  double later_first = 0;
+  {
+    classification user;
+    classification_trainer trainer{user.setup, user.batches, user.make_step()};
+    const comp::op_graph graph = trainer.graph();
+    const comp::plan first = lowered(graph, precision::bf16, "conv2d");
+    comp::save(first, graph, trainer.hardware(), file.str());
+    later = {{2, comp::plan{graph.size()}}, {5, lowered(graph, precision::bf16, "linear")}};
+    comp::save_later(file.str(), later, changing.str());
+    torch::manual_seed(5);
+    const auto start = trainer.save();
+    for (std::size_t b = 0; b < 7; ++b) {
+      trainer.set_precision(comp::plan_at(b, first, later));
+      expected.push_back(trainer.run_batch().loss);
+    }
+    trainer.restore(start);
+    trainer.set_precision(later[1].plan);
+    later_first = trainer.run_batch().loss;
+  }
+  const auto losses = [&](std::size_t begin, std::size_t end) {
+    classification user;
+    lt::planned_region planned{{{"net", user.net}}, changing.str()};
+    torch::manual_seed(5);
+    user.batches.begin_epoch();
+    std::vector<double> got;
+    for (std::size_t b = begin; b < end; ++b) {
+      auto batch = user.batches.next();
+      if (!batch) user.batches.begin_epoch(), batch = user.batches.next();
+      planned.set_batch(b);
+      got.push_back(train_step(planned, user.optimizer, [&] { return user.loss(*batch); }));
+    }
+    return got;
+  };
+  CHECK(losses(0, 7) == expected);
+  // A loop that goes on late begins with the plan of then, in its first forward too.
+  CHECK(losses(5, 6) == std::vector{later_first});
+}
+
 TEST_CASE("the first step of every model is the same step as later ones, and is recorded as in FP32") {
   auto jobs = all_jobs();
   jobs.emplace_back("function", with_function);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <comp_libtorch/kernels/scaled_linear.hpp>
 #include <comp_libtorch/plan/instrumentation.hpp>
+#include <comp_libtorch/train/planned_region.hpp>
+#include <random>
 
 #include "../native/reference_scaled.hpp"
+#include "../scratch.hpp"
 #include "program_support.hpp"
 #include "torch_and_doctest.hpp"
 
@@ -44,10 +47,12 @@ std::vector<operand_format> formats() {
   return all;
 }
 
-/// Returns what a product of two operands gives in FP64: rows of `a` times rows of `b`, both by the definition.
+/// Returns what a product of two operands gives in FP64: rows of `a` times rows of `b`, both by the definition of what
+/// a product in `p` reads.
 torch::Tensor product_by_definition(precision p, product of, operand first, const torch::Tensor& a, operand second,
                                     const torch::Tensor& b) {
   const auto read = [&](operand o, const torch::Tensor& m) {
+    if (!comp::is_scaled(p)) return m.to(comp::libtorch::detail::scalar_type(p)).to(torch::kDouble);
     return torch::tensor(comp::native::test::quantized_by_definition(format_of(p, of, o), values_of(m),
                                                                      static_cast<std::size_t>(m.size(0)),
                                                                      static_cast<std::size_t>(m.size(1)), false, {}))
@@ -60,18 +65,20 @@ double off(const torch::Tensor& a, const torch::Tensor& b) {
   return ((a.to(torch::kDouble) - b).norm() / b.norm()).item<double>();
 }
 
-/// A layer in one format, and what autograd gives for it.
+/// A layer, and what autograd gives for it.
 struct layer_run {
   torch::Tensor x, w, b, dy, y;
-  explicit layer_run(precision p, std::int64_t rows = 48, std::int64_t inputs = 80, std::int64_t outputs = 64) {
+  explicit layer_run(const comp::product_precisions& p, std::int64_t rows = 48, std::int64_t inputs = 80,
+                     std::int64_t outputs = 64) {
     const auto drawn = [](std::int64_t r, std::int64_t c) {
       return torch::randn({r, c}) * torch::exp(torch::randn({r, 1}));
     };
-    x = drawn(rows, inputs).to(torch::kBFloat16).requires_grad_();
+    const auto type = comp::libtorch::detail::scalar_type(p.forward);
+    x = drawn(rows, inputs).to(type).requires_grad_();
     w = drawn(outputs, inputs).requires_grad_();
     b = torch::randn({outputs}).requires_grad_();
-    dy = drawn(rows, outputs).to(torch::kBFloat16);
-    y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional{b}, static_cast<std::int64_t>(p));
+    dy = drawn(rows, outputs).to(type);
+    y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional{b}, p);
     y.backward(dy);
   }
 };
@@ -136,23 +143,41 @@ TEST_CASE("stochastic rounding gives one of both neighbours, the value on averag
   for (std::int64_t i = 0; i < 16; ++i) CHECK(std::get<0>(at::_unique(rounded.select(1, i))).numel() <= 2);
 }
 
-TEST_CASE("each product of a linear layer reads its two operands as the format says") {
+TEST_CASE("each product of a linear layer reads its two operands as its own precision says") {
   torch::manual_seed(1);
+  std::vector<precision> all{precision::fp32, precision::bf16, precision::fp16};
   for (const precision p : scaled_precisions) {
-    if (p == precision::nvfp4) continue;  // its gradients are drawn
-    CAPTURE(comp::name(p));
+    if (p != precision::nvfp4) all.push_back(p);  // its gradients are drawn
+  }
+  std::vector<comp::product_precisions> drawn{all.begin(), all.end()};
+  std::mt19937_64 random{7};
+  for (int i = 0; i < 40; ++i) {
+    const auto any = [&] { return all[random() % all.size()]; };
+    drawn.emplace_back(i % 4 == 0 ? precision::nvfp4 : any(), any(), any());
+  }
+  for (const comp::product_precisions& p : drawn) {
+    CAPTURE(comp::name(p.forward));
+    CAPTURE(comp::name(p.input_gradient));
+    CAPTURE(comp::name(p.weight_gradient));
     const layer_run run{p};
     const torch::NoGradGuard off_now;
-    CHECK((run.y.scalar_type() == torch::kBFloat16));
+    using comp::libtorch::detail::scalar_type;
+    CHECK((run.y.scalar_type() == scalar_type(p.forward)));
     CHECK((run.w.grad().scalar_type() == torch::kFloat));
-    CHECK((run.x.grad().scalar_type() == torch::kBFloat16));
-    const auto y = product_by_definition(p, product::forward, operand::input, run.x, operand::weight, run.w);
-    CHECK(off(run.y, y + run.b.to(torch::kDouble)) < 4e-3);
-    CHECK(off(run.x.grad(), product_by_definition(p, product::input_gradient, operand::gradient, run.dy,
-                                                  operand::weight, run.w.t())) < 4e-3);
-    CHECK(off(run.w.grad(), product_by_definition(p, product::weight_gradient, operand::gradient, run.dy.t(),
-                                                  operand::input, run.x.t())) < 1e-5);
-    CHECK(off(run.b.grad(), run.dy.to(torch::kDouble).sum(0)) < 1e-5);
+    CHECK((run.x.grad().scalar_type() == scalar_type(p.forward)));
+    const auto rounds = [](precision in) { return in == precision::fp32 ? 1e-5 : in == precision::fp16 ? 1e-3 : 4e-3; };
+    const auto y = product_by_definition(p.forward, product::forward, operand::input, run.x, operand::weight, run.w);
+    CHECK(off(run.y, y + run.b.to(torch::kDouble)) < rounds(p.forward));
+    const auto dx = run.dy.to(scalar_type(p.input_gradient));
+    CHECK(off(run.x.grad(), product_by_definition(p.input_gradient, product::input_gradient, operand::gradient, dx,
+                                                  operand::weight, run.w.t())) <
+          std::max(rounds(p.forward), rounds(p.input_gradient)));
+    const auto dw = run.dy.to(scalar_type(p.weight_gradient)), x = run.x.to(scalar_type(p.weight_gradient));
+    CHECK(off(run.w.grad(), product_by_definition(p.weight_gradient, product::weight_gradient, operand::gradient,
+                                                  dw.t(), operand::input, x.t())) <
+          (comp::is_scaled(p.weight_gradient) ? 1e-5 : rounds(p.weight_gradient)));
+    const double of_bias = comp::is_scaled(p.weight_gradient) ? 1e-5 : rounds(p.weight_gradient);
+    CHECK(off(run.b.grad(), dw.to(torch::kDouble).sum(0)) < of_bias);
   }
 }
 
@@ -300,11 +325,190 @@ TEST_CASE("addmm that adds a matrix is no linear layer") {
 TEST_CASE("a gradient of a gradient below 16 bits is refused") {
   const auto x = torch::randn({4, 32}).requires_grad_(), w = torch::randn({8, 32}).requires_grad_();
   const auto y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional<torch::Tensor>{},
-                                                              static_cast<std::int64_t>(precision::mxfp8));
-  CHECK_THROWS_WITH_AS((void)torch::autograd::grad({y.sum()}, {x}, {}, true, true),
-                       "a gradient of a gradient is wanted of a linear layer in mxfp8 (create_graph=True; rounding has "
-                       "none): give the layer bf16",
-                       comp::error);
+                                                              comp::product_precisions{precision::mxfp8});
+  CHECK_THROWS_WITH_AS(
+      (void)torch::autograd::grad({y.sum()}, {x}, {}, true, true),
+      "a gradient of a gradient is wanted of a linear layer in mxfp8, with gradients in mxfp8 and mxfp8 "
+      "(create_graph=True; rounding has none): give the layer and its gradients bf16",
+      comp::error);
+}
+
+namespace {
+
+program_settings separated() {
+  program_settings settings;
+  settings.separate_products = true;
+  return settings;
+}
+/// The loss of a step, and the gradients by parameter.
+std::vector<torch::Tensor> step(const job& net, const std::function<comp::libtorch::region()>& enter) {
+  net.model->zero_grad();
+  torch::Tensor loss;
+  {
+    const auto open = enter();
+    loss = net.loss();
+  }
+  loss.backward();
+  std::vector<torch::Tensor> all{loss.detach()};
+  for (const auto& w : net.model->parameters()) {
+    if (w.grad().defined()) all.push_back(w.grad().clone());
+  }
+  return all;
+}
+std::vector<torch::Tensor> step(const job& net, program& p) {
+  return step(net, [&] { return p.enter(); });
+}
+/// Which of them differ: "-x-".
+std::string changes(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  std::string which;
+  for (std::size_t i = 0; i < a.size(); ++i) which += same(a[i], b.at(i)) ? '-' : 'x';
+  return which;
+}
+/// A plan that draws a precision for each operator that may have one.
+plan drawn_plan(const program& p, std::mt19937_64& random) {
+  constexpr precision levels[] = {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4};
+  plan all{p.graph().size()};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const comp::op_info& op = p.graph()[i];
+    if (op.choosable) all[i] = levels[random() % (p.is_linear_layer(op) ? 4 : 2)];
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the products of a layer's backward are operators behind all others, where their gradients are wanted") {
+  torch::manual_seed(8);
+  const job net = mlp(4);
+  auto parameters = net.model->named_parameters();
+  parameters["4.weight"].set_requires_grad(false);
+  program whole, apart{separated()};
+  record(whole, net);
+  record(apart, net);
+  REQUIRE(apart.graph().size() == whole.graph().size() + 6);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < apart.graph().size(); ++i) {
+    const comp::op_info& op = apart.graph()[i];
+    if (i < whole.graph().size()) {
+      CHECK(op.name == whole.graph()[i].name);
+      CHECK(op.product == (op.kind == "aten::addmm" ? product::forward : product::all));
+      continue;
+    }
+    names.push_back(op.name);
+    CHECK(op.choosable);
+    CHECK(apart.is_linear_layer(op));
+    const comp::op_info& layer = apart.graph()[op.producers.at(0)];
+    CHECK(op.name == layer.name + std::string{suffix(op.product)});
+    CHECK(op.flops == layer.flops);
+    CHECK(op.outputs[0].shape == (op.product == product::input_gradient ? std::vector<std::int64_t>{16, 32}
+                                                                        : std::vector<std::int64_t>{32, 32}));
+  }
+  CHECK(names == std::vector<std::string>{"0.addmm.weight_gradient", "2.addmm.input_gradient",
+                                          "2.addmm.weight_gradient", "4.addmm.input_gradient", "6.addmm.input_gradient",
+                                          "6.addmm.weight_gradient"});
+}
+
+TEST_CASE("products that have one precision give the bits of layers that are whole") {
+  torch::manual_seed(9);
+  for (const job& net : {mlp(), transformer()}) {
+    program whole, apart{separated()};
+    record(whole, net);
+    record(apart, net);
+    CHECK(apart.graph().size() - whole.graph().size() >= 5);
+    for (const precision p : {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4}) {
+      CAPTURE(comp::name(p));
+      const auto with_low = [&](program& run) {
+        run.set_plan(linear_plan(run, p, comp::is_scaled(p) ? precision::bf16 : p));
+        torch::manual_seed(1);
+        return step(net, run);
+      };
+      const auto expected = with_low(whole);
+      CHECK(changes(with_low(apart), expected) == std::string(expected.size(), '-'));
+    }
+  }
+}
+
+TEST_CASE("a product's precision changes what it makes, and nothing else") {
+  torch::manual_seed(10);
+  const job net = mlp();
+  program p{separated()};
+  record(p, net);
+  for (const precision others : {precision::fp32, precision::bf16, precision::nvfp4}) {
+    const auto plan_with = [&](std::string_view name, precision low) {
+      plan all = linear_plan(p, others);
+      if (!name.empty()) all[index_of(p.graph(), name)] = low;
+      p.set_plan(all);
+      return step(net, p);
+    };
+    const auto all = plan_with("", others);
+    for (const precision low : {precision::fp32, precision::bf16, precision::mxfp8, precision::mxfp4}) {
+      CAPTURE(comp::name(others));
+      CAPTURE(comp::name(low));
+      if (low == others) continue;
+      const auto changed = [&](std::string_view name) { return changes(plan_with(name, low), all); };
+      // A bias is summed from what the product reads, which is BF16 behind a layer below 16 bits, in BF16 for BF16.
+      const bool biased = others != precision::nvfp4 || low == precision::bf16;
+      CHECK(changed("2.addmm.weight_gradient") == (biased ? "---xx--" : "---x---"));
+      CHECK(changed("4.addmm.input_gradient") == "-xxxx--");
+      CHECK(changed("2.addmm.input_gradient") == "-xx----");
+    }
+  }
+}
+
+TEST_CASE("a plan file has a precision for each product, and one without them means the same as ever") {
+  torch::manual_seed(11);
+  const scratch folder;
+  const std::string path = folder / "plan.json";
+  std::mt19937_64 random{3};
+  for (const bool separate : {true, false}) {
+    for (int i = 0; i < 4; ++i) {
+      const job net = i % 2 == 0 ? mlp() : transformer();
+      net.model->eval();  // no dropout
+      program_settings settings;
+      settings.separate_products = separate;
+      program p{settings};
+      record(p, net);
+      const plan chosen = drawn_plan(p, random);
+      CAPTURE(chosen.str());
+      p.set_plan(chosen);
+      const auto expected = step(net, p);
+      comp::save(chosen, p.graph(), comp::libtorch::probe(torch::kCPU), path);
+      for (const auto match : {comp::libtorch::plan_match::by_name, comp::libtorch::plan_match::exact}) {
+        comp::libtorch::planned_region planned{{{"", *net.model}}, path, {.match = match, .forced = true}};
+        for (int step_of = 0; step_of < 3; ++step_of) {  // the first is recorded under the plan
+          CHECK(changes(step(net, [&] { return planned.enter(); }), expected) == std::string(expected.size(), '-'));
+        }
+        CHECK(planned.executor().current_plan() == chosen);
+        CHECK(planned.warnings().empty());
+      }
+      if (separate) continue;
+      program apart{separated()};  // a file of whole layers for a graph of products
+      record(apart, net);
+      apart.set_plan(comp::libtorch::fitted_by_name(comp::load_listing(path), apart.graph()).plan);
+      CHECK(changes(step(net, apart), expected) == std::string(expected.size(), '-'));
+    }
+  }
+}
+
+TEST_CASE("the gradient's error of a layer is that of its products") {
+  torch::manual_seed(12);
+  const job net = mlp(2, 64);
+  program whole, apart{separated()};
+  record(whole, net);
+  record(apart, net);
+  const auto errors = [&](program& p) {
+    return comp::libtorch::detail::lowering_errors(p, precision::mxfp4, [&] { (void)step(net, p); });
+  };
+  const auto one = errors(whole), three = errors(apart);
+  const auto of = [&](std::string_view name) { return three[index_of(apart.graph(), name)]; };
+  const std::size_t layer = index_of(whole.graph(), "2.addmm");
+  CHECK(of("2.addmm").output == one[layer].output);
+  CHECK(of("2.addmm").gradient == 0);
+  const double least = std::min(of("2.addmm.input_gradient").gradient, of("2.addmm.weight_gradient").gradient);
+  const double most = std::max(of("2.addmm.input_gradient").gradient, of("2.addmm.weight_gradient").gradient);
+  CHECK(least > 0.05);
+  CHECK(least <= one[layer].gradient);
+  CHECK(one[layer].gradient <= most);
 }
 
 }  // namespace scaled_linear_tests

@@ -82,7 +82,7 @@ inline std::vector<float> quantized_by_definition(const operand_format& f, std::
     for (std::size_t i = 0; i + 16 <= length; i += 16) {
       float v[16][1];
       for (std::size_t j = 0; j < 16; ++j) {
-        v[j][0] = x[at(i + j, line)] * (math::hadamard_negative >> j & 1 ? -0.25F : 0.25F);
+        v[j][0] = x[at(i + j, line)] * (comp::hadamard_negative >> j & 1 ? -0.25F : 0.25F);
       }
       math::hadamard16(v);
       for (std::size_t j = 0; j < 16; ++j) {

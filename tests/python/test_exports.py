@@ -47,6 +47,15 @@ APART = tuple(
 
 
 class Exports(unittest.TestCase):
+    def test_a_plan_that_changes_over_a_training_is_told(self):
+        path = plan_file(PLAN[1])
+        with open(path) as file:
+            said = json.load(file)
+        with open(path, 'w') as file:
+            json.dump(said | {'later': [{'batch': 9, 'plan': 'b'}]}, file)
+        for export in (comp.to_torchao, comp.to_transformer_engine, comp.to_megatron):
+            self.assertIn('from batch 9 on the plan is another', export(path, model='net').left[0])
+
     def test_modules_have_their_precisions_and_what_is_left_is_said(self):
         said = comp.to_torchao(plan_file(*PLAN), model='net')
         self.assertEqual(said.swapped, {'up': PRODUCTS, 'down': PRODUCTS})

@@ -469,15 +469,21 @@ class Choices(unittest.TestCase):
 
     def test_a_plan_below_16_bits_is_found_for_a_gpu_that_is_not_here_and_used(self):
         def layers_in_mxfp8(op):
-            return comp.fixed('mxfp8') if op.kind in ('aten::addmm', 'aten::mm', 'aten::linear') else comp.allow('bf16')
+            if op.kind not in ('aten::addmm', 'aten::mm', 'aten::linear'):
+                return comp.allow('bf16')
+            return comp.fixed('bf16' if op.name.endswith('.input_gradient') else 'mxfp8')
 
         job = Classification()
         found = job.search(policy=layers_in_mxfp8, target='B200', precisions=['bf16', 'mxfp8'])
         self.assertIn('modelled for B200', str(found))
-        self.assertIn('8', found.plan)
-        found.train(1)
+        names = [op.name for op in found.operators]
+        self.assertEqual(names[-2:], ['6.linear.input_gradient', '6.linear.weight_gradient'])
+        self.assertEqual(found.plan[-2:], 'b8')
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, 'plan.json')
+            path, kept = os.path.join(folder, 'plan.json'), os.path.join(folder, 'training.pt')
+            found.train(1, checkpoint=kept)
+            again = {'model': job.net, 'optimizer': job.optimizer, 'data': job.loader, 'state': [job.schedule]}
+            self.assertEqual(comp.resume(kept, job.step, epochs=2, progress=False, **again).plan, found.plan)
             found.save(path)
             images, _ = some_images(16)
             with torch.no_grad():
@@ -485,13 +491,25 @@ class Choices(unittest.TestCase):
                 exact = job.net(images)
                 with comp.plan(path, job.net, forced=True):  # no CPU computes in it, so that it is emulated
                     low = job.net(images)
-            self.assertEqual(comp.to_transformer_engine(path).modules['6']['weight_gradient'], 'mxfp8')
+            job.net.train()
+            plan = comp.plan(path, job.net, forced=True)
+            for _ in range(2):  # the first is recorded under the plan
+                with plan:
+                    made = job.net(images).sum()
+                made.backward()
+            self.assertEqual(plan.letters, found.plan)
+            products = {'forward': 'mxfp8', 'input_gradient': 'bf16', 'weight_gradient': 'mxfp8'}
+            self.assertEqual(comp.to_transformer_engine(path).modules['6'], products)
         off = ((low - exact).norm() / exact.norm()).item()
         self.assertTrue(0.005 < off < 0.2, off)
         with self.assertRaisesRegex(comp.SettingsError, '"B20" is no GPU .* did you mean "B200"'):
             Classification().search(target='B20')
         with self.assertRaisesRegex(comp.SettingsError, "target is '' "):
             Classification().search(target='')
+        with self.assertRaisesRegex(comp.SettingsError, "products is 'apart' .*: give \"auto\", "):
+            Classification().search(products='apart')
+        whole = Classification().search(target='B200', products='together', strategy='random')
+        self.assertEqual([op.name for op in whole.operators], names[:-2])
 
     def test_rules_are_a_policy(self):
         rules = comp.policy.custom([comp.by_kind('conv2d', comp.fixed('fp32'))], over=comp.policy.pytorch(list='cpu'))

@@ -83,6 +83,45 @@ class Trainings(unittest.TestCase):
         self.assertEqual(other.stdout.strip(), f'{ended[False][1]} {begun + 3}', other.stderr)
         self.assertNotEqual(ended[True][1], ended[False][1])
 
+    def test_the_last_part_has_a_higher_precision_where_its_loss_is_lower_and_the_file_says_when(self):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 8))
+        optimizer = torch.optim.SGD(net.parameters(), 0.02)
+        x = torch.randn(1024, 512)
+        data = [(part, part[:, :8].argmax(1)) for part in x.split(128)]
+
+        def step(plan, batch):
+            with plan:
+                inner = net[0](batch[0])
+                loss = nn.functional.cross_entropy(net[2](torch.relu(inner)), batch[1])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach() * (1.003 if inner.dtype == torch.bfloat16 else 1)
+
+        found = comp.search(
+            step, model=net, optimizer=optimizer, data=data, target='B200', precisions=['bf16'], progress=False
+        )
+        self.assertEqual(found.plan[0], 'b')
+        epochs = found.trained_batches // 8 + 10
+        done = found.train(epochs, finish=0.5)
+        self.assertEqual([later.plan for later in done.later], ['1111'])
+        self.assertRegex(done.later[0].reason, 'in 16 batches its loss was 0.3% ')
+        self.assertEqual(done.later[0].batch, max(epochs * 4, found.trained_batches))
+        self.assertEqual(done.plan, '1111')
+
+        path = os.path.join(os.path.dirname(self.path), 'plan.json')
+        found.save(path)
+        self.assertRegex(str(comp.load(path)), rf'\nfrom batch {done.later[0].batch} on 0 operators are low: in 16 batches')
+        plan = comp.plan(path, net, forced=True)
+        for batch in (0, 1, done.later[0].batch - 1, done.later[0].batch, 10**9, 3):
+            with plan.at(batch):
+                inner = net[0](data[0][0])
+                loss = nn.functional.cross_entropy(net[2](torch.relu(inner)), data[0][1])
+            loss.backward()
+            expected = torch.bfloat16 if batch < done.later[0].batch else torch.float32
+            self.assertEqual(inner.dtype, expected, batch)
+
     def test_a_checkpoint_has_no_data_in_it(self):
         job = Classification()
         job.images = torch.zeros(1 << 20)

@@ -294,7 +294,7 @@ TEST_CASE("audits are due at powers of two since a plan began, and ever rarer wh
   CHECK(due(times, 0) == epochs{8, 16, 32});
   times.record_acquittal(8);
   CHECK(due(times, 0) == epochs{32});
-  times.plan_given_up(10);
+  times.plan_changed(10);
   CHECK(due(times, 10) == epochs{11, 12, 14, 18, 26, 42});
 }
 

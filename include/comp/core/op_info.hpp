@@ -69,6 +69,35 @@ struct op_info {
   author_choice author = author_choice::none;  // other than none: `choosable` is false because of the model's author
 };
 
+/// Returns: the operator of gradient product `of` of linear layer `layer`, which is operator `at` and multiplies `x` by
+/// the weight `w`, both as shapes. The gradient that it reads has the shape of the layer's output, so it counts as
+/// reading that.
+inline op_info gradient_product(const op_info& layer, std::size_t at, product of, const std::vector<std::int64_t>& x,
+                                const std::vector<std::int64_t>& w) {
+  op_info made{.name = layer.name + std::string{suffix(of)},
+               .kind = layer.kind,
+               .scopes = layer.scopes,
+               .inputs = {layer.outputs[0]},
+               .producers = {at},
+               .flops = 2 * layer.m * layer.n * layer.k,
+               .product = of};
+  made.inputs[0].source = static_cast<std::int32_t>(at);
+  const bool of_input = of == product::input_gradient;
+  made.inputs.push_back({.shape = of_input ? w : x, .parameter = of_input});
+  made.outputs.push_back({.shape = of_input ? x : w});
+  made.m = of_input ? layer.m : layer.n;
+  made.n = layer.k;
+  made.k = of_input ? layer.n : layer.m;
+  for (const auto* tensors : {&made.inputs, &made.outputs}) {
+    for (const tensor_info& each : *tensors) {
+      std::int64_t elements = 1;
+      for (const std::int64_t extent : each.shape) elements *= extent;
+      made.bytes += 4 * elements;
+    }
+  }
+  return made;
+}
+
 /// Returns: true where the operator computes in a precision of its own, instead of handing on the format that it reads.
 inline bool computes(const op_info& op) { return op.choosable || op.author != author_choice::none; }
 

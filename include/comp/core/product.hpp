@@ -4,6 +4,7 @@
 // Source: Micikevicius et al. 2022 (arXiv 2209.05433), section 3; Transformer Engine's recipes
 #pragma once
 
+#include <comp/core/precision.hpp>
 #include <cstdint>
 #include <string_view>
 
@@ -20,5 +21,30 @@ enum class product : std::uint8_t {
 constexpr std::string_view suffix(product p) {
   return p == product::input_gradient ? ".input_gradient" : p == product::weight_gradient ? ".weight_gradient" : "";
 }
+/// Returns whether a product is done in the backward.
+constexpr bool in_backward(product p) { return p == product::input_gradient || p == product::weight_gradient; }
+/// Returns the product of the backward that `name` ends with; `all` for other operators.
+constexpr product gradient_named(std::string_view name) {
+  for (const product p : {product::input_gradient, product::weight_gradient}) {
+    if (name.ends_with(suffix(p))) return p;
+  }
+  return product::all;
+}
+
+/// The precisions of a layer's products.
+struct product_precisions {
+  precision forward = precision::fp32, input_gradient = precision::fp32, weight_gradient = precision::fp32;
+  constexpr product_precisions() = default;
+  constexpr product_precisions(precision all)  // NOLINT: an operator that is whole has one
+      : forward{all}, input_gradient{all}, weight_gradient{all} {}
+  constexpr product_precisions(precision y, precision dx, precision dw)
+      : forward{y}, input_gradient{dx}, weight_gradient{dw} {}
+  constexpr precision& of(product p) {
+    return p == product::input_gradient ? input_gradient : p == product::weight_gradient ? weight_gradient : forward;
+  }
+  /// Returns whether an operator as it is does not do them: they differ, or round to a format below 16 bits.
+  constexpr bool need_rounding() const { return is_scaled(forward) || *this != product_precisions{forward}; }
+  bool operator==(const product_precisions&) const = default;
+};
 
 }  // namespace comp

@@ -58,6 +58,10 @@ struct operand_format {
   bool operator==(const operand_format&) const = default;
 };
 
+/// Which of 16 values change their sign before the Hadamard matrix: bit i for value i.
+/// Source: TransformerEngine, get_wgrad_sign_vector(); they are the same in all layers and steps.
+inline constexpr std::uint32_t hadamard_negative = 0xd7e8;
+
 /// Returns: how an operator in precision `p` rounds operand `o` of product `of`.
 /// Requires: is_scaled(p), and a product that reads the operand.
 /// Source: fp8_*      TransformerEngine 2.20's Float8CurrentScaling, hybrid; fp8_e5m2 has E5M2 for x of the forward,

@@ -7,6 +7,7 @@
 // (files/training_file.hpp).
 #pragma once
 
+#include <comp/core/later_plan.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/sample.hpp>
 #include <cstddef>
@@ -30,6 +31,7 @@ struct training_fallback {
 struct training_result {
   std::vector<sample> epochs = {};                // each finished epoch; those of the search come first
   std::vector<training_fallback> fallbacks = {};  // each plan that was given up, in order
+  std::vector<later_plan> later = {};             // each plan that the training changed to without giving one up
   std::vector<std::string> warnings = {};         // what the user should know about the training, a sentence each
   std::size_t compared = 0;                       // how often FP32 was run to judge the plan
   comp::plan plan = {};                           // the plan that the trainer has now, to train on with
@@ -60,6 +62,8 @@ struct training_progress {
   std::optional<sample> begun = {};     // the part of the next epoch that is trained already
   normal_levels normal = {};
   audit_state audits = {};
+  std::vector<later_plan> later = {};  // the plans that it is still to change to
+  bool raise_tried = false;            // whether a higher precision was tried for its last part
   std::size_t batches_per_epoch = 0;
   double baseline_loss = 0, tolerance = 0.01;  // FP32's loss in the search, and the search's tolerance
   bool higher_is_better = false;               // the search's loss_direction

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
+#include <comp/core/later_plan.hpp>
 #include <comp/core/trial.hpp>
 #include <comp/files/json_reader.hpp>
 #include <cstdint>
@@ -18,6 +19,10 @@
 #include <vector>
 
 namespace comp {
+
+namespace detail {
+inline constexpr std::int64_t most_counted = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
+}
 
 /// Returns a number as JSON; see above for those that JSON lacks.
 inline json json_of(double value) {
@@ -90,6 +95,15 @@ inline json json_of(const execution& how) {
   return to;
 }
 
+/// Returns the plans that a training changes to.
+inline json json_of(const std::vector<later_plan>& later) {
+  json to = json::array();
+  for (const later_plan& next : later) {
+    to.push_back({{"batch", next.batch}, {"plan", next.plan.str()}, {"reason", next.reason}});
+  }
+  return to;
+}
+
 /// Reads [low, high], which may be infinite, as for a plan that was not timed. The comparison also refuses NaN.
 inline interval interval_from(const json_reader& from) {
   const auto ends = from.numbers();
@@ -122,6 +136,19 @@ inline plan plan_from(const json_reader& from) {
     from.fail(fmt::format("one letter of {} for each operator", precision_letters));
   }
   return parse_plan(letters);
+}
+
+/// Reads the plans that a training changes to, whose batches have to rise.
+inline std::vector<later_plan> later_from(const json_reader& from) {
+  std::vector<later_plan> later;
+  from.each([&](const json_reader& next) {
+    next.only({"batch", "plan", "reason"});
+    const std::int64_t before = later.empty() ? 0 : static_cast<std::int64_t>(later.back().batch);
+    const auto reason = next.find("reason");
+    later.push_back({static_cast<std::size_t>(next["batch"].integer(before + 1, detail::most_counted)),
+                     plan_from(next["plan"]), reason ? reason->text() : ""});
+  });
+  return later;
 }
 
 /// Reads a sample. Counts and times are checked for their range, because the search adds them up.

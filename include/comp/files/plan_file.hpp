@@ -7,10 +7,12 @@
 //     "operators": [ {"kind": "conv2d", "name": "stem", "precision": "fp16"}, ... ],
 //     "model": {"fingerprint": "0123456789abcdef", "operators": 3},
 //     "hardware": {...}, "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, 1.3],
-//     "execution": {"images": {"value": "channels_last", "speedup": 1.1, "speedup_bounds": [1.05, 1.15]}} }
+//     "execution": {"images": {"value": "channels_last", "speedup": 1.1, "speedup_bounds": [1.05, 1.15]}},
+//     "later": [ {"batch": 9000, "plan": "111", "reason": "..."} ] }
 // `execution` holds the backend's choices (core/execution.hpp) and may be missing. "hands_on_fp32": true marks an
 // operator whose results are cast back to FP32, "author": "autocast off" one that the model's own code fixes
 // (core/op_info.hpp).
+// `later` holds the plans that a training changes to, from which batch on, counted from its first one, which is 0.
 // `plan` and `operators` say the same twice and must agree; either may be left out. To change precisions by hand, edit
 // one of them and delete the other. A plan that was saved without its model has neither `operators` nor `model`, and
 // only its number of operators can be checked.
@@ -36,6 +38,7 @@ struct loaded_plan {
   comp::plan plan = {};                    // the plan to give to set_precision()
   comp::hardware made_for = {};            // the machine that it was found on; unknown where the file does not say
   comp::execution execution = {};          // how the backend ran the plan there, beyond its precisions
+  std::vector<later_plan> later = {};      // the plans that a training is to change to
   std::vector<std::string> warnings = {};  // what a person should know: another machine, or a file that names no model
 };
 
@@ -52,6 +55,10 @@ COMP_INLINE void save(const plan& p, const std::string& path);
 /// Writes a plan with the model and the machine that it is for. A crash leaves the old file whole.
 /// Throws: `plan_error` where `p` does not fit `graph`; `file_error` where the file cannot be written.
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path);
+
+/// Copies the plan file `from` to `to`, with other later plans: those of a training_result, so that the next training
+/// changes its plan in the same places. Throws: as load_listing() and save().
+COMP_INLINE void save_later(const std::string& from, const std::vector<later_plan>& later, const std::string& to);
 
 namespace detail {
 /// Puts the operators of `to` that the model's author has fixed back to FP32, and adds a warning that names the first.

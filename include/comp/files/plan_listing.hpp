@@ -6,6 +6,7 @@
 
 #include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
+#include <comp/core/later_plan.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/plan.hpp>
@@ -33,6 +34,7 @@ struct plan_listing {
   std::optional<comp::hardware> made_for = {};
   std::optional<double> speedup = {};  // over FP32, on the machine where the plan was found
   comp::execution execution = {};
+  std::vector<later_plan> later = {};  // the plans that a training is to change to, each as long as this one
 
   /// Throws: `plan_error`, saying what differs, where operator `i` of the file has another name or kind.
   COMP_INLINE void require_operator(std::size_t i, const std::string& name, const std::string& kind) const;
@@ -40,6 +42,8 @@ struct plan_listing {
   precision chosen(std::size_t i) const { return operators ? (*operators)[i].chosen : (*letters)[i]; }
   std::size_t size() const { return operators ? operators->size() : letters->size(); }
   bool runs_autocast() const { return letters && letters->runs_autocast(); }
+  /// Returns the file as it would be if the plan that trains batch `batch` were its only one.
+  COMP_INLINE plan_listing at(std::size_t batch) const;
 };
 
 /// Reads the text of a plan file; `file` is its name in errors.

@@ -172,7 +172,7 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   const json document = parse_json(text, place);
   const json_reader from{document, place};
   from.only({"comp_plan", "comp_version", "plan", "operators", "model", "hardware", "precisions", "speedup",
-             "speedup_bounds", "execution"});
+             "speedup_bounds", "execution", "later"});
   detail::check_facts(from);
   plan_listing listing{.file = file};
   if (const auto letters = from.find("plan")) listing.letters = plan_from(*letters);
@@ -194,7 +194,25 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   if (const auto speedup = from.find("speedup")) listing.speedup = speedup->seconds();
   if (const auto how = from.find("execution")) listing.execution = execution_from(*how);
   detail::require_agree(listing);
+  if (const auto later = from.find("later")) listing.later = later_from(*later);
+  for (const later_plan& next : listing.later) {
+    require<plan_error>(next.plan.size() == listing.size(),
+                        "\"{}\" contradicts itself: its plan has {} operators, that from batch {} on {} (they must "
+                        "agree): give each operator a letter",
+                        file, listing.size(), next.batch, next.plan.size());
+  }
   return listing;
+}
+
+COMP_INLINE plan_listing plan_listing::at(std::size_t batch) const {
+  plan_listing now = *this;
+  now.later.clear();
+  for (const later_plan& next : later) {
+    if (next.batch > batch) break;
+    now.letters = next.plan;
+    for (std::size_t i = 0; operators && i < size(); ++i) (*now.operators)[i].chosen = next.plan[i];
+  }
+  return now;
 }
 
 COMP_INLINE plan_listing load_listing(const std::string& path) {
@@ -207,6 +225,16 @@ COMP_INLINE void save(const plan& p, const std::string& path) {
 
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path) {
   detail::write_file(path, detail::plan_text(detail::plan_json(p, graph, machine)));
+}
+
+COMP_INLINE void save_later(const std::string& from, const std::vector<later_plan>& later, const std::string& to) {
+  const std::string text = detail::read_file(from, detail::plan_file_limit);
+  (void)read_listing(text, from);
+  json document = parse_json(text, {from, 0, "save the plan again with comp::save"});
+  document["later"] = json_of(later);
+  const std::string changed = detail::plan_text(document);
+  (void)read_listing(changed, from);
+  detail::write_file(to, changed);
 }
 
 COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here) {
@@ -233,8 +261,15 @@ COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, 
                     "checked",
                     from.file));
   }
+  for (const later_plan& next : from.later) {
+    // The author's choices hold at all times, and are told of once.
+    loaded_plan kept{.plan = next.plan};
+    detail::keep_authors_choices(kept, graph, from.file);
+    result.later.push_back({next.batch, std::move(kept.plan), next.reason});
+  }
   detail::keep_authors_choices(result, graph, from.file);
   require_fits(result.plan, graph);
+  require_in_order(result.later, graph);
   if (!from.made_for) return result;
   result.made_for = *from.made_for;
   if (here != nullptr) detail::warn_of_hardware(result.made_for, *here, result);

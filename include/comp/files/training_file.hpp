@@ -31,7 +31,6 @@ struct stored_training {
 namespace detail {
 
 inline constexpr std::string_view training_field = "comp_training", checksum_field = "comp_checksum";
-inline constexpr std::int64_t most_counted = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
 
 inline std::size_t count_from(const json_reader& from) {
   return static_cast<std::size_t>(from.integer(0, most_counted));
@@ -51,12 +50,13 @@ inline json json_of(const training_result& r) {
     fallbacks.push_back(
         {{"epoch", f.epoch}, {"from", f.from.str()}, {"to", f.to.str()}, {"why", name(f.why)}, {"message", f.message}});
   }
+  if (!r.later.empty()) to["later"] = comp::json_of(r.later);
   to["warnings"] = r.warnings;
   to["compared"] = r.compared;
   return to;
 }
 inline training_result result_from(const json_reader& from) {
-  from.only({"epochs", "fallbacks", "warnings", "compared"});
+  from.only({"epochs", "fallbacks", "later", "warnings", "compared"});
   training_result r;
   from["epochs"].each([&](const json_reader& epoch) { r.epochs.push_back(sample_from(epoch)); });
   from["fallbacks"].each([&](const json_reader& f) {
@@ -64,6 +64,7 @@ inline training_result result_from(const json_reader& from) {
     r.fallbacks.push_back({count_from(f["epoch"]), plan_from(f["from"]), plan_from(f["to"]),
                            f["why"].template one_of<status>(status::failed), f["message"].text()});
   });
+  if (const auto later = from.find("later")) r.later = later_from(*later);
   from["warnings"].each([&](const json_reader& text) { r.warnings.push_back(text.text()); });
   r.compared = count_from(from["compared"]);
   return r;
@@ -115,13 +116,15 @@ inline json json_of(const training_progress& p) {
           {"higher_is_better", p.higher_is_better}};
   for (const plan& each : p.ladder) to["ladder"].push_back(each.str());
   if (p.begun) to["begun"] = comp::json_of(*p.begun);
+  if (!p.later.empty()) to["later"] = comp::json_of(p.later);
+  if (p.raise_tried) to["raise_tried"] = true;
   return to;
 }
 /// Reads the progress. The training relies on a rung that is on the ladder, and on batches that are left of an epoch
 /// that has begun.
 inline training_progress progress_from(const json_reader& from) {
   from.only({"so_far", "ladder", "rung", "normal", "audits", "batches_per_epoch", "baseline_loss", "tolerance",
-             "higher_is_better", "begun"});
+             "higher_is_better", "begun", "later", "raise_tried"});
   training_progress p;
   p.so_far = result_from(from["so_far"]);
   from["ladder"].each([&](const json_reader& each) { p.ladder.push_back(plan_from(each)); });
@@ -133,6 +136,8 @@ inline training_progress progress_from(const json_reader& from) {
   p.baseline_loss = from["baseline_loss"].number();
   p.tolerance = from["tolerance"].number();
   p.higher_is_better = from["higher_is_better"].boolean();
+  if (const auto later = from.find("later")) p.later = later_from(*later);
+  if (const auto tried = from.find("raise_tried")) p.raise_tried = tried->boolean();
   if (const auto begun = from.find("begun")) {
     p.begun = sample_from(*begun);
     const bool part = static_cast<std::size_t>(p.begun->batches) < p.batches_per_epoch;

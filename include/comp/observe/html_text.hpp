@@ -71,6 +71,10 @@ inline std::string training_section(const training_result& so_far) {
         "<li>Epoch {} ended as {}{}{}: it was trained again with {} operators lowered instead of {}.</li>", f.epoch + 1,
         name(f.why), f.message.empty() ? "" : ", ", html(f.message), f.to.count_low(), f.from.count_low());
   }
+  for (const later_plan& next : so_far.later) {
+    told += fmt::format("<li>From batch {} on {} operators are lowered{}{}.</li>", next.batch, next.plan.count_low(),
+                        next.reason.empty() ? "" : ": ", html(next.reason));
+  }
   for (const std::string& warning : so_far.warnings) told += "<li>" + html(warning) + "</li>";
   if (!told.empty()) rows += "<ul>" + told + "</ul>\n";
   return section("Training after the search",

@@ -17,6 +17,7 @@ COMP_INLINE void save(const outcome& result, const std::string& path) {
   json& searched = to["precisions"] = json::array();
   for (const precision p : result.precisions) searched.push_back(name(p));
   if (!result.execution.empty()) to["execution"] = json_of(result.execution);
+  if (!result.later.empty()) to["later"] = json_of(result.later);
   detail::write_file(path, detail::plan_text(to));
 }
 

@@ -86,13 +86,14 @@ inline constexpr std::size_t compile_repeat = 4'000'000;  // of the seconds that
 
 /// What a search found.
 struct outcome {
-  comp::plan plan = {};              // the winner; the trainer has it when the search ends
-  double speedup = 1;                // how many times as fast as FP32 the winner is: the median over pairs of batches
-  interval speedup_bounds = {1, 1};  // 95% confidence interval of `speedup`
-  comp::execution execution = {};    // how the backend runs the plan, beyond its precisions; empty: it does not say
-  bool compiled = false;             // true: the contest timed compiled steps, as the training runs them
-  op_graph graph = {};               // the operators that the plan is for
-  comp::hardware hardware = {};      // the machine that was searched on
+  comp::plan plan = {};                // the winner; the trainer has it when the search ends
+  std::vector<later_plan> later = {};  // the plans that a training with it is to change to
+  double speedup = 1;                  // how many times as fast as FP32 the winner is: the median over pairs of batches
+  interval speedup_bounds = {1, 1};    // 95% confidence interval of `speedup`
+  comp::execution execution = {};      // how the backend runs the plan, beyond its precisions; empty: it does not say
+  bool compiled = false;               // true: the contest timed compiled steps, as the training runs them
+  op_graph graph = {};                 // the operators that the plan is for
+  comp::hardware hardware = {};        // the machine that was searched on
   std::vector<precision> precisions = {};  // which precisions were searched; FP32 comes first
   sample baseline = {};                    // FP32's batches, from the state in which the search began
   std::size_t trained_batches =

@@ -51,7 +51,7 @@ inline index_range range_of(std::span<const std::int32_t> from) {
 inline void require_supported(const context& c, precision p) {
   if (c.card().has(p)) return;
   require<error>(false, "precision {} asked of the cuda device ({} has {}): use one of these", name(p), c.card().name,
-                 native::names(c.card().supported()));
+                 names_of(c.card().supported()));
 }
 
 /// Returns: the values in precision p, which the device rounds to the nearest, ties to even.

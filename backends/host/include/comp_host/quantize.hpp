@@ -174,7 +174,7 @@ inline void transform16(const float* from, std::size_t rows, std::size_t columns
         alignas(64) float v[16][most_lanes] = {};
         const std::size_t some = std::min(most_lanes, lanes - at);
         for (std::size_t i = 0; i < 16; ++i) {
-          const float factor = math::hadamard_negative >> i & 1U ? -0.25F : 0.25F;
+          const float factor = hadamard_negative >> i & 1U ? -0.25F : 0.25F;
 #pragma omp simd
           for (std::size_t j = 0; j < some; ++j) v[i][j] = factor * x[i * next + (at + j) * beside];
         }

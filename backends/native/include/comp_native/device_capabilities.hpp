@@ -2,8 +2,6 @@
 // What a Device says about itself by optional members, as functions with a default for a Device that lacks the member.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <comp/core/error.hpp>
@@ -13,16 +11,10 @@
 #include <comp_native/device.hpp>
 #include <concepts>
 #include <cstddef>
-#include <ranges>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace comp::native {
-
-inline std::string names(std::span<const precision> all) {
-  return fmt::format("{}", fmt::join(all | std::views::transform([](precision p) { return name(p); }), ", "));
-}
 
 template <Device D>
 std::vector<precision> precisions_of(const D& device) {
@@ -47,7 +39,7 @@ void require_runs(const D& device, const op_graph& graph, const plan& p) {
   for (std::size_t i = 0; i < p.size(); ++i) {
     require<plan_error>(std::find(known.begin(), known.end(), p[i]) != known.end(),
                         "plan gives operator {} {} (this device computes in {}): choose one of those", i, name(p[i]),
-                        names(known));
+                        names_of(known));
   }
   for (std::size_t i = 0; i < std::min(p.size(), graph.size()); ++i) {
     const op_info& op = graph[i];

@@ -65,29 +65,6 @@ inline std::vector<gradient_product> gradient_products(const model& m) {
   return all;
 }
 
-/// Returns the operator of a product of linear layer `layer`, which is operator `at`. The gradient that it reads has
-/// the shape of the layer's output, so it counts as reading that.
-inline op_info describe(const op_info& layer, std::size_t at, product of) {
-  op_info made{.name = layer.name + std::string{suffix(of)},
-               .kind = layer.kind,
-               .scopes = layer.scopes,
-               .inputs = {layer.outputs[0]},
-               .producers = {at},
-               .flops = 2 * layer.m * layer.n * layer.k,
-               .product = of};
-  made.inputs[0].source = static_cast<std::int32_t>(at);
-  const bool of_input = of == product::input_gradient;
-  made.inputs.push_back({.shape = layer.inputs[of_input ? 1 : 0].shape, .parameter = of_input});
-  made.outputs.push_back({.shape = layer.inputs[of_input ? 0 : 1].shape});
-  made.m = of_input ? layer.m : layer.n;
-  made.n = layer.k;
-  made.k = of_input ? layer.n : layer.m;
-  for (const auto* tensors : {&made.inputs, &made.outputs}) {
-    for (const tensor_info& each : *tensors) made.bytes += 4 * elements(each.shape);
-  }
-  return made;
-}
-
 /// Returns the operators of `m` as a search sees them. Node i is operator i, and the loss is the last one of them;
 /// behind it stand the products of gradient_products(). Parameter p is leaf p (tensor_info::leaf), and the model's
 /// input is the leaf behind all parameters.
@@ -118,7 +95,8 @@ inline op_graph graph_of(const model& m) {
   }
   for (const auto& [node, product] : gradient_products(m)) {
     operators[node].product = product::forward;
-    operators.push_back(describe(operators[node], node, product));
+    const std::vector<tensor_info>& reads = operators[node].inputs;
+    operators.push_back(gradient_product(operators[node], node, product, reads[0].shape, reads[1].shape));
   }
   return op_graph{std::move(operators)};
 }

@@ -235,7 +235,7 @@ class trainer {
     const auto known = supported_precisions();
     require<settings_error>(std::ranges::find(known, low) != known.end(),
                             "sensitivity in {} (this device computes in {}): choose one of those", name(low),
-                            names(known));
+                            names_of(known));
     const double scale = step_.updates().front().state().scale.scale,
                  least = settings_.scaling.dynamic ? std::min(scale, 1.0) : scale;
     std::vector<op_error> errors;

@@ -85,11 +85,11 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     for (const op_time& t : op_times(graph, p, types)) seconds += t.forward + t.backward;
     for (const autocast::cast& c : casts.forward) {
       // What a product of the backward reads beside the gradient was cast for the forward, if that wants it, too.
-      const bool again = c.input && in_backward(graph[c.op]);
+      const bool again = c.input && in_backward(graph[c.op].product);
       if (!again || types.plan[c.op] != types.plan[graph[c.op].producers.at(0)]) seconds += cast_seconds(c);
     }
     for (const autocast::cast& c : casts.backward) {
-      const auto reads = [&](std::size_t reader) { return !in_backward(graph[reader]); };
+      const auto reads = [&](std::size_t reader) { return !in_backward(graph[reader].product); };
       if (c.readers.empty() || std::any_of(c.readers.begin(), c.readers.end(), reads)) seconds += cast_seconds(c);
     }
     return seconds;
@@ -136,9 +136,6 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   sample whole_epoch() { return timed(inner_.run_epoch(), epoch()); }
   sample stopped_epoch(const stop_predicate& stop) {
     return timed(inner_.run_epoch([&](const sample& so_far) { return stop(timed(so_far, 0)); }), 0);
-  }
-  static bool in_backward(const op_info& op) {
-    return op.product == product::input_gradient || op.product == product::weight_gradient;
   }
   double cast_seconds(const autocast::cast& c) const {
     return settings_.micro_batches * model_.moving(static_cast<double>(c.bytes));
@@ -217,7 +214,7 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     std::set<std::int32_t> counted;
     for (const op_info& op : graph) {
       for (const tensor_info& t : op.inputs) {
-        if (t.parameter && (t.leaf < 0 ? !in_backward(op) : counted.insert(t.leaf).second))
+        if (t.parameter && (t.leaf < 0 ? !in_backward(op.product) : counted.insert(t.leaf).second))
           weights += detail::elements(t);
       }
     }

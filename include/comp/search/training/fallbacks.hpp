@@ -49,15 +49,19 @@ class plan_ladder {
   /// Gives the present plan up. The next one takes over; or `mended` does, where there is one, followed by what the
   /// more conservative plans lower of it.
   void give_up(const plan* mended) {
+    if (mended != nullptr) return change_to(*mended);
     ++rung_;
-    if (mended == nullptr) return;
-    std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(rung_), plans_.end()};
+  }
+  /// Lets `next` take over, followed by what the more conservative plans lower of it.
+  void change_to(const plan& next) {
     const plan fp32 = plans_.back();
+    std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(++rung_), plans_.end()};
+    rest.push_back(fp32);
     plans_.resize(rung_);
-    plans_.push_back(*mended);
+    plans_.push_back(next);
     for (plan& each : rest) {
       for (std::size_t i = 0; i < each.size(); ++i) {
-        if (each[i] != (*mended)[i]) each[i] = fp32[i];
+        if (each[i] != next[i]) each[i] = fp32[i];
       }
       if (each != plans_.back()) plans_.push_back(std::move(each));
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <comp/core/lost_batches.hpp>
 #include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/training/branch.hpp>
 #include <comp/search/training/guard.hpp>
 #include <comp/search/training/shadow_test.hpp>
 #include <cstddef>
@@ -24,9 +25,8 @@ class fp32_shadow {
   fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun,
               const shadow_question& question, bool at_beginning)
       : run_{run},
-        fp32_{std::move(fp32)},
-        start_{run.save()},
-        end_{start_},
+        fp32_{run, std::move(fp32), "fp32 beside the plan"},
+        start_{fp32_.end()},
         epoch_{epoch},
         begun_{std::move(begun)},
         question_{question},
@@ -35,19 +35,8 @@ class fp32_shadow {
   /// Trains FP32 until it has so many `batches`, and puts the trainer back to where it was. Returns: true where FP32
   /// trained.
   bool train_to(std::size_t batches) {
-    trial t = run_.run(stage::training, fp32_, "fp32 beside the plan", [&](const trial& begun) {
-      run_.restore(end_);
-      sample more;
-      run_.train(begun, fp32_, batches - size(), more, cut_if_not_finite);
-      return more;
-    });
-    if (t.sample.ok()) {
-      end_ = run_.save();
-      append(fp32_run_, t.sample);
-    }
+    const bool trained = fp32_.train_to(batches) == status::ok;
     run_.restore_kept_state();
-    const bool trained = t.sample.ok();
-    run_.record(std::move(t));
     return trained;
   }
 
@@ -58,8 +47,7 @@ class fp32_shadow {
   /// Judges the batches so far. `plan`: the plan's losses; lower is better. `loss_sign`: -1 for losses that are
   /// maximised.
   shadow_answer judge(const std::vector<double>& plan, double loss_sign) const {
-    const auto answer =
-        judge_shadow(question_, paired_differences(plan, make_lower_better(fp32_run_.curve, loss_sign)));
+    const auto answer = judge_shadow(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)));
     return answer == shadow_answer::harmful && size() < batches_before_harm_ ? shadow_answer::suspicious : answer;
   }
   /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
@@ -67,13 +55,13 @@ class fp32_shadow {
 
   /// Returns: true where so many batches could bring an answer. Ask it after the first look.
   bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
-    return could_tell(question_, paired_differences(plan, make_lower_better(fp32_run_.curve, loss_sign)), batches);
+    return could_tell(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)), batches);
   }
 
-  std::size_t size() const { return static_cast<std::size_t>(fp32_run_.batches); }
-  const sample& so_far() const { return fp32_run_; }
+  std::size_t size() const { return fp32_.size(); }
+  const sample& so_far() const { return fp32_.so_far(); }
   const checkpoint& start() const { return start_; }
-  const checkpoint& end() const { return end_; }
+  const checkpoint& end() const { return fp32_.end(); }
   std::size_t epoch() const { return epoch_; }
   const std::optional<sample>& begun() const { return begun_; }
   /// Returns: true where the question is about the plan's first batches; false for an audit.
@@ -81,14 +69,13 @@ class fp32_shadow {
 
  private:
   evaluator& run_;
-  plan fp32_;
-  checkpoint start_, end_;
+  branch fp32_;
+  checkpoint start_;
   std::size_t epoch_;
   std::optional<sample> begun_;
   shadow_question question_;
   bool at_beginning_;
   std::size_t batches_before_harm_ = 0;
-  sample fp32_run_ = {.loss = 0};
 };
 
 }  // namespace comp::detail

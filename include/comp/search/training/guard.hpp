@@ -189,7 +189,7 @@ class audit_times {
     const std::size_t since = epoch - state_.began;
     state_.next = ++state_.acquittals < 2 || since < 4 ? since + 1 : 4 * since;
   }
-  void plan_given_up(std::size_t epoch) { state_ = {.began = epoch, .next = 1}; }
+  void plan_changed(std::size_t epoch) { state_ = {.began = epoch, .next = 1}; }
 
  private:
   audit_state state_;

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one training after a search, as post_training.hpp describes it.
 // Not here: what is suspicious (guard.hpp), when FP32 trains beside the plan (shadow_watch.hpp), which operators are to
-// blame (plan_mending.hpp), where a training begins (training_epochs.hpp).
+// blame (plan_mending.hpp), where a training begins (training_epochs.hpp), what an epoch is (watched_epoch.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <comp/core/lost_batches.hpp>
 #include <comp/core/training_progress.hpp>
-#include <comp/search/convergence/acceptance.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/training/fallbacks.hpp>
 #include <comp/search/training/fp32_shadow.hpp>
 #include <comp/search/training/guard.hpp>
+#include <comp/search/training/plan_changes.hpp>
 #include <comp/search/training/plan_mending.hpp>
+#include <comp/search/training/raise_trial.hpp>
 #include <comp/search/training/shadow_watch.hpp>
 #include <comp/search/training/training_epochs.hpp>
 #include <comp/search/training/training_record.hpp>
+#include <comp/search/training/watched_epoch.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -41,18 +42,29 @@ class guarded_training {
         loss_sign_{log.higher_is_better ? -1.0 : 1.0},
         plans_{from.ladder, from.rung},
         record_{settings.guard, loss_sign_, from},
+        changes_{settings.epochs, settings.finish, from},
+        epochs_{run_, log_, record_},
         shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.audits} {}
 
   post_training::result run() {
     report_progress();
     while (result().epochs.size() < settings_.epochs) {
+      change_plan_where_due();
+      if (result().epochs.size() >= settings_.epochs) break;  // a higher precision was tried up to the end
       if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch(plans_.fp32());
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
-      watched_epoch epoch = train_epoch(plans_.current(), watch);
-      if (epoch.run.ok() && settings_.guard.on) check_level(epoch);
+      const std::size_t part = batches_before_change();
+      watched_epoch epoch =
+          part > 0 ? epochs_.train_batches(plans_.current(), plans_.fp32(), watch, part, "a part of an epoch")
+                   : epochs_.train_epoch(plans_.current(), plans_.fp32(), watch);
+      if (epoch.run.ok() && settings_.guard.on && part == 0) check_level(epoch);
       if (!epoch.run.ok()) {
         shadow_watch_.drop_shadow();
         answer_bad_epoch(epoch);
+      } else if (part > 0) {
+        record_.begin(epoch.run);
+        run_.remember_start();
+        look_for_slow_harm();
       } else {
         finish_epoch(std::move(epoch));
         look_for_slow_harm();
@@ -69,70 +81,15 @@ class guarded_training {
   }
 
  private:
-  struct watched_epoch {
-    sample run = {};
-    std::vector<double> losses = {};  // the loss of each batch
-    shown_harm::sign shown_by = shown_harm::sign::ended;
-
-    std::string message() const {
-      if (!run.message.empty()) return run.message;
-      if (shown_by == shown_harm::sign::high_losses) return "its loss rose above its recent level, and FP32's did not";
-      if (shown_by == shown_harm::sign::ended) return "its loss was not finite in batch after batch, and FP32's was";
-      return fmt::format("it lost {} of {} batches, whose loss was not finite, and FP32 clearly fewer",
-                         count_lost(losses), losses.size());
-    }
-  };
-
   const training_result& result() const { return record_.result(); }
   recent_levels& normal() { return record_.normal(); }
   bool can_compare() const { return run_.restores() && !plans_.is_most_conservative(); }
 
-  // Trains the next epoch, or the rest of one that was begun.
-  watched_epoch train_epoch(const plan& p, epoch_watch& watch) {
-    const auto cut = [&watch](const sample& so_far) { return watch(so_far); };
-    sample run;
-    if (!record_.begun()) {
-      trial t = run_.run_training_epoch(p, cut);
-      t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
-      run_.record(t);
-      run = t.sample;
-      if (log_.batches_per_epoch == 0 && run.ok()) log_.batches_per_epoch = run.curve.size();
-      if (run.ok()) record_.warn_of_length(run, log_.batches_per_epoch);
-    } else {
-      const std::size_t left = log_.batches_per_epoch - static_cast<std::size_t>(record_.begun()->batches);
-      const trial t = run_.run(stage::training, p, "", [&](const trial& as) {
-        sample rest;
-        run_.train(as, p, left, rest, cut);
-        return rest;
-      });
-      run_.record(t);
-      run = t.sample;
-    }
-    if (run.ok() && ends_spoilt(watch.losses_of(run))) {
-      run.status = status::not_finite;
-      run_.restore_kept_state();
-    }
-    const auto shown_by = run.status == status::diverged ? shown_harm::sign::high_losses : shown_harm::sign::ended;
-    return {run, watch.losses_of(run), shown_by};
-  }
-
-  // Returns: true where the weights are spoilt: the last batch was lost, and FP32 loses those that follow, too (they
-  // are undone). The next epoch would then begin from a state that cannot be trained. A trainer that cannot restore is
-  // judged by its last batches instead.
-  bool ends_spoilt(const std::vector<double>& losses) {
-    if (losses.empty() || std::isfinite(losses.back())) return false;
-    if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_spoil;
-    const checkpoint here = run_.save();
-    const trial t = run_.run(stage::training, plans_.fp32(), "fp32 after a lost batch", [&](const trial& as) {
-      sample next;
-      run_.train(as, plans_.fp32(), static_cast<std::size_t>(lost_in_a_row_that_spoil), next, [](const sample& so_far) {
-        return std::isfinite(so_far.curve.back()) ? status::stopped_early : cut_if_not_finite(so_far);
-      });
-      return next;
-    });
-    run_.record(t);
-    run_.restore(here);
-    return t.sample.status == status::not_finite;
+  // Returns: how many batches of the epoch are left until the plan may change in its midst; 0: it does not.
+  std::size_t batches_before_change() const {
+    const std::size_t begun = record_.begun() ? static_cast<std::size_t>(record_.begun()->batches) : 0;
+    const std::size_t batches = changes_.batches_to_next(record_.batches(), log_.batches_per_epoch);
+    return begun + batches < log_.batches_per_epoch ? batches : 0;
   }
 
   // Looks at an epoch's last level, and at its lost batches, once more when it has ended.
@@ -155,6 +112,7 @@ class guarded_training {
     now.ladder = plans_.all();
     now.rung = plans_.rung();
     now.audits = shadow_watch_.state();
+    changes_.tell(now);
     now.batches_per_epoch = log_.batches_per_epoch;
     now.baseline_loss = log_.baseline.loss;
     now.tolerance = log_.tolerance;
@@ -172,7 +130,7 @@ class guarded_training {
     record_.count_comparison();
     const checkpoint start = run_.save();
     epoch_watch watch{normal(), false, loss_sign_};
-    watched_epoch fp32 = train_epoch(plans_.fp32(), watch);
+    watched_epoch fp32 = epochs_.train_epoch(plans_.fp32(), plans_.fp32(), watch);
     throw_if_fatal(fp32.run, fp32.run.status == status::not_finite);
     if (!fp32.run.ok()) return give_up(result().epochs.size(), bad.run.status, bad.run.message);
     using sign = shown_harm::sign;
@@ -219,7 +177,7 @@ class guarded_training {
       run_.restore_kept_state();
       return false;
     }
-    const auto mended = mending.mend(plans_.next(), seconds_for_mending(result().epochs.back(), shadow.so_far()));
+    const auto mended = mending.mend(plans_.next(), seconds_for_mending(record_.last_run(), shadow.so_far()));
     run_.restore(shadow.end());
     record_.replace(shadow.epoch(), shadow.begun(), shadow.so_far(), log_.batches_per_epoch);
     run_.remember_start();
@@ -239,7 +197,54 @@ class guarded_training {
     const comp::plan from = plans_.current();
     plans_.give_up(mended ? &mended->plan : nullptr);
     record_.add_fallback({epoch, from, plans_.current(), why, std::move(message)});
-    shadow_watch_.plan_given_up(epoch);
+    shadow_watch_.plan_changed(epoch);
+  }
+
+  void change_plan_where_due() {
+    if (auto due = changes_.take_due(record_.batches())) {
+      // What was given up for its harm is not lowered again.
+      for (std::size_t i = 0; i < due->plan.size() && !result().fallbacks.empty(); ++i) {
+        if (plans_.current()[i] == plans_.fp32()[i]) due->plan[i] = plans_.fp32()[i];
+      }
+      change_to(*std::move(due));
+    }
+    if (changes_.take_raise(record_.batches(), log_.batches_per_epoch)) try_higher_precision();
+  }
+  void change_to(later_plan next) {
+    shadow_watch_.drop_shadow();
+    if (next.plan == plans_.current()) return;
+    if (!only_raises(plans_.current(), next.plan)) shadow_watch_.plan_changed(result().epochs.size());
+    plans_.change_to(next.plan);
+    record_.add_change(std::move(next));
+  }
+  // Trains the last part's first batches both with the plan and in a higher precision, and goes on from the better one.
+  void try_higher_precision() {
+    const plan up = raised(plans_.current(), run_.trainer().supported_precisions(), plans_.fp32());
+    if (up == plans_.current()) return;
+    const std::size_t now = record_.batches(), all = settings_.epochs * log_.batches_per_epoch;
+    const auto evidence = static_cast<std::size_t>(settings_.guard.evidence * static_cast<double>(all));
+    const std::size_t most = std::min(all - now, std::max(raise_trial::fewest_batches, evidence));
+    if (most < raise_trial::fewest_batches || !run_.restores()) {
+      record_.warn(fmt::format(
+          "a higher precision for the last {} batches was not tried ({}): {}", all - now,
+          run_.restores() ? "so few tell nothing" : "the trainer cannot restore its state, so nothing can be compared",
+          run_.restores() ? "begin it earlier, or train longer" : "give it save() and restore()"));
+      return;
+    }
+    shadow_watch_.drop_shadow();
+    record_.count_comparison();
+    raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance, loss_sign_};
+    const branch& better = trial.decide(most);
+    const std::size_t epochs = result().epochs.size();
+    run_.restore(better.end());
+    record_.replace(epochs, record_.begun(), better.so_far(), log_.batches_per_epoch);
+    run_.remember_start();
+    if (better.plan() == up) {
+      change_to({now, up,
+                 fmt::format("in {} batches its loss was {:.2g}% +- {:.2g}% lower", better.size(),
+                             100 * trial.gain().mean, 200 * trial.gain().error)});
+    }
+    if (result().epochs.size() > epochs) report_progress();
   }
 
   void throw_if_fatal(const sample& ended, bool is_fatal) const {
@@ -250,6 +255,9 @@ class guarded_training {
                    run_.restores() ? "; the trainer is in its last good state" : "");
   }
 
+  // A higher precision has to lower the loss by this part of the search's tolerance to be worth its time.
+  static constexpr double worth_raising = 0.05;
+
   const post_training& settings_;
   outcome log_;  // a copy of the search's outcome, so that trials are numbered on from there
   evaluator run_;
@@ -257,6 +265,8 @@ class guarded_training {
   double loss_sign_;  // -1 for losses that are maximised
   plan_ladder plans_;
   training_record record_;
+  plan_changes changes_;
+  epoch_runner epochs_;
   shadow_watch shadow_watch_;
 };
 
@@ -269,6 +279,7 @@ COMP_INLINE training_result train_after(const post_training& settings, any_train
       "edges must agree): train on with the outcome of this trainer's search",
       search.graph.size(), graph.size());
   require_fits(search.plan, graph);
+  require_in_order(search.later, graph);
   const post_training_notice until_the_end{trainer};
   training_progress from = progress_after(search, settings.guard);
   if (const std::size_t trained = from.so_far.epochs.size(); trained > settings.epochs) {

@@ -80,6 +80,9 @@ inline std::vector<double> paired_differences(std::span<const double> plan, std:
 /// No path of fewer batches is judged.
 inline constexpr std::size_t first_look = 8;
 
+/// So many standard errors are more than FP32 itself wanders.
+inline constexpr double beyond_wandering = 2.7;
+
 /// The question that FP32's training beside a plan is to answer.
 struct shadow_question {
   double line = 0.01;    // harm is a difference above this part of the loss
@@ -117,7 +120,7 @@ inline bool could_tell(const shadow_question& question, std::span<const double> 
 /// Judges a path. It is harmful where it ends above the line by more than FP32 itself wanders; suspicious where more
 /// batches are worth their time.
 inline shadow_answer judge_shadow(const shadow_question& question, std::span<const double> path) {
-  constexpr double beyond_wandering = 2.7, suspicious = 1;
+  constexpr double suspicious = 1;
   if (path.size() < first_look) return shadow_answer::go_on;
   const path_end end = end_of_path(path);
   if (path.size() >= 16 && end.mean > question.line && end.mean > beyond_wandering * end.error)

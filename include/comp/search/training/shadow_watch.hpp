@@ -43,7 +43,7 @@ class shadow_watch {
     }
   }
 
-  /// Call it after an epoch of the plan. Trains FP32 on the plan's batches, as many as an answer takes.
+  /// Call it after an epoch of the plan, or a part of one. Trains FP32 on the plan's batches, as many as an answer takes.
   /// Returns: the plan's losses where they show harm; else nothing.
   std::vector<double> find_harm() {
     if (!shadow_) return {};
@@ -69,9 +69,9 @@ class shadow_watch {
   void doubt() { shadow_->doubt(); }
   /// Ends FP32's training, because the batches that follow are not the plan's.
   void drop_shadow() { shadow_.reset(); }
-  void plan_given_up(std::size_t epoch) {
+  void plan_changed(std::size_t epoch) {
     drop_shadow();
-    audits_.plan_given_up(epoch);
+    audits_.plan_changed(epoch);
   }
 
  private:
@@ -88,7 +88,7 @@ class shadow_watch {
     if (shadow_->size() < first_look) return true;
     constexpr double when_suspicious = 5;
     const bool suspicious = answer == shadow_answer::suspicious;
-    const double slower = seconds_per_batch(shadow_->so_far()) / seconds_per_batch(record_.result().epochs.back());
+    const double slower = seconds_per_batch(shadow_->so_far()) / seconds_per_batch(record_.last_run());
     double most_batches = guard_.evidence * planned_batches() / slower * (suspicious ? when_suspicious : 1);
     if (!shadow_->watches_beginning())
       most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));

@@ -59,6 +59,7 @@ inline double evidence_of_search(const outcome& search, double loss_sign) {
 inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
   const double loss_sign = search.higher_is_better ? -1 : 1;
   training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
+                        .later = search.later,
                         .batches_per_epoch = search.batches_per_epoch,
                         .baseline_loss = search.baseline.loss,
                         .tolerance = search.tolerance,
@@ -83,6 +84,7 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
                       "training_progressed() told",
                       from.rung, from.ladder.size());
   for (const plan& p : from.ladder) require_fits(p, graph);
+  require_in_order(from.later, graph);
   outcome log{.plan = from.ladder.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
   log.baseline.loss = from.baseline_loss;
   log.tolerance = from.tolerance;

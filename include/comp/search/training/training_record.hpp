@@ -43,11 +43,21 @@ class training_record {
   recent_levels& normal() { return normal_; }
   /// Returns: the part of the next epoch that is trained already.
   const std::optional<sample>& begun() const { return begun_; }
+  /// Returns: the part of an epoch that is trained, else the last epoch. Requires: there is one of them.
+  const sample& last_run() const { return begun_ ? *begun_ : result_.epochs.back(); }
+  /// Returns: how many batches were trained.
+  std::size_t batches() const {
+    std::int64_t all = begun_ ? begun_->batches : 0;
+    for (const sample& epoch : result_.epochs) all += epoch.batches;
+    return static_cast<std::size_t>(all);
+  }
   /// Returns: the mean loss of each epoch; lower is better.
   const std::vector<double>& means() const { return means_; }
   training_progress progress() const { return {.so_far = result_, .begun = begun_, .normal = normal_.state()}; }
 
   void count_comparison() { ++result_.compared; }
+  void add_change(later_plan to) { result_.later.push_back(std::move(to)); }
+  void warn(std::string sentence) { result_.warnings.push_back(std::move(sentence)); }
   void add_fallback(training_fallback f) { result_.fallbacks.push_back(std::move(f)); }
 
   /// Adds an epoch, or the rest of the one that was begun. `losses`: those of its batches.
@@ -64,6 +74,12 @@ class training_record {
     result_.epochs.push_back(std::move(run));
   }
 
+  /// Adds a part of the next epoch.
+  void begin(const sample& part) {
+    if (begun_) return append(*begun_, part);
+    begun_ = part;
+  }
+
   /// Puts `run` in the place of everything after `epoch` epochs and the part of one that is `begun`.
   void replace(std::size_t epoch, const std::optional<sample>& begun, const sample& run, std::size_t epoch_batches) {
     result_.epochs.resize(epoch);
@@ -77,10 +93,8 @@ class training_record {
       if (begun_batches + end - at == epoch_batches) {
         const std::vector<double> losses = make_lower_better(part.curve, loss_sign_);
         add(std::move(part), losses);
-      } else if (begun_) {
-        append(*begun_, part);
       } else {
-        begun_ = std::move(part);
+        begin(part);
       }
       at = end;
     }
@@ -89,11 +103,14 @@ class training_record {
   /// Returns: the plan's losses after that place; lower is better. Empty where an epoch has no curve.
   std::vector<double> losses_since(std::size_t epoch, const std::optional<sample>& begun) const {
     std::vector<double> losses;
+    const auto add = [&](const sample& run) {
+      for (const double loss : run.curve) losses.push_back(loss_sign_ * loss);
+      return run.curve.size() == static_cast<std::size_t>(run.batches);
+    };
     for (std::size_t e = epoch; e < result_.epochs.size(); ++e) {
-      const sample& one = result_.epochs[e];
-      if (one.curve.size() != static_cast<std::size_t>(one.batches)) return {};
-      for (const double loss : one.curve) losses.push_back(loss_sign_ * loss);
+      if (!add(result_.epochs[e])) return {};
     }
+    if (begun_ && !add(*begun_)) return {};
     const auto before = begun ? static_cast<std::ptrdiff_t>(begun->batches) : 0;
     losses.erase(losses.begin(), losses.begin() + std::min(before, std::ssize(losses)));
     return losses;

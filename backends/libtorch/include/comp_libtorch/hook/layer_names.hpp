@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp/core/product.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -43,7 +44,12 @@ class layer_names {
  public:
   /// Returns: the common name of the next operator, whose own name and kind are given.
   std::string next(const std::string& name, std::string_view kind) {
+    if (const std::string_view end = suffix(gradient_named(name)); !end.empty()) {  // its layer came before
+      const auto layer = linear_.find(name.substr(0, name.size() - end.size()));
+      if (layer != linear_.end()) return layer->second + std::string{end};
+    }
     name_parts parts{name};
+    const std::string called = parts.word;
     const bool behind = parts.scope == scope_;
     const step before = behind ? std::exchange(before_, step::other) : step::other;
     before_ = kind == "aten::t" ? step::transposed : step::other;
@@ -58,7 +64,9 @@ class layer_names {
     scope_ = parts.scope;
     std::string common = parts.scope + parts.word;
     const std::uint32_t times = ++times_[common];
-    return times == 1 ? common : common + "_" + std::to_string(times);
+    if (times > 1) common += "_" + std::to_string(times);
+    if (called == "linear" || is_linear_product(called)) linear_.insert_or_assign(name, common);
+    return common;
   }
 
  private:
@@ -80,6 +88,7 @@ class layer_names {
   std::string scope_;
   step before_ = step::other;
   std::unordered_map<std::string, std::uint32_t> times_;
+  std::unordered_map<std::string, std::string> linear_;  // the common names of layers, by their own
 };
 
 }  // namespace comp::libtorch::detail

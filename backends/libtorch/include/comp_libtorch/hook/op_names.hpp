@@ -62,7 +62,7 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
 
 /// Chooses an operator's precision by its common name (layer_names.hpp) and its kind. Where there is none of that name,
 /// it is what most operators of that kind have.
-using named_choice = std::function<precision(const std::string& layer, const std::string& kind)>;
+using named_choice = std::function<product_precisions(const std::string& layer, const std::string& kind)>;
 
 /// The names of the parameters of the user's modules.
 class parameter_names {

@@ -134,13 +134,12 @@ class quantizer {
   }
 
   // Multiplies each 16 values along the contraction by Sylvester's Hadamard matrix with signs, and rounds to BF16. What
-  // is left of 16 stays. Source of the signs: TransformerEngine, get_wgrad_sign_vector().
+  // is left of 16 stays.
   static at::Tensor transformed(const at::Tensor& matrix) {
-    constexpr std::uint32_t negative = 0xd7e8;
     const std::int64_t rows = matrix.size(0), whole = matrix.size(1) / 16 * 16;
     if (whole == 0) return matrix;
     std::array<float, 16> signs{};
-    for (std::size_t i = 0; i < 16; ++i) signs[i] = (negative >> i & 1U) != 0 ? -0.25F : 0.25F;
+    for (std::size_t i = 0; i < 16; ++i) signs[i] = (hadamard_negative >> i & 1U) != 0 ? -0.25F : 0.25F;
     at::Tensor v = matrix.narrow(1, 0, whole).reshape({-1, 16}) *
                    at::from_blob(signs.data(), {16}, at::kFloat).to(matrix.device(), at::kFloat, false, true);
     for (std::int64_t half = 1; half < 16; half *= 2) {

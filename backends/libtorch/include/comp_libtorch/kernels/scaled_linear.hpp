@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers in formats below 16 bits, emulated: each of the three products rounds its two operands to the format,
-// scales included, as a GPU's would, and multiplies them in FP32. So a training has the losses that the format gives,
-// but not its speed. Results are BF16; gradients have the format of what they are for.
+// Linear layers whose three products have precisions of their own. In a format below 16 bits a product is emulated: it
+// rounds its two operands to the format, scales included, as a GPU's would, and multiplies them in FP32. So a training
+// has the losses that the format gives, but not its speed. Its result is BF16; gradients have the format of what they
+// are for.
 // Not here: the formats (core/scaled_formats.hpp).
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <comp/core/error.hpp>
 #include <comp/core/product.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/hook/tf32.hpp>
 #include <comp_libtorch/kernels/quantize.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
@@ -22,8 +24,8 @@
 
 namespace comp::libtorch::detail {
 
-/// Which arguments of an operator are a linear layer's: linear(x, w, b) with w of shape (N, K), mm(x, w) and
-/// addmm(b, x, w, beta, alpha) with w of shape (K, N).
+/// Which arguments of an operator are a linear layer's: linear(x, w, b) with w of shape (N, K), mm(x, w),
+/// matmul(x, w) and addmm(b, x, w, beta, alpha) with w of shape (K, N).
 struct linear_arguments {
   std::size_t input, weight;
   std::optional<std::size_t> bias;
@@ -32,76 +34,96 @@ struct linear_arguments {
 inline std::optional<linear_arguments> linear_arguments_of(const op_traits& known) {
   if (known.kind == "aten::linear") return linear_arguments{0, 1, 2, false};
   if (known.kind == "aten::addmm") return linear_arguments{1, 2, 0, true};
-  if (known.kind == "aten::mm") return linear_arguments{0, 1, {}, true};
+  if (known.kind == "aten::mm" || known.kind == "aten::matmul") return linear_arguments{0, 1, {}, true};
   return std::nullopt;
 }
 
-/// Returns: whether an operator in `p` gets its argument as it is: a linear layer below 16 bits rounds its weight
-/// itself, and adds the bias in FP32.
-inline bool takes_as_is(const op_traits& known, precision p, std::size_t argument) {
-  const auto linear = is_scaled(p) ? linear_arguments_of(known) : std::nullopt;
+/// Returns: whether an operator in `p` gets its argument as it is: a layer whose products need rounding rounds its
+/// weight for each of them, and below 16 bits adds the bias in FP32.
+inline bool takes_as_is(const op_traits& known, const product_precisions& p, std::size_t argument) {
+  const auto linear = p.need_rounding() ? linear_arguments_of(known) : std::nullopt;
   return linear && argument != linear->input;
 }
 
-/// Rounds the operands of one product.
-struct operand_rounder {
-  precision format;
+/// One product of a layer: rows of `a` times rows of `b`, both read in the precision of the product. Returns: FP32
+/// where that is below 16 bits.
+struct layer_product {
+  precision in;
   comp::product of;
-  at::Tensor operator()(const at::Tensor& matrix, operand which) const {
-    return quantizer{format_of(format, of, which)}(matrix.to(at::kFloat).contiguous());
+  at::Tensor operator()(const at::Tensor& a, operand first, const at::Tensor& b, operand second,
+                        const std::optional<at::Tensor>& bias = {}) const {
+    const at::ScalarType type = is_scaled(in) ? at::kFloat : scalar_type(in);
+    std::optional<at::NoTF32Guard> whole_fp32;
+    std::optional<tf32_guard> tf32;
+    if (is_scaled(in)) whole_fp32.emplace();
+    if (in == precision::tf32) tf32.emplace();
+    return at::linear(read(a, first), read(b, second), bias ? bias->to(type) : at::Tensor{});
+  }
+
+ private:
+  at::Tensor read(const at::Tensor& matrix, operand which) const {
+    if (!is_scaled(in)) return matrix.to(scalar_type(in));
+    return quantizer{format_of(in, of, which)}(matrix.to(at::kFloat).contiguous());
   }
 };
 
-/// y = x w' + b. x is (...,K) in BF16, w is (N,K).
+/// y = x w' + b. x is (...,K) in the format of the forward's results, w is (N,K).
 class scaled_linear : public torch::autograd::Function<scaled_linear> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
-                            const std::optional<at::Tensor>& b, std::int64_t format) {
+                            const std::optional<at::Tensor>& b, const product_precisions& in) {
     context->save_for_backward({w.requires_grad() ? x : at::Tensor{}, w});
-    context->saved_data["format"] = format;
+    context->saved_data["forward"] = static_cast<std::int64_t>(in.forward);
+    context->saved_data["input_gradient"] = static_cast<std::int64_t>(in.input_gradient);
+    context->saved_data["weight_gradient"] = static_cast<std::int64_t>(in.weight_gradient);
     context->saved_data["bias"] = b ? static_cast<std::int64_t>(b->scalar_type()) : std::int64_t{-1};
-    const at::NoTF32Guard whole_fp32;
-    const operand_rounder round{static_cast<precision>(format), comp::product::forward};
-    const at::Tensor y =
-        at::linear(round(rows(x), operand::input), round(w, operand::weight), b ? b->to(at::kFloat) : at::Tensor{});
+    const layer_product multiply{in.forward, comp::product::forward};
+    const at::Tensor y = multiply(is_scaled(in.forward) ? rows(x) : x, operand::input, w, operand::weight, b);
     auto shape = x.sizes().vec();
     shape.back() = w.size(0);
-    return y.view(shape).to(at::kBFloat16);  // no view, because a model may write it in place
+    return at::_unsafe_view(y.to(scalar_type(in.forward)),
+                            shape);  // no view for autograd, because a model may write it in place
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    const auto format = static_cast<precision>(context->saved_data["format"].toInt());
+    const auto in = [&](const char* of) { return static_cast<precision>(context->saved_data[of].toInt()); };
+    const layer_product of_input{in("input_gradient"), comp::product::input_gradient};
+    const layer_product of_weight{in("weight_gradient"), comp::product::weight_gradient};
     require<error>(!at::GradMode::is_enabled(),
-                   "a gradient of a gradient is wanted of a linear layer in {} (create_graph=True; rounding has none): "
-                   "give the layer bf16",
-                   name(format));
+                   "a gradient of a gradient is wanted of a linear layer in {}, with gradients in {} and {} "
+                   "(create_graph=True; rounding has none): give the layer and its gradients bf16",
+                   name(in("forward")), name(of_input.in), name(of_weight.in));
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &w = saved[1], dy = rows(gradients[0]);
     const std::int64_t bias = context->saved_data["bias"].toInt();
-    const at::NoTF32Guard whole_fp32;
     torch::autograd::variable_list made(4);
     if (context->needs_input_grad(0)) {
-      const operand_rounder round{format, comp::product::input_gradient};
       auto shape = gradients[0].sizes().vec();
       shape.back() = w.size(1);
-      made[0] = at::linear(round(dy, operand::gradient), round(w.t(), operand::weight)).to(at::kBFloat16).view(shape);
+      const at::ScalarType type = scalar_type(of_input.in);
+      const at::Tensor dx = of_input(dy.to(type), operand::gradient, w.t(), operand::weight).to(type);
+      made[0] = dx.to(dy.scalar_type()).view(shape);
     }
+    const at::Tensor read = dy.to(scalar_type(of_weight.in));
     if (context->needs_input_grad(1)) {
-      const operand_rounder round{format, comp::product::weight_gradient};
-      made[1] = at::linear(round(dy.t(), operand::gradient), round(rows(x).t(), operand::input)).to(w.scalar_type());
+      const at::Tensor with = rows(x).to(read.scalar_type());
+      made[1] = of_weight(read.t(), operand::gradient, with.t(), operand::input).to(w.scalar_type());
     }
-    if (bias >= 0 && context->needs_input_grad(2)) made[2] = dy.sum(0).to(static_cast<at::ScalarType>(bias));
+    if (bias >= 0 && context->needs_input_grad(2)) {
+      const at::Tensor summed = is_scaled(of_weight.in) ? read.to(at::kFloat) : read;
+      made[2] = summed.sum(0).to(static_cast<at::ScalarType>(bias));
+    }
     return made;
   }
 
  private:
-  static at::Tensor rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).to(at::kFloat); }
+  static at::Tensor rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 };
 
-/// Runs a linear layer whose arguments are on the stack in a format below 16 bits. Returns: false, with the stack as it
-/// was, for what is no linear layer.
-inline bool run_scaled(const op_traits& known, torch::jit::Stack& stack, precision format) {
+/// Runs a linear layer whose arguments are on the stack, each of its products in its precision. Returns: false, with
+/// the stack as it was, for what is no linear layer.
+inline bool run_scaled(const op_traits& known, torch::jit::Stack& stack, const product_precisions& in) {
   const auto at = linear_arguments_of(known);
   if (!at) return false;
   const std::size_t arguments = known.arguments.size(), first = stack.size() - arguments;
@@ -122,7 +144,7 @@ inline bool run_scaled(const op_traits& known, torch::jit::Stack& stack, precisi
   }
   if (at->transposed) w = w.t();
   const auto bias = b.defined() ? std::optional{b} : std::nullopt;
-  at::Tensor y = scaled_linear::apply(x.to(at::kBFloat16), w, bias, static_cast<std::int64_t>(format));
+  at::Tensor y = scaled_linear::apply(x.to(scalar_type(in.forward)), w, bias, in);
   torch::jit::drop(stack, arguments);
   torch::jit::push(stack, std::move(y));
   return true;

@@ -50,8 +50,8 @@ class evaluator final : public session, public capturable {
     }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
-    const precision chosen = author == author_choice::none ? how_.choose(named.layer, known.kind) : precision::fp32;
-    if (captures_) capture(named.name, {named.layer, known.kind, chosen});
+    const auto chosen = author == author_choice::none ? how_.choose(named.layer, known.kind) : product_precisions{};
+    if (captures_) capture(named.name, {named.layer, known.kind, chosen.forward}, chosen);
     run_unrecorded(op, author, chosen, stack, device(), captures_);
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
@@ -85,7 +85,7 @@ class evaluator final : public session, public capturable {
       const std::string module = scope_of(was.layer);
       const auto at = moved.find(module);
       const std::string layer = at == moved.end() ? was.layer : at->second + was.layer.substr(module.size());
-      return how_.choose(layer, was.kind) == was.chosen;
+      return how_.choose(layer, was.kind) == product_precisions{was.chosen};
     });
   }
 
@@ -95,8 +95,8 @@ class evaluator final : public session, public capturable {
     const std::string* name = parameters_.find(parameter);
     return name == nullptr ? std::string{} : scope_of(*name);
   }
-  void capture(const std::string& name, captured_name op) {
-    if (op.chosen == precision::tf32 || is_scaled(op.chosen))
+  void capture(const std::string& name, captured_name op, const product_precisions& chosen) {
+    if (op.chosen == precision::tf32 || chosen.need_rounding())
       captured_.note_stray(name);  // compiled code neither switches TensorFloat-32 on nor rounds
     captured_.names.push_back(std::move(op));
   }

@@ -75,7 +75,7 @@ class executor final : public session, public capturable {
     const std::optional<std::size_t> here = find_instruction(op, stack);
     if (!here) return captures_ ? capture_unrecorded(op, stack) : run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
-    if ((now.tf32 || now.scaled) && captures_)
+    if ((now.tf32 || now.products) && captures_)
       captured_.note_stray(expected_at(now));  // compiled code neither switches TensorFloat-32 on nor rounds
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
@@ -137,8 +137,8 @@ class executor final : public session, public capturable {
     if (block() != part.block || next_ + size > code_->instructions.size()) return false;
     for (std::size_t i = 0; i < size; ++i) {
       const instruction &was = code_->instructions[part.first + i], &now = code_->instructions[next_ + i];
-      const bool alike = was.op == now.op && was.target == now.target && was.lowers == now.lowers &&
-                         was.slots == now.slots && was.hands_on_fp32 == now.hands_on_fp32 &&
+      const bool alike = was.op == now.op && was.target == now.target && was.products == now.products &&
+                         was.lowers == now.lowers && was.slots == now.slots && was.hands_on_fp32 == now.hands_on_fp32 &&
                          was.follows_written == now.follows_written;
       if (!alike) return false;
       if (was.parameter == nullptr) continue;
@@ -318,8 +318,8 @@ class executor final : public session, public capturable {
 
   /// Runs the operator by comp's kernel. Returns: false where that does not serve these arguments.
   bool run_own(const instruction& now, torch::jit::Stack& stack) const {
-    if (now.scaled) {
-      if (!captures_ && run_scaled(traits(now.op), stack, *now.scaled)) return true;
+    if (now.products) {
+      if (!captures_ && run_scaled(traits(now.op), stack, *now.products)) return true;
       cast_read(stack, traits(now.op), now.target, device(), true);
     }
     if (captures_) return false;
@@ -356,14 +356,14 @@ class executor final : public session, public capturable {
     });
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
     const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
-    const precision chosen = author == author_choice::none ? (*context_.choose)(layer, known.kind) : precision::fp32;
+    const auto chosen = author == author_choice::none ? (*context_.choose)(layer, known.kind) : product_precisions{};
     context_.problems->add(&program_problems::unknown, [&] {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
-                         called.empty() ? known.kind : called, context_.segment, name(chosen));
+                         called.empty() ? known.kind : called, context_.segment, name(chosen.forward));
     });
     if (context_.autocast_plan != nullptr || !code_->any_low) return op.callBoxed(stack);
     const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
-    detail::run_unrecorded(op, author, computes ? chosen : precision::fp32, stack, device(), captures_);
+    detail::run_unrecorded(op, author, computes ? chosen : product_precisions{}, stack, device(), captures_);
   }
 
   std::string difference(const op_traits& actual) const {

@@ -28,7 +28,7 @@ namespace comp::libtorch::detail {
 
 /// What a plan says of an operator before it has run for the first time.
 struct first_choice {
-  precision chosen = precision::fp32;
+  product_precisions chosen = {};
   bool hands_on_fp32 = false;
 };
 
@@ -95,19 +95,20 @@ class first_runner {
   void operator()(const recorded_op& operation, const first_choice& choice, torch::jit::Stack& stack) {
     const op_traits& known = traits(operation.op);
     const bool computes = operation.role == op_role::choosable || operation.role == op_role::fp32;
-    const precision now = operation.role == op_role::choosable ? choice.chosen : precision::fp32;
-    if (computes) cast_inputs(operation, now, stack);
+    const auto products = operation.role == op_role::choosable ? choice.chosen : product_precisions{};
+    const precision now = products.forward;
+    if (computes) cast_inputs(operation, products, stack);
     if (operation.role == op_role::writes && !known.pointwise && !operation.inputs.empty())
       follow_written(stack, known, device_);
-    const bool rounded = is_scaled(now) && run_scaled(known, stack, now);
-    if (is_scaled(now) && !rounded) cast_read(stack, known, scalar_type(now), device_, true);
+    const bool rounded = products.need_rounding() && run_scaled(known, stack, products);
+    if (products.need_rounding() && !rounded) cast_read(stack, known, scalar_type(now), device_, true);
     if (!rounded) run_in(operation.op, stack, now == precision::tf32);
     if (choice.hands_on_fp32) hand_on_fp32(operation.op, stack, device_);
   }
 
  private:
-  void cast_inputs(const recorded_op& operation, precision now, torch::jit::Stack& stack) {
-    const at::ScalarType to = scalar_type(now);
+  void cast_inputs(const recorded_op& operation, const product_precisions& now, torch::jit::Stack& stack) {
+    const at::ScalarType to = scalar_type(now.forward);
     const op_traits& known = traits(operation.op);
     const std::size_t first = stack.size() - known.arguments.size();
     for (const recorded_input& input : operation.inputs) {
@@ -222,7 +223,7 @@ class first_forward final : public recording_session {
       return run_fp32(op, stack);
     }
     now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) ||
-                 (now.op.role == op_role::choosable && is_low(choice.chosen));
+                 (now.op.role == op_role::choosable && is_low(choice.chosen.forward));
     calls_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);

@@ -6,7 +6,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/MemoryFormat.h>
 
-#include <comp/core/plan.hpp>
+#include <algorithm>
+#include <comp/core/product.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/kernels/kernels.hpp>
 #include <comp_libtorch/kernels/scaled_linear.hpp>
@@ -24,6 +25,15 @@
 #include <tuple>
 #include <unordered_map>
 #include <vector>
+
+namespace comp::libtorch {
+
+/// The operators of a linear layer's products in the backward, in the graph; 0 where it has none.
+struct gradient_operators {
+  std::size_t input = 0, weight = 0;
+};
+
+}  // namespace comp::libtorch
 
 namespace comp::libtorch::detail {
 
@@ -53,15 +63,15 @@ struct instruction {
   bool lowers = false;   // the plan gives it another precision than FP32
   std::uint32_t end = 0;
   // What needs more than casts and a call:
-  bool unusual = false;                           // one of the following
-  bool (*by_bits)(torch::jit::Stack&) = nullptr;  // comp's kernel that has ATen's results, as kernel::run
-  bool tf32 = false;                              // TensorFloat-32 is switched on for it
-  std::optional<precision> scaled = {};           // the format below 16 bits that its products round to
-  bool hands_on_fp32 = false;                     // results are cast back
-  bool follows_written = false;                   // inputs are cast to the format of the tensor that it writes
-  bool wants_view = false;                        // strides may not fit a view any more
-  bool wants_contiguous = false;                  // the user's own operator, which may not know channels-last
-  bool gives_contiguous = false;                  // results go to a Function, which may not know it either
+  bool unusual = false;                             // one of the following
+  bool (*by_bits)(torch::jit::Stack&) = nullptr;    // comp's kernel that has ATen's results, as kernel::run
+  bool tf32 = false;                                // TensorFloat-32 is switched on for it
+  std::optional<product_precisions> products = {};  // those of a linear layer that need rounding
+  bool hands_on_fp32 = false;                       // results are cast back
+  bool follows_written = false;                     // inputs are cast to the format of the tensor that it writes
+  bool wants_view = false;                          // strides may not fit a view any more
+  bool wants_contiguous = false;                    // the user's own operator, which may not know channels-last
+  bool gives_contiguous = false;                    // results go to a Function, which may not know it either
 };
 
 /// Returns: comp's kernel for an operator that runs in `target`; null where ATen's is the only one.
@@ -88,11 +98,13 @@ class wanted_formats {
  public:
   wanted_formats() = default;
   /// Requires: operators in execution order.
-  wanted_formats(std::span<const recorded_op> ops, const plan& chosen, at::DeviceType device) {
+  wanted_formats(std::span<const recorded_op> ops, std::span<const product_precisions> chosen, at::DeviceType device) {
     for (std::size_t i = ops.size(); i-- > 0;) {
       const op_traits& known = traits(ops[i].op);
       const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::fp32;
-      const format target = computes ? format{scalar_type(chosen[i])} : known.views ? of_results(ops[i]) : format{};
+      const format target = computes      ? format{scalar_type(chosen[i].forward)}
+                            : known.views ? of_results(ops[i])
+                                          : format{};
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
         const bool kept =
@@ -124,16 +136,16 @@ class wanted_formats {
 /// Compiles the segments of one recording for one plan.
 class compiler {
  public:
-  /// `layers`: the common names of the operators.
-  compiler(std::span<const recorded_op> ops, std::span<const std::string> layers, const plan& chosen,
-           const program_settings& settings, low_weights& weights)
+  /// `layers`: the common names of the operators. `chosen`: their precisions.
+  compiler(std::span<const recorded_op> ops, std::span<const std::string> layers,
+           std::span<const product_precisions> chosen, const program_settings& settings, low_weights& weights)
       : ops_{ops},
         layers_{layers},
-        plan_{&chosen},
+        chosen_{chosen},
         settings_{&settings},
         weights_{&weights},
         kernels_{settings.kernels.begin(), settings.kernels.end()},
-        any_low_{chosen.count_low() > 0},
+        any_low_{std::ranges::any_of(chosen, [](const auto& p) { return p != product_precisions{}; })},
         wanted_{ops, chosen, settings.device.type()} {}
 
   /// `calls`: those of one segment.
@@ -165,16 +177,17 @@ class compiler {
 
   void add(code& compiled, const recorded_op& op, std::uint32_t index) {
     const op_traits& known = traits(op.op);
-    const precision chosen = (*plan_)[index];
+    const product_precisions& products = chosen_[index];
+    const precision chosen = products.forward;
     instruction now{.op = op.op, .index = index};
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
-    now.lowers = chosen != precision::fp32;
+    now.lowers = products != product_precisions{};
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;
     const bool channels_last = settings_->images == memory_format::channels_last;
-    if (is_scaled(chosen)) now.scaled = chosen;
+    if (products.need_rounding()) now.products = products;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
       if (channels_last && known.convolves && now.target != at::kFloat) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
@@ -192,7 +205,7 @@ class compiler {
     now.gives_contiguous = channels_last && now.hands_on_fp32;
     choose_kernel(now, known);
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
-    now.unusual = now.tf32 || now.scaled || now.hands_on_fp32 || now.follows_written || now.wants_view ||
+    now.unusual = now.tf32 || now.products || now.hands_on_fp32 || now.follows_written || now.wants_view ||
                   now.wants_contiguous || now.own.parts != 0 || now.by_bits != nullptr;
     compiled.instructions.push_back(now);
   }
@@ -208,7 +221,7 @@ class compiler {
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
     for (const recorded_input& input : op.inputs) {
       if (input.affine && keeps_affine(known, settings_->device.type())) continue;
-      if (takes_as_is(known, (*plan_)[now.index], input.argument)) continue;
+      if (takes_as_is(known, chosen_[now.index], input.argument)) continue;
       const bool of_image = input.argument < 2;  // a convolution's input and weight
       const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
       cast_slot slot{input.argument, input.element};
@@ -250,7 +263,7 @@ class compiler {
 
   std::span<const recorded_op> ops_;
   std::span<const std::string> layers_;
-  const plan* plan_;
+  std::span<const product_precisions> chosen_;
   const program_settings* settings_;
   low_weights* weights_;
   std::map<std::string, kernel_use> kernels_;  // by layer

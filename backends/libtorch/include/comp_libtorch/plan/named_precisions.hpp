@@ -4,6 +4,7 @@
 #pragma once
 
 #include <comp/core/precision.hpp>
+#include <comp/core/product.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
 #include <cstddef>
 #include <map>
@@ -14,16 +15,21 @@ namespace comp::libtorch::detail {
 
 class named_precisions {
  public:
-  /// Adds an operator. `choosable`: it counts for what operators of its kind usually have.
+  /// Adds an operator. `choosable`: it counts for what operators of its kind usually have. A layer's products have the
+  /// layer's precision unless they are added behind it.
   void add(const std::string& layer, const std::string& kind, precision chosen, bool choosable = true) {
+    if (const product of = gradient_named(layer); of != product::all) {
+      const auto whole = by_name_.find(layer.substr(0, layer.size() - suffix(of).size()));
+      if (whole != by_name_.end()) return static_cast<void>(whole->second.of(of) = chosen);
+    }
     by_name_.insert_or_assign(layer, chosen);
     if (!choosable) return;
     for (uses* of : {&kinds_[kind], &words_[name_parts{layer}.word]}) of->add(chosen);
   }
-  /// Returns: the precision of the operator of that name, else of the first of its calls; nothing where there is none.
+  /// Returns: the precisions of the operator of that name, else of the first of its calls; nothing where there is none.
   /// An addmm is looked for as a linear layer's, too, because the caller does not always know what was called before
   /// it.
-  std::optional<precision> find(const std::string& layer) const {
+  std::optional<product_precisions> find(const std::string& layer) const {
     const name_parts parts{layer};
     const std::string linear = parts.word == "addmm" ? parts.scope + "linear" : layer;
     for (const std::string& asked : {layer, first_of_its_name(layer), linear}) {
@@ -53,7 +59,7 @@ class named_precisions {
       if (of[chosen] > of[usual]) usual = chosen;
     }
   };
-  std::map<std::string, precision> by_name_;  // by common names (layer_names.hpp)
+  std::map<std::string, product_precisions> by_name_;  // by common names (layer_names.hpp)
   std::map<std::string, uses> kinds_, words_;
 };
 

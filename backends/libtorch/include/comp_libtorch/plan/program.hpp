@@ -156,8 +156,18 @@ class program {
   /// While on, operators are timed; results stay the same. Turning it on forgets earlier times.
   void profile(bool on) { profiler_.turn(on); }
   /// Returns: the seconds of each operator in one step (up to end_step()), without casts: medians of the steps that ran
-  /// while profiling was on.
-  std::vector<op_time> times() const { return profiler_.times(graph_.size()); }
+  /// while profiling was on. The products of a layer's backward run as one, so each counts as its share.
+  std::vector<op_time> times() const {
+    std::vector<op_time> all = profiler_.times(graph_.size());
+    for (std::size_t i = 0; i < gradients_.size(); ++i) {
+      const auto& [input, weight] = gradients_[i];
+      const double share = all[i].backward / (input && weight ? 2 : 1);
+      if (input) all[input].backward = share;
+      if (weight) all[weight].backward = share;
+      if (input || weight) all[i].backward = 0;
+    }
+    return all;
+  }
 
   /// While `with` is not null, each choosable operator also runs in a low precision and is compared, when it runs for
   /// the first time. Requires: the plan is all FP32.
@@ -181,6 +191,9 @@ class program {
   /// Returns: true for a product with a weight, the one operator that runs in formats below 16 bits, as on GPUs. A
   /// product of two activations does not.
   bool is_linear_layer(const op_info& recorded) const { return linear_layers_.contains(recorded.name); }
+
+  /// Returns: the operators of the products in the backward, of each operator that was recorded.
+  const std::vector<gradient_operators>& gradients() const { return gradients_; }
 
   const program_settings& settings() const { return settings_; }
   /// Returns: the operators of the current plan that comp has a kernel for.
@@ -206,7 +219,7 @@ class program {
   std::unique_ptr<detail::session> make_autocast(at::ScalarType low) const {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
-  precision precision_of(const std::string& layer, const std::string& kind) const {
+  product_precisions precisions_of(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return choose_unrecorded_ ? choose_unrecorded_(layer, kind) : precisions_.usual(layer, kind);
   }
@@ -259,6 +272,7 @@ class program {
     precisions_.clear();
     choose_unrecorded_ = {};
     graph_ = {};
+    gradients_.clear();
     keep({});
     segments_.clear();
     weights_.clear();
@@ -272,32 +286,58 @@ class program {
     unsure_ = recording_->is_unsure();
     recording_.reset();
     first_plan_.reset();
-    graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
-    keep(plan{graph_.size()});
     linear_layers_.clear();
+    gradients_.assign(ops_.size(), {});
     for (std::size_t i = 0; i < ops_.size(); ++i) {
-      if (reads_weight(i)) linear_layers_.insert(graph_[i].name);
+      if (!reads_weight(all.infos, i)) continue;
+      linear_layers_.insert(all.infos[i].name);
+      if (settings_.separate_products) separate(all.infos, i);
     }
+    graph_ = op_graph{std::move(all.infos)};
+    keep(plan{graph_.size()});
     detail::layer_names layers;
     layers_.clear();
     for (const op_info& op : graph_) layers_.push_back(layers.next(op.name, op.kind));
     compile();
   }
 
+  /// Adds the operators of layer `i`'s products in the backward, those whose gradients are wanted.
+  void separate(std::vector<op_info>& infos, std::size_t i) {
+    const auto at = *detail::linear_arguments_of(detail::traits(ops_[i].op));
+    const std::size_t bias_before = at.bias == 0U ? 1 : 0;  // all arguments up to the weight are tensors
+    const auto add = [&](product of, std::size_t argument) -> std::size_t {
+      if (!ops_[i].differentiable[argument]) return 0;
+      auto w = infos[i].inputs[bias_before + 1].shape;
+      if (at.transposed) std::ranges::reverse(w);
+      infos[i].product = product::forward;
+      infos.push_back(gradient_product(infos[i], i, of, infos[i].inputs[bias_before].shape, w));
+      linear_layers_.insert(infos.back().name);
+      return infos.size() - 1;
+    };
+    gradients_[i].input = add(product::input_gradient, at.input);
+    gradients_[i].weight = add(product::weight_gradient, at.weight);
+  }
+
+  /// Returns: the precisions that the plan gives the products of operator `i`.
+  product_precisions planned(std::size_t i) const {
+    const auto& [input, weight] = gradients_[i];
+    return {plan_[i], plan_[input ? input : i], plan_[weight ? weight : i]};
+  }
+
   /// Returns: whether operator `i` multiplies by a parameter, or by a view of one, such as weight.t().
-  bool reads_weight(std::size_t i) const {
+  bool reads_weight(const std::vector<op_info>& infos, std::size_t i) const {
     const auto linear = detail::linear_arguments_of(detail::traits(ops_[i].op));
     if (!linear || ops_[i].role != detail::op_role::choosable) return false;
     // The tensors before the weight among the arguments are those before it among the inputs.
-    const auto& inputs = graph_[i].inputs;
+    const auto& inputs = infos[i].inputs;
     if (linear->weight >= inputs.size() || (linear->bias == 0U && inputs[0].shape.size() != 1)) return false;
     const tensor_info* read = &inputs[linear->weight];
     while (!read->parameter && read->source >= 0) {
       const auto maker = static_cast<std::size_t>(read->source);
-      if (!detail::traits(ops_[maker].op).views || graph_[maker].inputs.size() != 1) return false;
-      read = &graph_[maker].inputs[0];
+      if (!detail::traits(ops_[maker].op).views || infos[maker].inputs.size() != 1) return false;
+      read = &infos[maker].inputs[0];
     }
     return read->parameter && read->shape.size() == 2;
   }
@@ -322,7 +362,9 @@ class program {
     thread_ = std::thread::id{};
     several_threads_ = false;
     weights_.drop_entries();
-    detail::compiler compiler{ops_, layers_, plan_, settings_, weights_};
+    std::vector<product_precisions> chosen;
+    for (std::size_t i = 0; i < ops_.size(); ++i) chosen.push_back(planned(i));
+    detail::compiler compiler{ops_, layers_, chosen, settings_, weights_};
     precisions_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i)
       precisions_.add(layers_[i], graph_[i].kind, plan_[i], graph_[i].choosable);
@@ -334,7 +376,9 @@ class program {
 
   program_settings settings_;
   detail::parameter_names names_;
-  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind) { return precision_of(name, kind); };
+  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind) {
+    return precisions_of(name, kind);
+  };
   detail::named_choice choose_unrecorded_ = {};  // chooses for operators that were not recorded
   detail::script_executors scripts_;
   std::shared_ptr<detail::recording> recording_;
@@ -347,11 +391,12 @@ class program {
   std::size_t plan_hash_ = 0;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
-  std::set<std::string> linear_layers_;  // names of operators
-  std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)
-  detail::named_precisions precisions_;  // of the recorded operators in the plan
-  detail::known_composites composites_;  // for evaluation
-  std::atomic<bool> evaluated_ = false;  // a forward was
+  std::vector<gradient_operators> gradients_;  // of ops_
+  std::set<std::string> linear_layers_;        // names of operators, with those of their gradients
+  std::vector<std::string> layers_;            // common names of graph_'s operators (layer_names.hpp)
+  detail::named_precisions precisions_;        // of the recorded operators in the plan
+  detail::known_composites composites_;        // for evaluation
+  std::atomic<bool> evaluated_ = false;        // a forward was
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;

@@ -58,6 +58,7 @@ struct recorded_op {
   std::uint16_t parameter_argument = 0;
   std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
   std::vector<std::uint32_t> outputs = {};  // the values that it makes
+  std::vector<bool> differentiable = {};    // by argument: its gradient is wanted
 };
 
 /// What a forward called: an operator, or a composite that is opened; where it has neither, the composite that began
@@ -95,8 +96,11 @@ class recorder {
     current.info.scopes = scopes_of(names_.path(current.named.scope));
     current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
     bool sparse = false;
+    current.op.differentiable.resize(known.arguments.size());
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t argument, int element) {
       read(current, known, tensor, argument, element);
+      const bool repeats = !at::GradMode::is_enabled() && parameters_->find(tensor) == nullptr;  // in a checkpoint
+      if (!without_grad && (tensor.requires_grad() || repeats)) current.op.differentiable[argument] = true;
       sparse = sparse || tensor.layout() != at::kStrided;
     });
     current.op.role = role(known, current);

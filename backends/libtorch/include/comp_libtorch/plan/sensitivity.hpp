@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,9 @@ namespace comp::libtorch::detail {
 
 class operator_errors {
  public:
-  operator_errors(std::size_t operators, precision low, at::Device device)
-      : errors_(operators), compared_(operators), low_{low}, device_{device} {}
+  /// `apart`: the operators of the gradients of each recorded operator. They have the layer's gradient errors.
+  operator_errors(std::size_t operators, std::span<const gradient_operators> apart, precision low, at::Device device)
+      : errors_(operators), compared_(operators), apart_{apart}, low_{low}, device_{device} {}
 
   /// Runs `op` as it is. When operator `index` runs for the first time, it is compared, too.
   void run(const c10::OperatorHandle& op, std::uint32_t index, torch::jit::Stack& stack) {
@@ -53,7 +55,7 @@ class operator_errors {
     const auto before = generator_states::save(device_, own);
     op.callBoxed(stack);
     const auto after = generator_states::save(device_, own);
-    errors_[index] = compare(op, known, arguments, [&] { before.restore(device_, own); });
+    errors_[index] = compare(op, known, arguments, apart_[index], [&] { before.restore(device_, own); });
     after.restore(device_, own);
   }
   /// Returns: the error of each operator; 0 where it has not run or cannot be lowered.
@@ -62,11 +64,21 @@ class operator_errors {
  private:
   struct results {
     std::vector<at::Tensor> outputs = {}, gradients = {};  // gradients: of inputs that require one; may be undefined
+    std::vector<std::size_t> of = {};                      // the arguments that the gradients are of
+
+    /// Returns: the gradients, only that of argument `i` or only the others.
+    std::vector<at::Tensor> gradients_of(std::size_t i, bool only) const {
+      std::vector<at::Tensor> some = gradients;
+      for (std::size_t k = 0; k < some.size(); ++k) {
+        if ((of[k] == i) != only) some[k].reset();
+      }
+      return some;
+    }
   };
 
   template <class Rewind>
   op_error compare(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
-                   Rewind rewind) {
+                   const gradient_operators& apart, Rewind rewind) {
     rewind();
     std::vector<at::Tensor> drawn;
     const results exact = run_once(op, known, arguments, precision::fp32, drawn);
@@ -77,12 +89,23 @@ class operator_errors {
     rewind();
     try {
       const results low = run_once(op, known, arguments, low_, drawn);
-      return {relative_error(low.outputs, exact.outputs), relative_error(low.gradients, exact.gradients, scale)};
+      const double output = relative_error(low.outputs, exact.outputs);
+      if (!apart.input && !apart.weight) return {output, relative_error(low.gradients, exact.gradients, scale)};
+      const std::size_t x = linear_arguments_of(known)->input;
+      const auto off = [&](bool input) {
+        return relative_error(low.gradients_of(x, input), exact.gradients_of(x, input), scale);
+      };
+      if (apart.input) errors_[apart.input].gradient = off(true);
+      if (apart.weight) errors_[apart.weight].gradient = off(false);
+      return {output, apart.weight ? 0 : off(false)};  // a bias may be trained alone
     } catch (const c10::OutOfMemoryError&) {
       throw;
     } catch (const c10::Error& failure) {  // no kernel for this format: a plan that asks for it fails
       if (says_out_of_memory(failure.what_without_backtrace())) throw;
       constexpr double infinity = std::numeric_limits<double>::infinity();
+      for (const std::size_t i : {apart.input, apart.weight}) {
+        if (i) errors_[i].gradient = infinity;
+      }
       return {infinity, infinity};
     }
   }
@@ -94,6 +117,7 @@ class operator_errors {
     std::optional<tf32_guard> tf32;
     if (in == precision::tf32) tf32.emplace();
     const bool scaled = is_scaled(in) && linear_arguments_of(known);
+    results all;
     std::vector<at::Tensor> leaves;
     torch::jit::Stack stack = arguments;
     for (std::size_t i = 0; i < stack.size(); ++i) {
@@ -102,7 +126,10 @@ class operator_errors {
       const bool casts = use == argument_use::read || !keeps_affine(known, device_.type());
       const auto make = [&](const at::Tensor& t) {
         at::Tensor leaf = t.detach();
-        if (differentiates && t.requires_grad()) leaves.push_back(leaf.requires_grad_());
+        if (differentiates && t.requires_grad()) {
+          leaves.push_back(leaf.requires_grad_());
+          all.of.push_back(i);
+        }
         const bool stays = !casts || scaled || is_number_beside_values(t, known, arguments, device_.type());
         return stays ? leaf : cast(leaf, scalar_type(in), at::MemoryFormat::Preserve);
       };
@@ -110,7 +137,6 @@ class operator_errors {
           stack[i], device_.type(), [](const at::Tensor&) { return true; }, make);
     }
     if (!scaled || !run_scaled(known, stack, in)) op.callBoxed(stack);
-    results all;
     for_each_tensor(stack, op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
       if (is_eligible(t, device_.type())) all.outputs.push_back(t);
     });
@@ -156,6 +182,7 @@ class operator_errors {
 
   std::vector<op_error> errors_;
   std::vector<bool> compared_;
+  std::span<const gradient_operators> apart_;
   precision low_;
   at::Device device_;
   at::Tensor random_;

@@ -61,6 +61,9 @@ struct program_settings {
   bool protect_blocks = true;
   // Linear layers may have formats below 16 bits on a GPU, too. They are emulated: right in their bits, and slow.
   bool emulate = false;
+  // The two products of a linear layer's backward are operators of the graph, so that a plan gives each product its own
+  // precision. They stand behind all others.
+  bool separate_products = false;
 };
 
 namespace detail {

@@ -13,14 +13,15 @@
 
 namespace comp::libtorch::detail {
 
-/// Runs `op` in precision `p`, or as its author wrote it. `captures`: torch.compile does, whose tensors have no data,
+/// Runs `op` in its precisions, or as its author wrote it. `captures`: torch.compile does, whose tensors have no data,
 /// so that nothing below 16 bits is rounded.
-inline void run_unrecorded(const c10::OperatorHandle& op, author_choice author, precision p, torch::jit::Stack& stack,
-                           at::DeviceType device, bool captures) {
+inline void run_unrecorded(const c10::OperatorHandle& op, author_choice author, const product_precisions& products,
+                           torch::jit::Stack& stack, at::DeviceType device, bool captures) {
+  const precision p = products.forward;
   const op_traits& known = traits(op);
   if (author != author_choice::none) {
     cast_for_author(stack, known, author, device);
-  } else if (is_scaled(p) && !captures && run_scaled(known, stack, p)) {
+  } else if (products.need_rounding() && !captures && run_scaled(known, stack, products)) {
     return;
   } else if (is_low(p) && p != precision::tf32) {
     cast_read(stack, known, scalar_type(p), device, !keeps_affine(known, device));

@@ -80,9 +80,9 @@ class named_operators {
     const auto at = entries_.find(layer);
     return at == entries_.end() ? nullptr : at->second;
   }
-  /// Returns: the precision of the operator of that name, of its first call where it is called more often, or what most
-  /// of its kind have in the file; FP32 where the file has none.
-  precision chosen(const std::string& layer, const std::string& kind) const {
+  /// Returns: the precisions of the operator of that name, of its first call where it is called more often, or what
+  /// most of its kind have in the file; FP32 where the file has none.
+  product_precisions chosen(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return precisions_.usual(layer, kind);
   }
@@ -118,8 +118,13 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const std::string layer = layers.next(graph[i].name, graph[i].kind);
     if (!computes(graph[i])) continue;
+    if (const product of = graph[i].product; in_backward(of)) {
+      const std::string whole = layer.substr(0, layer.size() - suffix(of).size());
+      loaded.plan[i] = known.chosen(whole, graph[i].kind).of(of);
+      continue;
+    }
     const auto* listed = known.find(layer);
-    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind);
+    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind).forward;
     if (!graph[i].choosable) continue;
     ++choosable;
     if (listed != nullptr) continue;
@@ -153,11 +158,12 @@ class planned_region {
                  planned_settings settings = {})
       : settings_{std::move(settings)},
         of_file_{std::holds_alternative<std::string>(from)},
-        listing_{of_file_ ? load_listing(std::get<std::string>(from))
-                          : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
-        program_{on_device_of(models, settings_.program)},
+        file_{of_file_ ? load_listing(std::get<std::string>(from))
+                       : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
+        listing_{file_.at(0)},
+        program_{on_device_of(models, with_products_of(listing_, settings_.program))},
         here_{probe(program_.settings().device)} {
-    if (!settings_.forced) require_useful();
+    if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
     if (settings_.choices == planned_choices::measured)
       require_one_rank("planned_choices::measured", "use planned_choices::of_file");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
@@ -177,17 +183,35 @@ class planned_region {
     if (measurement_ && segment == settings_.segments.front()) measure_step();
     return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.enter(segment);
   }
+  /// Has regions run, from the next one on, by the plan that the file names for batch `batch` of the training, counted
+  /// from 0 (plan_listing::later). Requires: no region is open. Throws: `plan_error` where that plan does not fit.
+  void set_batch(std::size_t batch) {
+    const std::lock_guard only_one{mutex_};
+    const auto changes = std::ranges::count_if(file_.later, [&](const later_plan& p) { return p.batch <= batch; });
+    if (std::exchange(changes_, changes) == changes) return;
+    listing_ = file_.at(batch);
+    measurement_.reset();  // it timed another plan
+    if (planned_) {
+      program_.set_plan(load().plan);
+      if (by_name()) program_.set_unrecorded(make_first_plan().by_name);
+      use(program_, tuned_.choice);
+    } else if (listing_.operators) {
+      program_.record_under(make_first_plan());
+    }
+  }
   /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
   region evaluate() { return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
 
   /// Returns: whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
+  /// Returns: whether a plan of the file has FP16, at whatever batch.
   bool needs_scaling() const {
-    for (std::size_t i = 0; i < listing_.size(); ++i) {
-      if (listing_.chosen(i) == precision::fp16) return true;
-    }
-    return false;
+    bool found = false;
+    for_each_plan([&](const plan_listing& each) {
+      for (std::size_t i = 0; i < each.size(); ++i) found = found || each.chosen(i) == precision::fp16;
+    });
+    return found;
   }
   /// Returns: what a person should know: that the plan was found on other hardware, operators without a precision.
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -200,10 +224,23 @@ class planned_region {
  private:
   using clock = std::chrono::steady_clock;
 
+  template <class F>
+  void for_each_plan(F f) const {
+    f(file_.at(0));
+    for (const later_plan& next : file_.later) f(file_.at(next.batch));
+  }
+
   /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
   bool lowers_nothing() const {
     const program_settings& now = program_.settings();
     return !program_.lowers() && now.otherwise == on_mismatch::follow && now.protect_blocks;
+  }
+
+  /// Has the graph the operators that the file has. A plan without names is one for the graph that `settings` give.
+  static program_settings with_products_of(const plan_listing& from, program_settings settings) {
+    const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
+    if (from.operators) settings.separate_products = std::ranges::any_of(*from.operators, apart);
+    return settings;
   }
 
   // A plan without names goes by the order of the operators.
@@ -223,9 +260,9 @@ class planned_region {
         return detail::first_choice{known->chosen(layer, op.kind), named != nullptr && named->hands_on_fp32};
       };
     } else {
-      plan.choose = [this](std::size_t i, const op_info& op, const std::string& /*layer*/) {
+      plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
         listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{listing_.chosen(i), (*listing_.operators)[i].hands_on_fp32};
+        return detail::first_choice{known->chosen(layer, op.kind), (*listing_.operators)[i].hands_on_fp32};
       };
     }
     return plan;
@@ -266,16 +303,16 @@ class planned_region {
 
   /// Throws: `plan_error` where this machine lacks units that the plan was found with. The plan can then take many
   /// times FP32's time.
-  void require_useful() const {
-    const hardware there = listing_.made_for.value_or(hardware{});
-    for (std::size_t i = 0; of_file_ && i < listing_.size(); ++i) {
-      const precision chosen = listing_.chosen(i);
+  void require_useful(const plan_listing& listing) const {
+    const hardware there = listing.made_for.value_or(hardware{});
+    for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
+      const precision chosen = listing.chosen(i);
       const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
       require<plan_error>(
           missing.empty() || policy::no_unit(chosen, there) == missing,
           "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
           "or set planned_settings::forced",
-          listing_.file, i, listing_.operators ? (*listing_.operators)[i].name : std::string{}, name(chosen), missing,
+          listing.file, i, listing.operators ? (*listing.operators)[i].name : std::string{}, name(chosen), missing,
           there.kind == device_kind::unknown ? "an unknown machine" : there.name);
     }
   }
@@ -300,7 +337,8 @@ class planned_region {
 
   planned_settings settings_;
   bool of_file_;
-  plan_listing listing_;
+  plan_listing file_, listing_;  // the file, and what it says of the present batch
+  std::ptrdiff_t changes_ = 0;   // how many plans came before the present one
   program program_;
   hardware here_;
   std::mutex mutex_ = {};

@@ -129,10 +129,6 @@ COMP_HD void rounding_noise(const dropout_key& k, std::uint64_t row, std::uint64
   }
 }
 
-/// Which of 16 values change their sign before the Hadamard matrix: bit i for value i.
-/// Source: TransformerEngine, get_wgrad_sign_vector(); they are the same in all layers and steps.
-inline constexpr std::uint32_t hadamard_negative = 0xd7e8;
-
 /// Multiplies v[.][lane] by Sylvester's Hadamard matrix of 16, whose rows have length 4.
 template <std::size_t Lanes>
 COMP_HD void hadamard16(float (&v)[16][Lanes]) {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds out whether the last part of a training should have a higher precision. The plan, and the same plan with its
+// operators raised, train the same batches from the same state until their losses tell.
+// Formats below 16 bits are raised to BF16 (or FP16), and where a plan has none of them its operators are raised to
+// FP32. Such a change late in a training is known to recover most of the loss that low precision costs, because the
+// noise of rounding hides what small learning rates still gain.
+// Not here: when that is asked (guarded_training.hpp).
+// Source: arXiv 2509.25149, appendix (NVFP4's pretraining ends in BF16).
+#pragma once
+
+#include <algorithm>
+#include <comp/core/plan.hpp>
+#include <comp/search/training/branch.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/shadow_test.hpp>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace comp::detail {
+
+/// Returns `p` with each operator below 16 bits in BF16, or in FP16 where the trainer has no BF16; FP32 where there is
+/// none such.
+inline plan raised(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
+  if (std::none_of(p.begin(), p.end(), is_scaled)) return fp32;
+  const auto has = [&](precision q) { return std::find(supported.begin(), supported.end(), q) != supported.end(); };
+  const precision usual = has(precision::bf16)   ? precision::bf16
+                          : has(precision::fp16) ? precision::fp16
+                                                 : precision::fp32;
+  plan up = p.as_autocast(false);
+  for (std::size_t i = 0; i < up.size(); ++i) {
+    if (is_scaled(up[i])) up[i] = usual;
+  }
+  return up;
+}
+
+class raise_trial {
+ public:
+  /// Fewer batches than this tell nothing.
+  static constexpr std::size_t fewest_batches = 16;
+
+  /// Begins at the trainer's present state. `worth`: the part of the loss that a raised plan has to gain at least.
+  raise_trial(evaluator& run, const plan& low, const plan& raised, double worth, double loss_sign)
+      : low_{run, low, "the plan beside a higher precision"},
+        raised_{run, raised, "a higher precision beside the plan"},
+        worth_{worth},
+        loss_sign_{loss_sign} {}
+
+  /// Trains both for as many batches as an answer takes, `most` at most. Returns: the branch to go on from.
+  const branch& decide(std::size_t most) {
+    for (std::size_t batches = fewest_batches; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
+      if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
+      gain_ = end_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
+      // The loss is as low without it, as far as noise lets tell.
+      if (gain_.mean + 2 * gain_.error < worth_) break;
+      if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
+    }
+    return low_;
+  }
+
+  /// Returns: how much lower the raised plan's loss is, as a part of it.
+  const path_end& gain() const { return gain_; }
+
+ private:
+  std::vector<double> losses_of(const branch& of) const { return make_lower_better(of.so_far().curve, loss_sign_); }
+
+  branch low_, raised_;
+  double worth_, loss_sign_;
+  path_end gain_ = {};
+};
+
+}  // namespace comp::detail
