@@ -490,6 +490,27 @@ TEST_CASE("a plan file has a precision for each product, and one without them me
   }
 }
 
+TEST_CASE("products share the time of a layer's backward, and autocast gives them what it gives the layer") {
+  torch::manual_seed(13);
+  const job net = mlp(2);
+  program p{separated()};
+  record(p, net);
+  const std::size_t layer = index_of(p.graph(), "2.addmm"), input = index_of(p.graph(), "2.addmm.input_gradient"),
+                    weight = index_of(p.graph(), "2.addmm.weight_gradient");
+  const plan autocast = comp::libtorch::detail::autocast_plan(p, precision::bf16, [&] { (void)step(net, p); });
+  for (const std::size_t i : {layer, input, weight}) CHECK(autocast[i] == precision::bf16);
+  p.set_plan(linear_plan(p, precision::mxfp8));
+  const auto times = comp::libtorch::detail::operator_times(p, 1, [&] {
+    (void)step(net, p);
+    p.end_step();
+  });
+  REQUIRE(times.size() == p.graph().size());
+  CHECK(times[layer].forward > 0);
+  CHECK(times[layer].backward == 0);
+  CHECK(times[input].backward > 0);
+  CHECK(times[input].backward == times[weight].backward);
+}
+
 TEST_CASE("the gradient's error of a layer is that of its products") {
   torch::manual_seed(12);
   const job net = mlp(2, 64);

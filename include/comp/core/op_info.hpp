@@ -72,8 +72,8 @@ struct op_info {
 /// Returns: the operator of gradient product `of` of linear layer `layer`, which is operator `at` and multiplies `x` by
 /// the weight `w`, both as shapes. The gradient that it reads has the shape of the layer's output, so it counts as
 /// reading that.
-inline op_info gradient_product(const op_info& layer, std::size_t at, product of, const std::vector<std::int64_t>& x,
-                                const std::vector<std::int64_t>& w) {
+inline op_info gradient_operator(const op_info& layer, std::size_t at, product of, const std::vector<std::int64_t>& x,
+                                 const std::vector<std::int64_t>& w) {
   op_info made{.name = layer.name + std::string{suffix(of)},
                .kind = layer.kind,
                .scopes = layer.scopes,

@@ -96,7 +96,7 @@ inline op_graph graph_of(const model& m) {
   for (const auto& [node, product] : gradient_products(m)) {
     operators[node].product = product::forward;
     const std::vector<tensor_info>& reads = operators[node].inputs;
-    operators.push_back(gradient_product(operators[node], node, product, reads[0].shape, reads[1].shape));
+    operators.push_back(gradient_operator(operators[node], node, product, reads[0].shape, reads[1].shape));
   }
   return op_graph{std::move(operators)};
 }

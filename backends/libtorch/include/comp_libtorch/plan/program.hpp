@@ -312,7 +312,7 @@ class program {
       auto w = infos[i].inputs[bias_before + 1].shape;
       if (at.transposed) std::ranges::reverse(w);
       infos[i].product = product::forward;
-      infos.push_back(gradient_product(infos[i], i, of, infos[i].inputs[bias_before].shape, w));
+      infos.push_back(gradient_operator(infos[i], i, of, infos[i].inputs[bias_before].shape, w));
       linear_layers_.insert(infos.back().name);
       return infos.size() - 1;
     };
