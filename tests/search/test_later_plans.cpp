@@ -5,6 +5,7 @@
 
 #include <comp/core/later_plan.hpp>
 #include <comp/search/post_training.hpp>
+#include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/raise_trial.hpp>
 #include <map>
 #include <random>
@@ -78,7 +79,8 @@ double by_hand(fake::world w, const std::string& first, const std::vector<later_
   return t.weights().error;
 }
 
-const post_training unguarded{.epochs = 5, .guard = {.on = false}};
+post_training unguarded_for(std::size_t epochs) { return {.epochs = epochs, .guard = {.on = false}}; }
+const post_training unguarded = unguarded_for(5);
 
 }  // namespace
 
@@ -219,6 +221,132 @@ TEST_CASE("a training whose plan changes goes on from any moment as if it had no
     CHECK(rest.later[2].batch == all.later[2].batch);
     CHECK(rest.epochs.size() == 40);
   }
+}
+
+TEST_CASE("the plans that a training says it changed to are those that trained, in order") {
+  const post_training settings{.epochs = 40, .guard = {.on = false}, .finish = 0.25};
+  const auto check = [&](comp::outcome search, const post_training& how, const std::vector<std::size_t>& batches) {
+    const comp::plan first = search.plan;
+    fake::trainer t{with_floor(0.2)};
+    for (std::size_t b = 0; b < search.trained_batches; ++b) {
+      t.set_precision(first);
+      comp::detail::append(search.trained, t.run_batch());
+    }
+    const auto got = how.run(t, search);
+    CHECK(t.weights().steps == 400);
+    CHECK(t.weights().error == by_hand(with_floor(0.2), first.str(), got.later, 400));
+    CHECK_NOTHROW(comp::require_in_order(got.later, t.graph()));
+    REQUIRE(got.later.size() == batches.size());
+    for (std::size_t i = 0; i < batches.size(); ++i) CHECK(got.later[i].batch == batches[i]);
+  };
+  SUBCASE("a plan that is raised where it would begin") {
+    check(found("bnn", {{300, parse_plan("bbb")}}), settings, {300});
+  }
+  SUBCASE("a higher precision from the beginning") {
+    check(found("bnn"), {.epochs = 40, .guard = {.on = false}, .finish = 1}, {1});
+  }
+  SUBCASE("a plan that was due while the search trained") {
+    comp::outcome search = found("bnn", {{13, parse_plan("bbb")}, {47, parse_plan("bnn")}});
+    search.trained_batches = 25;
+    check(std::move(search), unguarded_for(40), {25, 47});
+  }
+  SUBCASE("a plan that is due where the comparison ends") {
+    check(found("bnn", {{316, parse_plan("nnn")}}), settings, {300, 316});
+  }
+  SUBCASE("a plan that is due before a comparison could tell") {
+    check(found("bnn", {{306, parse_plan("nnn")}}), settings, {306});
+  }
+}
+
+TEST_CASE("a higher precision is not tried on weights that the comparison itself spoilt") {
+  for (const char* spoilt : {"bnn", "bbb"}) {
+    fake::trainer t{with_floor(0)};
+    t.change().harm = [&t, spoilt](const comp::plan& p) {
+      return p == parse_plan(spoilt) && t.weights().steps == 314 ? fake::nan : p == parse_plan("bnn") ? 1e-5 : 0.0;
+    };
+    const auto got = post_training{.epochs = 40, .guard = {.on = false}, .finish = 0.25}.run(t, found("bnn"));
+    CHECK(got.epochs.size() == 40);
+    CHECK(std::isfinite(t.weights().error));
+    CHECK(got.later.empty());
+    CHECK(got.fallbacks.size() == (spoilt == std::string{"bnn"} ? 1 : 0));
+  }
+}
+
+TEST_CASE("a batch that is lost alone between two changes has its place in the curve") {
+  fake::world w = with_floor(0);
+  w.swing = [](std::uint64_t k) { return k == 10 ? fake::nan : 0.0; };
+  fake::trainer t{w};
+  const auto got = unguarded.run(t, found("bbb", {{11, parse_plan("b1b")}}));
+  CHECK(got.epochs[1].batches == 10);
+  CHECK(got.epochs[1].not_finite == 1);
+  REQUIRE(got.epochs[1].curve.size() == 10);
+  CHECK(std::isnan(got.epochs[1].curve[0]));
+}
+
+TEST_CASE("a change shortly before an epoch ends leaves the guard levels of as many batches") {
+  fake::world w = with_floor(0);
+  w.batches = 40;
+  fake::trainer t{w};
+  fake::training_keeper kept{.trainer = &t};
+  comp::outcome search = found("bbb", {{79, parse_plan("bb1")}});
+  search.batches_per_epoch = 40;
+  (void)unguarded.run(t, search, kept);
+  for (std::size_t k = 1; k < kept.progress.size(); ++k) CHECK(kept.progress[k].normal.window == 10);
+}
+
+TEST_CASE("later plans that change nothing do not end FP32's training beside the plan") {
+  std::vector<later_plan> same;
+  for (std::size_t batch = 5; batch < 1000; batch += 5) same.push_back({batch, parse_plan("bbb")});
+  const auto given_up = [](std::vector<later_plan> later) {
+    fake::trainer t{with_floor(0)};
+    t.change().harm = [](const comp::plan& p) { return 0.01 * (p[1] == comp::precision::bf16 ? 0.5 : 0.45); };
+    return post_training{.epochs = 100}.run(t, found("bbb", std::move(later))).fallbacks.size();
+  };
+  CHECK(given_up({}) == 1);
+  CHECK(given_up(same) == 1);
+}
+
+TEST_CASE("a higher precision that was tried stays tried, whoever goes on") {
+  fake::trainer t{with_floor(0.02)};
+  fake::training_keeper kept{.trainer = &t};
+  comp::training_progress from{.ladder = {parse_plan("bnn"), comp::plan{3}}, .raise_tried = true};
+  (void)unguarded.go_on(t, from, kept);
+  CHECK(kept.progress.back().raise_tried);
+}
+
+TEST_CASE("the last part is counted in epochs where these are longer than the trainer says") {
+  fake::world w = with_floor(0.02);
+  w.batches = 35;
+  fake::minimal_trainer t{w};
+  const auto got = post_training{.epochs = 10, .guard = {.on = false}, .finish = 0.01}.run(t, found("bnn"));
+  REQUIRE(!got.warnings.empty());
+  CHECK_MESSAGE(got.warnings.back().starts_with("a higher precision for the last 70 batches was not tried"),
+                got.warnings.back());
+}
+
+TEST_CASE("at most three states are kept while two plans are compared") {
+  static std::size_t alive, most;
+  alive = most = 0;
+  struct counted {
+    explicit counted(const fake::state& s) : weights{s} { most = std::max(most, ++alive); }
+    counted(counted&& o) noexcept : weights{o.weights} { ++alive; }
+    counted(const counted&) = delete;
+    counted& operator=(const counted&) = delete;
+    ~counted() { --alive; }
+    fake::state weights;
+  };
+  struct counting_trainer : fake::trainer {
+    using fake::trainer::trainer;
+    counted save() { return counted{fake::trainer::save()}; }
+    void restore(const counted& c) { fake::trainer::restore(c.weights); }
+  };
+  fake::world w = with_floor(0);
+  w.harm = [machine = std::mt19937_64{1}](const comp::plan&) mutable {
+    return 0.005 * std::uniform_real_distribution<double>{0.5, 1.5}(machine);
+  };
+  counting_trainer t{w};
+  (void)post_training{.epochs = 200, .guard = {.evidence = 0.1}, .finish = 0.25}.run(t, found("bnn"));
+  CHECK(most == 3);
 }
 
 TEST_CASE("formats below 16 bits are raised to the 16 bits that the trainer has, all others to FP32") {

@@ -9,7 +9,7 @@
 // given up for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left
 // out of means and reported.
 // A backend that cannot restore its state cannot be compared with FP32: a suspicious plan is then given up for the next
-// one. Kept states: the last good one, and two of FP32's training beside the plan.
+// one. Kept states: the last good one, and two of what is compared.
 // The plan may also change without any harm: to those of `outcome::later`, and to a higher precision for the last part
 // of the training (raise_trial.hpp).
 // Not here: harm that begins late and slowly while the loss still falls.
@@ -34,8 +34,8 @@ namespace comp {
 struct post_training {
   std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
   guard_settings guard = {};  // when the plan is compared with FP32
-  /// The part of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it begins, the
-  /// plan and a higher precision train the same batches, and the higher one stays if its loss is shown to be lower.
+  /// The part of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it begins,
+  /// the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to be lower.
   double finish = 0;
 
   using fallback = training_fallback;

@@ -58,7 +58,10 @@ class evaluator {
     keep_state();
   }
   /// Makes the trainer's present state the one that a failed run is undone to.
-  void keep_state() { kept_state_ = save(); }
+  void keep_state() {
+    kept_state_ = {};  // before the next one is made, because a state is large
+    kept_state_ = save();
+  }
 
   /// Returns: true where the trainer can save and restore its state.
   bool restores() const { return trainer_.has.save; }

@@ -3,6 +3,7 @@
 // the same batches.
 #pragma once
 
+#include <cmath>
 #include <comp/core/plan.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/run_samples.hpp>
@@ -28,6 +29,7 @@ class branch {
     });
     const status ended = t.sample.status;
     if (t.sample.ok()) {
+      end_ = {};  // before the next state is made, because a state is large
       end_ = run_.save();
       append(so_far_, t.sample);
     }
@@ -38,6 +40,8 @@ class branch {
   const comp::plan& plan() const { return plan_; }
   std::size_t size() const { return static_cast<std::size_t>(so_far_.batches); }
   const sample& so_far() const { return so_far_; }
+  /// Returns: true where its last batch was lost, so that its weights may be spoilt.
+  bool ends_lost() const { return !so_far_.curve.empty() && !std::isfinite(so_far_.curve.back()); }
   /// Returns: the trainer's state after its last batch.
   const checkpoint& end() const { return end_; }
 

@@ -49,8 +49,7 @@ class guarded_training {
   post_training::result run() {
     report_progress();
     while (result().epochs.size() < settings_.epochs) {
-      change_plan_where_due();
-      if (result().epochs.size() >= settings_.epochs) break;  // a higher precision was tried up to the end
+      if (change_plan_where_due()) continue;  // the batches of that may reach the next change, or the end
       if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch(plans_.fp32());
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
       const std::size_t part = batches_before_change();
@@ -200,41 +199,54 @@ class guarded_training {
     shadow_watch_.plan_changed(epoch);
   }
 
-  void change_plan_where_due() {
+  // Returns: true where that trained batches.
+  bool change_plan_where_due() {
     if (auto due = changes_.take_due(record_.batches())) {
       // What was given up for its harm is not lowered again.
       for (std::size_t i = 0; i < due->plan.size() && !result().fallbacks.empty(); ++i) {
         if (plans_.current()[i] == plans_.fp32()[i]) due->plan[i] = plans_.fp32()[i];
       }
+      due->batch = record_.batches();  // the search, or FP32 in a comparison, may have trained beyond it
       change_to(*std::move(due));
     }
-    if (changes_.take_raise(record_.batches(), log_.batches_per_epoch)) try_higher_precision();
+    return changes_.take_raise(record_.batches(), log_.batches_per_epoch) && try_higher_precision();
   }
   void change_to(later_plan next) {
-    shadow_watch_.drop_shadow();
     if (next.plan == plans_.current()) return;
+    shadow_watch_.drop_shadow();
     if (!only_raises(plans_.current(), next.plan)) shadow_watch_.plan_changed(result().epochs.size());
     plans_.change_to(next.plan);
     record_.add_change(std::move(next));
   }
   // Trains the last part's first batches both with the plan and in a higher precision, and goes on from the better one.
-  void try_higher_precision() {
+  // Returns: true where it was tried.
+  bool try_higher_precision() {
     const plan up = raised(plans_.current(), run_.trainer().supported_precisions(), plans_.fp32());
-    if (up == plans_.current()) return;
+    if (up == plans_.current()) return false;
     const std::size_t now = record_.batches(), all = settings_.epochs * log_.batches_per_epoch;
+    const std::size_t begun = record_.begun() ? static_cast<std::size_t>(record_.begun()->batches) : 0;
+    const std::size_t left = (settings_.epochs - result().epochs.size()) * log_.batches_per_epoch - begun;
+    const std::size_t next = changes_.batches_to_next(now, log_.batches_per_epoch);
     const auto evidence = static_cast<std::size_t>(settings_.guard.evidence * static_cast<double>(all));
-    const std::size_t most = std::min(all - now, std::max(raise_trial::fewest_batches, evidence));
+    const std::size_t most =
+        std::min(next > 0 ? std::min(left, next) : left, std::max(raise_trial::fewest_batches, evidence));
     if (most < raise_trial::fewest_batches || !run_.restores()) {
       record_.warn(fmt::format(
-          "a higher precision for the last {} batches was not tried ({}): {}", all - now,
-          run_.restores() ? "so few tell nothing" : "the trainer cannot restore its state, so nothing can be compared",
+          "a higher precision for the last {} batches was not tried ({}): {}", left,
+          run_.restores()
+              ? next > 0 && next < left ? "the plan changes after so few that they tell nothing" : "so few tell nothing"
+              : "the trainer cannot restore its state, so nothing can be compared",
           run_.restores() ? "begin it earlier, or train longer" : "give it save() and restore()"));
-      return;
+      return false;
     }
     shadow_watch_.drop_shadow();
     record_.count_comparison();
     raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance, loss_sign_};
     const branch& better = trial.decide(most);
+    if (better.ends_lost()) {  // its weights may be spoilt; the guard tells when the plan trains these batches again
+      run_.restore_kept_state();
+      return false;
+    }
     const std::size_t epochs = result().epochs.size();
     run_.restore(better.end());
     record_.replace(epochs, record_.begun(), better.so_far(), log_.batches_per_epoch);
@@ -245,6 +257,7 @@ class guarded_training {
                              100 * trial.gain().mean, 200 * trial.gain().error)});
     }
     if (result().epochs.size() > epochs) report_progress();
+    return true;
   }
 
   void throw_if_fatal(const sample& ended, bool is_fatal) const {

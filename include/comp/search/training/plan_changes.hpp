@@ -27,7 +27,7 @@ class plan_changes {
  public:
   /// `finish`: the part of the training, at its end, for which a higher precision is to be tried.
   plan_changes(std::size_t epochs, double finish, const training_progress& from)
-      : epochs_{epochs}, finish_{finish}, later_{from.later}, raise_tried_{from.raise_tried || finish <= 0} {}
+      : epochs_{epochs}, finish_{finish}, later_{from.later}, raise_tried_{from.raise_tried} {}
 
   /// Returns: the plan that is to train from batch `now` on, once; nothing where the present one goes on.
   std::optional<later_plan> take_due(std::size_t now) {
@@ -39,7 +39,7 @@ class plan_changes {
   /// Returns: true, once, where a higher precision is to be tried before batch `now`. `epoch`: the batches of an epoch;
   /// 0: not known yet.
   bool take_raise(std::size_t now, std::size_t epoch) {
-    if (raise_tried_ || epoch == 0 || now < first_raised(epoch)) return false;
+    if (!raises(epoch) || now < first_raised(epoch)) return false;
     return raise_tried_ = true;
   }
   /// Returns: how many batches after batch `now` the plan may change next; 0: never.
@@ -49,19 +49,21 @@ class plan_changes {
       if (batch > now && (next == 0 || batch - now < next)) next = batch - now;
     };
     if (!later_.empty()) add(later_.front().batch);
-    if (!raise_tried_ && epoch > 0) add(first_raised(epoch));
+    if (raises(epoch)) add(first_raised(epoch));
     return next;
   }
 
   void tell(training_progress& to) const {
     to.later = later_;
-    to.raise_tried = raise_tried_ && finish_ > 0;
+    to.raise_tried = raise_tried_;
   }
 
  private:
+  bool raises(std::size_t epoch) const { return !raise_tried_ && finish_ > 0 && epoch > 0; }
+  // Not batch 0, whose plan is the training's first one.
   std::size_t first_raised(std::size_t epoch) const {
     const auto all = static_cast<double>(epochs_ * epoch);
-    return static_cast<std::size_t>(std::lround(std::max(0.0, 1 - finish_) * all));
+    return static_cast<std::size_t>(std::lround(std::max(1.0, (1 - finish_) * all)));
   }
 
   std::size_t epochs_;

@@ -50,6 +50,7 @@ class raise_trial {
   const branch& decide(std::size_t most) {
     for (std::size_t batches = fewest_batches; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
       if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
+      if (low_.ends_lost() || raised_.ends_lost()) continue;
       gain_ = end_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
       // The loss is as low without it, as far as noise lets tell.
       if (gain_.mean + 2 * gain_.error < worth_) break;

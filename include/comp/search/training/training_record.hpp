@@ -56,16 +56,22 @@ class training_record {
   training_progress progress() const { return {.so_far = result_, .begun = begun_, .normal = normal_.state()}; }
 
   void count_comparison() { ++result_.compared; }
-  void add_change(later_plan to) { result_.later.push_back(std::move(to)); }
+  void add_change(later_plan to) {
+    // A plan that trained no batch is none of the training's.
+    if (!result_.later.empty() && result_.later.back().batch == to.batch) result_.later.pop_back();
+    result_.later.push_back(std::move(to));
+  }
   void warn(std::string sentence) { result_.warnings.push_back(std::move(sentence)); }
   void add_fallback(training_fallback f) { result_.fallbacks.push_back(std::move(f)); }
 
   /// Adds an epoch, or the rest of the one that was begun. `losses`: those of its batches.
-  void add(sample run, const std::vector<double>& losses) {
+  void add(sample run, std::vector<double> losses) {
     if (begun_) {
       append(*begun_, run);
       begun_->score = run.score;
       run = *std::exchange(begun_, std::nullopt);
+      // The levels are those of the whole epoch, because its rest may be a single batch.
+      if (!run.curve.empty()) losses = make_lower_better(run.curve, loss_sign_);
     }
     normal_.learn(losses);
     means_.push_back(loss_sign_ * run.loss);
@@ -76,8 +82,8 @@ class training_record {
 
   /// Adds a part of the next epoch.
   void begin(const sample& part) {
-    if (begun_) return append(*begun_, part);
-    begun_ = part;
+    if (!begun_) begun_ = sample{.loss = 0};
+    append(*begun_, part);  // which also gives a single lost batch its place in the curve
   }
 
   /// Puts `run` in the place of everything after `epoch` epochs and the part of one that is `begun`.
@@ -91,8 +97,8 @@ class training_record {
       const std::size_t end = std::min(batches, at + epoch_batches - begun_batches);
       sample part = slice(run, at, end);
       if (begun_batches + end - at == epoch_batches) {
-        const std::vector<double> losses = make_lower_better(part.curve, loss_sign_);
-        add(std::move(part), losses);
+        std::vector<double> losses = make_lower_better(part.curve, loss_sign_);
+        add(std::move(part), std::move(losses));
       } else {
         begin(part);
       }

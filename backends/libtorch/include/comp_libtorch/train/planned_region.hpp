@@ -188,8 +188,9 @@ class planned_region {
   void set_batch(std::size_t batch) {
     const std::lock_guard only_one{mutex_};
     const auto changes = std::ranges::count_if(file_.later, [&](const later_plan& p) { return p.batch <= batch; });
-    if (std::exchange(changes_, changes) == changes) return;
+    if (changes == changes_) return;
     listing_ = file_.at(batch);
+    if (measurement_) program_.profile(false);
     measurement_.reset();  // it timed another plan
     if (planned_) {
       program_.set_plan(load().plan);
@@ -198,6 +199,7 @@ class planned_region {
     } else if (listing_.operators) {
       program_.record_under(make_first_plan());
     }
+    changes_ = changes;  // at the end, so that a plan that does not fit is refused each time
   }
   /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
