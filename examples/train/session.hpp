@@ -217,12 +217,19 @@ inline void write_training(const comp::training_result& result, const std::strin
   comp::detail::write_file(path.string(), to.dump(2, ' ', false, comp::json::error_handler_t::replace) + "\n");
 }
 
-/// Writes a plan file by which the next training changes its plan where this one did. A plan that was given up is in
-/// no such file. Returns: whether there was anything to write.
+/// Writes a plan file by which the next training changes its plan where this one did, and later where the file that
+/// this one had says so. A plan that was given up is in no such file. Returns: whether there was anything to write.
 inline bool write_later(const options& chosen, const comp::training_result& result) {
   const std::string found = (chosen.out / "plan.json").string();
   if (result.later.empty() || !result.fallbacks.empty()) return false;
-  comp::save_later(chosen.plan.empty() ? found : chosen.plan.string(), result.later, found);
+  const std::string from = chosen.plan.empty() ? found : chosen.plan.string();
+  std::size_t trained = 0;
+  for (const comp::sample& epoch : result.epochs) trained += static_cast<std::size_t>(epoch.batches);
+  std::vector<comp::later_plan> later = result.later;
+  const std::vector<comp::later_plan> known = comp::load_listing(from).later;
+  std::ranges::copy_if(known, std::back_inserter(later), [&](const auto& next) { return next.batch >= trained; });
+  if (later == known) return false;
+  comp::save_later(from, later, found);
   return true;
 }
 

@@ -109,6 +109,13 @@ TEST_CASE("later plans train from the batch that they name on, in the midst of a
   }
 }
 
+TEST_CASE("a part that is none is refused") {
+  fake::trainer t{with_floor(0)};
+  for (const double finish : {-0.1, 1.1, std::nan("")})
+    CHECK_THROWS_AS(post_training{.finish = finish}.run(t, found("bbb")), comp::settings_error);
+  CHECK(t.count().batches == 0);
+}
+
 TEST_CASE("later plans that are out of order, or of another model, are refused before anything is trained") {
   fake::trainer t{with_floor(0)};
   const auto refuses = [&](std::vector<later_plan> later, const char* words) {
@@ -211,7 +218,7 @@ TEST_CASE("a training whose plan changes goes on from any moment as if it had no
   fake::training_keeper kept{.trainer = &whole};
   const auto all = settings.run(whole, begin(), kept);
   REQUIRE(all.later.size() == 3);
-  REQUIRE(kept.progress.size() == 41);  // before the first epoch and after each
+  REQUIRE(kept.progress.size() >= 41);  // before the first epoch, after each, and where the plan changes
   for (std::size_t k = 0; k < kept.progress.size(); k += 3) {
     fake::trainer t{with_floor(0.02)};
     t.restore(kept.states[k]);

@@ -62,10 +62,11 @@ class guarded_training {
         answer_bad_epoch(epoch);
       } else if (part > 0) {
         record_.begin(epoch.run);
-        run_.remember_start();
+        keep_progress();
         look_for_slow_harm();
       } else {
-        finish_epoch(std::move(epoch));
+        record_.add(std::move(epoch.run), epoch.losses);
+        keep_progress();
         look_for_slow_harm();
       }
     }
@@ -101,8 +102,8 @@ class guarded_training {
     run_.restore_kept_state();
   }
 
-  void finish_epoch(watched_epoch epoch) {
-    record_.add(std::move(epoch.run), epoch.losses);
+  // Makes the trainer's state the one that a failed run is undone to, and that the observers are told of.
+  void keep_progress() {
     run_.remember_start();
     report_progress();
   }
@@ -150,7 +151,8 @@ class guarded_training {
     } else {
       normal().relax();
     }
-    finish_epoch(std::move(fp32));
+    record_.add(std::move(fp32.run), fp32.losses);
+    keep_progress();
   }
 
   void look_for_slow_harm() {
@@ -247,16 +249,14 @@ class guarded_training {
       run_.restore_kept_state();
       return false;
     }
-    const std::size_t epochs = result().epochs.size();
     run_.restore(better.end());
-    record_.replace(epochs, record_.begun(), better.so_far(), log_.batches_per_epoch);
-    run_.remember_start();
+    record_.replace(result().epochs.size(), record_.begun(), better.so_far(), log_.batches_per_epoch);
     if (better.plan() == up) {
       change_to({now, up,
-                 fmt::format("in {} batches its loss was {:.2g}% +- {:.2g}% lower", better.size(),
-                             100 * trial.gain().mean, 200 * trial.gain().error)});
+                 fmt::format("in {} batches its loss was {:.2g}% +- {:.2g}% {}", better.size(), 100 * trial.gain().mean,
+                             200 * trial.gain().error, loss_sign_ < 0 ? "higher" : "lower")});
     }
-    if (result().epochs.size() > epochs) report_progress();
+    keep_progress();
     return true;
   }
 
@@ -282,34 +282,6 @@ class guarded_training {
   epoch_runner epochs_;
   shadow_watch shadow_watch_;
 };
-
-COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
-                                        const outcome& search) {
-  const op_graph graph = trainer.graph();
-  require<plan_error>(
-      search.graph.size() == 0 || search.graph.fingerprint() == graph.fingerprint(),
-      "the outcome is of another model (of {} operators, the trainer's has {}; names, kinds, shapes and "
-      "edges must agree): train on with the outcome of this trainer's search",
-      search.graph.size(), graph.size());
-  require_fits(search.plan, graph);
-  require_in_order(search.later, graph);
-  const post_training_notice until_the_end{trainer};
-  training_progress from = progress_after(search, settings.guard);
-  if (const std::size_t trained = from.so_far.epochs.size(); trained > settings.epochs) {
-    from.so_far.warnings.push_back(
-        fmt::format("the search's {} batches are {} epochs of {}, more than the {} that were asked for: a search costs "
-                    "least where epochs are long",
-                    search.trained_batches, trained, search.batches_per_epoch, settings.epochs));
-  }
-  return guarded_training{settings, trainer, observers, search, std::move(from)}.run();
-}
-
-COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,
-                                     training_progress from) {
-  const outcome log = search_behind(trainer.graph(), from);
-  const post_training_notice until_the_end{trainer};
-  return guarded_training{settings, trainer, observers, log, std::move(from)}.run();
-}
 
 }  // namespace detail
 
