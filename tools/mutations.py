@@ -216,7 +216,7 @@ MUTATIONS = [Mutation(*m) for m in [
     ("LibTorch's gradient product in the layer's own precision", TORCH + 'plan/program.hpp', 'plan_[weight ? weight : i]',
      'plan_[i]', 'test_libtorch', 'test_scaled_linear.cpp'),
     ('an operator for a gradient that nobody wants', TORCH + 'plan/program.hpp',
-     'if (!ops_[i].differentiable[argument]) return 0;', '', 'test_libtorch', 'test_scaled_linear.cpp'),
+     'if (!ops_[i].differentiable[argument]) return 0;', '(void)argument;', 'test_libtorch', 'test_scaled_linear.cpp'),
     ('a plan file of whole layers whose gradients stay FP32', TORCH + 'plan/named_precisions.hpp',
      'by_name_.insert_or_assign(layer, chosen);', 'by_name_.insert_or_assign(layer, product_precisions{chosen, {}, {}});',
      'test_libtorch', 'test_scaled_linear.cpp'),
