@@ -7,6 +7,6 @@
 #include <comp/ranks/follower.hpp>
 #include <comp/search/search_run.hpp>
 #include <comp/search/trainer/trainer_check.hpp>
-#include <comp/search/training/train_after.hpp>
+#include <comp/search/training/guarded_training.hpp>
 
 static_assert(!COMP_HEADER_ONLY, "libcomp is compiled with -DCOMP_HEADER_ONLY=0");

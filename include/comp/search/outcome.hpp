@@ -8,6 +8,7 @@
 #include <comp/core/decision.hpp>
 #include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
+#include <comp/core/later_plan.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>

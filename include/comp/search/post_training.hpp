@@ -86,5 +86,5 @@ post_training::result post_training::go_on(B&& trainer, training_progress from, 
 }  // namespace comp
 
 #if COMP_HEADER_ONLY
-#include <comp/search/training/train_after.hpp>
+#include <comp/search/training/guarded_training.hpp>
 #endif
