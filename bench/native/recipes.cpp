@@ -186,6 +186,8 @@ int run(const options& o) {
   fmt::print("{} of {} layers, width {}, {} steps of {} x {} tokens; times modelled at width {}, {} x {} tokens\n",
              o.model, o.layers, o.width, o.steps, o.batch, o.context, o.timed_width, o.timed_batch, o.timed_context);
   std::vector<recipe> all = by_hand(first.graph(), o);
+  const auto is_left_out = [&](const recipe& r) { return std::ranges::count(o.only, r.name) == 0; };
+  if (!o.only.empty()) all.erase(std::remove_if(all.begin() + 2, all.end(), is_left_out), all.end());
   for (const std::string& target : o.targets) all.push_back(found(device, j, o, target));
   for (const std::string& target : o.targets) {
     modelled_trainer timed{first, target, {.timed_as = timed_graph(o)}};
@@ -210,6 +212,7 @@ int main(int argc, char** argv) {
   app.add_option("--data", chosen.data, "A text, or for bert a folder of SQuAD with BERT's vocabulary")->required();
   app.add_option("--model", chosen.model)->check(CLI::IsMember({"transformer", "bert"}));
   app.add_option("--targets", chosen.targets, "The GPUs whose times are modelled");
+  app.add_option("--only", chosen.only, "Recipes by hand with these names beside BF16, without searches and times");
   app.add_option("--layers", chosen.layers)->check(CLI::Range(1, 96));
   app.add_option("--width", chosen.width)->check(CLI::Range(32, 4096));
   app.add_option("--context", chosen.context, "[tokens]")->check(CLI::Range(16, 4096));
@@ -228,6 +231,7 @@ int main(int argc, char** argv) {
   app.add_option("--timed-batch", chosen.timed_batch, "[sequences]");
   app.add_option("--json", chosen.json, "File for the figures");
   CLI11_PARSE(app, argc, argv);
+  if (!chosen.only.empty()) chosen.targets.clear();
   try {
     return run(chosen);
   } catch (const std::exception& failed) {

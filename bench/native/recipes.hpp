@@ -33,6 +33,7 @@ using comp::precision;
 struct options {
   std::string model = "transformer", data = {}, json = {};
   std::vector<std::string> targets = {"H100", "B200"};
+  std::vector<std::string> only = {};  // recipes by hand with these names; empty: all
   std::int64_t layers = 2, width = 128, context = 64, batch = 16, windows = 3200, held_out = 512;
   std::int64_t timed_width = 4096, timed_context = 4096, timed_batch = 4;
   std::uint64_t steps = 400, seeds = 3;
