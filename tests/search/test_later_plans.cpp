@@ -356,6 +356,29 @@ TEST_CASE("at most three states are kept while two plans are compared") {
   CHECK(most == 3);
 }
 
+TEST_CASE("a gain is told from noise and from wandering in a few dozen batches") {
+  std::mt19937_64 machine{11};
+  std::normal_distribution<double> normal;
+  const auto told = [&](double gain, double noise, double wandering) {
+    int count = 0;
+    for (int drawn = 0; drawn < 400; ++drawn) {
+      std::vector<double> path;
+      double apart = 0;
+      for (int k = 0; k < 40; ++k)
+        path.push_back(gain + noise * normal(machine) + (apart += wandering * normal(machine)));
+      const comp::detail::path_end mean = comp::detail::mean_of_path(path);
+      count += mean.mean > comp::detail::beyond_wandering * mean.error ? 1 : 0;
+    }
+    return count;
+  };
+  CHECK(told(0, 0.001, 0) <= 4);
+  CHECK(told(0, 0, 0.001) <= 60);
+  CHECK(told(0.004, 0.002, 0) >= 280);
+  CHECK(told(0.004, 0.004, 0) >= 190);
+  CHECK(comp::detail::mean_of_path(std::vector(16, 0.25)).mean == 0.25);
+  CHECK(comp::detail::mean_of_path(std::vector(16, 0.25)).error < 1e-9);
+}
+
 TEST_CASE("formats below 16 bits are raised to the 16 bits that the trainer has, all others to FP32") {
   using enum comp::precision;
   const comp::plan top{3};

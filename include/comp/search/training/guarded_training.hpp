@@ -231,7 +231,7 @@ class guarded_training {
     const std::size_t next = changes_.batches_to_next(now, log_.batches_per_epoch);
     const auto evidence = static_cast<std::size_t>(settings_.guard.evidence * static_cast<double>(all));
     const std::size_t most =
-        std::min(next > 0 ? std::min(left, next) : left, std::max(raise_trial::fewest_batches, evidence));
+        std::min(next > 0 ? std::min(left, next) : left, std::max({raise_trial::fewest_batches, evidence, left / 4}));
     if (most < raise_trial::fewest_batches || !run_.restores()) {
       record_.warn(fmt::format(
           "a higher precision for the last {} batches was not tried ({}): {}", left,

@@ -9,11 +9,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <comp/core/plan.hpp>
+#include <comp/core/statistics.hpp>
 #include <comp/search/training/branch.hpp>
 #include <comp/search/training/guard.hpp>
 #include <comp/search/training/shadow_test.hpp>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +37,39 @@ inline plan raised(const plan& p, const std::vector<precision>& supported, const
   return up;
 }
 
+/// Returns: the mean of the differences between two trainings that parted before the first of them, and its standard
+/// error: that of noise, which neighbouring batches may share, and that of the trainings' wandering apart, by which
+/// means of successive blocks differ more than noise lets them. A steady drift is neither. All this is estimated
+/// without margins, because a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or
+/// more.
+inline path_end mean_of_path(std::span<const double> path) {
+  const std::size_t n = path.size(), block = std::max<std::size_t>(2, n / 5);
+  const auto count = static_cast<double>(n), b = static_cast<double>(block);
+  const double mean = mean_of(path), middle = (count - 1) / 2;
+  double rise = 0;
+  for (std::size_t i = 0; i < n; ++i) rise += (static_cast<double>(i) - middle) * path[i];
+  const double slope = rise * 12 / (count * (count * count - 1));
+  std::vector<double> rest, block_steps;
+  for (std::size_t i = 0; i < n; ++i) rest.push_back(path[i] - mean - slope * (static_cast<double>(i) - middle));
+  const std::span all{rest};
+  for (std::size_t at = block; at + block <= n; at += block)
+    block_steps.push_back(mean_of(all.subspan(at, block)) - mean_of(all.subspan(at - block, block)));
+  double squares = 0, products = 0, steps = 0, spread = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    squares += rest[i] * rest[i];
+    if (i == 0) continue;
+    products += rest[i] * rest[i - 1];
+    steps += (rest[i] - rest[i - 1]) * (rest[i] - rest[i - 1]) / (count - 1);
+  }
+  const double usual_step = mean_of(block_steps);
+  for (const double step : block_steps)
+    spread += (step - usual_step) * (step - usual_step) / static_cast<double>(block_steps.size() - 1);
+  const double correlation = std::min(0.95, std::max(0.0, squares > 0 ? products / squares : 0) + 1 / std::sqrt(count));
+  const double noise = squares / (count - 2) * (1 + correlation) / (1 - correlation) / count;
+  const double wandering = std::max(0.0, (spread - steps / b) / ((2 * b * b + 1) / (3 * b) - 1 / b));
+  return {mean, std::sqrt(noise + wandering * count / 3)};
+}
+
 class raise_trial {
  public:
   /// Fewer batches than this tell nothing.
@@ -51,7 +87,7 @@ class raise_trial {
     for (std::size_t batches = fewest_batches; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
       if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
       if (low_.ends_lost() || raised_.ends_lost()) continue;
-      gain_ = end_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
+      gain_ = mean_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
       // The loss is as low without it, as far as noise lets tell.
       if (gain_.mean + 2 * gain_.error < worth_) break;
       if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
