@@ -43,8 +43,8 @@ class shadow_watch {
     }
   }
 
-  /// Call it after an epoch of the plan, or a part of one. Trains FP32 on the plan's batches, as many as an answer takes.
-  /// Returns: the plan's losses where they show harm; else nothing.
+  /// Call it after an epoch of the plan, or a part of one. Trains FP32 on the plan's batches, as many as an answer
+  /// takes. Returns: the plan's losses where they show harm; else nothing.
   std::vector<double> find_harm() {
     if (!shadow_) return {};
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
