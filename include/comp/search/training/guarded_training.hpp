@@ -60,12 +60,8 @@ class guarded_training {
       if (!epoch.run.ok()) {
         shadow_watch_.drop_shadow();
         answer_bad_epoch(epoch);
-      } else if (part > 0) {
-        record_.begin(epoch.run);
-        keep_progress();
-        look_for_slow_harm();
       } else {
-        record_.add(std::move(epoch.run), epoch.losses);
+        part > 0 ? record_.begin(epoch.run) : record_.add(std::move(epoch.run), epoch.losses);
         keep_progress();
         look_for_slow_harm();
       }
@@ -87,9 +83,8 @@ class guarded_training {
 
   // Returns: how many batches of the epoch are left until the plan may change in its midst; 0: it does not.
   std::size_t batches_before_change() const {
-    const std::size_t begun = record_.begun() ? static_cast<std::size_t>(record_.begun()->batches) : 0;
     const std::size_t batches = changes_.batches_to_next(record_.batches(), log_.batches_per_epoch);
-    return begun + batches < log_.batches_per_epoch ? batches : 0;
+    return record_.begun_batches() + batches < log_.batches_per_epoch ? batches : 0;
   }
 
   // Looks at an epoch's last level, and at its lost batches, once more when it has ended.
@@ -226,8 +221,8 @@ class guarded_training {
     const plan up = raised(plans_.current(), run_.trainer().supported_precisions(), plans_.fp32());
     if (up == plans_.current()) return false;
     const std::size_t now = record_.batches(), all = settings_.epochs * log_.batches_per_epoch;
-    const std::size_t begun = record_.begun() ? static_cast<std::size_t>(record_.begun()->batches) : 0;
-    const std::size_t left = (settings_.epochs - result().epochs.size()) * log_.batches_per_epoch - begun;
+    const std::size_t left =
+        (settings_.epochs - result().epochs.size()) * log_.batches_per_epoch - record_.begun_batches();
     const std::size_t next = changes_.batches_to_next(now, log_.batches_per_epoch);
     const auto evidence = static_cast<std::size_t>(settings_.guard.evidence * static_cast<double>(all));
     const std::size_t most =

@@ -43,13 +43,14 @@ class training_record {
   recent_levels& normal() { return normal_; }
   /// Returns: the part of the next epoch that is trained already.
   const std::optional<sample>& begun() const { return begun_; }
+  std::size_t begun_batches() const { return begun_ ? static_cast<std::size_t>(begun_->batches) : 0; }
   /// Returns: the part of an epoch that is trained, else the last epoch. Requires: there is one of them.
   const sample& last_run() const { return begun_ ? *begun_ : result_.epochs.back(); }
   /// Returns: how many batches were trained.
   std::size_t batches() const {
-    std::int64_t all = begun_ ? begun_->batches : 0;
-    for (const sample& epoch : result_.epochs) all += epoch.batches;
-    return static_cast<std::size_t>(all);
+    std::size_t all = begun_batches();
+    for (const sample& epoch : result_.epochs) all += static_cast<std::size_t>(epoch.batches);
+    return all;
   }
   /// Returns: the mean loss of each epoch; lower is better.
   const std::vector<double>& means() const { return means_; }
@@ -93,10 +94,10 @@ class training_record {
     begun_ = begun;
     const auto batches = static_cast<std::size_t>(run.batches);
     for (std::size_t at = 0; at < batches;) {
-      const std::size_t begun_batches = begun_ ? static_cast<std::size_t>(begun_->batches) : 0;
-      const std::size_t end = std::min(batches, at + epoch_batches - begun_batches);
+      const std::size_t before = begun_batches();
+      const std::size_t end = std::min(batches, at + epoch_batches - before);
       sample part = slice(run, at, end);
-      if (begun_batches + end - at == epoch_batches) {
+      if (before + end - at == epoch_batches) {
         std::vector<double> losses = make_lower_better(part.curve, loss_sign_);
         add(std::move(part), std::move(losses));
       } else {

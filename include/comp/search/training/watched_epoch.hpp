@@ -42,8 +42,7 @@ class epoch_runner {
   /// Trains the next epoch under `p`, or the rest of one that was begun. `fp32`: what judges lost batches.
   watched_epoch train_epoch(const plan& p, const plan& fp32, epoch_watch& watch) {
     if (record_.begun()) {
-      const std::size_t left = log_.batches_per_epoch - static_cast<std::size_t>(record_.begun()->batches);
-      return train_batches(p, fp32, watch, left, "");
+      return train_batches(p, fp32, watch, log_.batches_per_epoch - record_.begun_batches(), "");
     }
     trial t = run_.run_training_epoch(p, [&watch](const sample& so_far) { return watch(so_far); });
     t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
