@@ -63,6 +63,36 @@ def capturing() -> bool:
     return any(each.thread == threading.get_ident() for each in list(_Capture.open.values()))
 
 
+def _innermost_backend(callback: Any) -> Any:
+    """The user's backend, in what Dynamo has put around it."""
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        callback = callback._torchdynamo_orig_backend
+    return callback
+
+
+def runs_as_captured(callback: Any) -> bool:
+    """Whether what Dynamo captures is run operator by operator, so that comp sees each. torch.cond and flex_attention have
+    their functions captured for that, or gradients of what these close over would be lost."""
+    backend = _innermost_backend(callback)
+    backend = getattr(backend, "compiler_fn", backend)
+    module, name = getattr(backend, "__module__", ""), getattr(backend, "__qualname__", "").split(".")[0]
+    return module == "torch._dynamo.backends.debugging" and name in (
+        "eager",
+        "make_eager_backend_with_torch_function_modes",
+    )
+
+
+def unheard(callback: Any, room: Callable[[Any], Any] = contextlib.nullcontext) -> Any:
+    """`callback` of Dynamo, while whose captures no operator comes to comp. `room`: is entered with a function's code."""
+
+    def capture(frame: Any, *given: Any, **named: Any) -> Any:
+        with room(frame.f_code):
+            return Regions.unheard(lambda: callback(frame, *given, **named))
+
+    capture._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]
+    return capture
+
+
 class _Backend:
     """A backend of torch.compile that compiles by the user's backend, with the casts of a plan."""
 
@@ -104,8 +134,17 @@ def _without_strict_cache() -> Any:
     return contextlib.nullcontext()
 
 
+def _in_format_without_plan(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    expected = node.meta.get("example_value")
+    if node.op == "placeholder" or not isinstance(expected, torch.Tensor) or not expected.is_floating_point():
+        return node
+    return graph.call_method("to", (node, expected.dtype))
+
+
 def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[int]) -> torch.fx.GraphModule:
-    """A copy of the graph between begin() and finish(). `of_parameters`: which of its inputs are parameters."""
+    """A copy of the graph between begin() and finish(). `of_parameters`: which of its inputs are parameters. Where Dynamo
+    broke off a function, results have the formats that they have without the plan, because Dynamo captures the rest of the
+    function with those."""
     copied = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
     copied.meta = graph.meta
     nodes = list(copied.graph.nodes)
@@ -114,6 +153,8 @@ def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[i
         copied.graph.call_function(begin, (number, *(placeholders[i] for i in of_parameters)))
     with copied.graph.inserting_before(nodes[-1]):
         copied.graph.call_function(finish, (number,))
+        if getattr(getattr(graph, "compile_subgraph_reason", None), "graph_break", False):
+            nodes[-1].args = torch.fx.map_arg(nodes[-1].args, lambda node: _in_format_without_plan(copied.graph, node))
     copied.recompile()
     return copied
 
@@ -143,9 +184,7 @@ class Compilers:
             return None
         if how == "as it is" and self._search is None:
             return users
-        backend = users
-        while hasattr(backend, "_torchdynamo_orig_backend"):
-            backend = backend._torchdynamo_orig_backend
+        backend = _innermost_backend(users)
         if isinstance(backend, _Backend):
             return users
         kind = type(users._torchdynamo_orig_backend)
@@ -159,13 +198,20 @@ class Compilers:
     def _make(self, users: Any, backend: Any) -> Any:
         convert = users._torchdynamo_orig_backend._clone_with_backend(backend)
         callback = type(users)(convert, users.hooks)
+        cannot_be_captured: set[Any] = set()
 
-        def unheard(frame: Any, *given: Any, **named: Any) -> Any:
-            with contextlib.nullcontext() if self._search is None else self._search.room_for(frame.f_code):
-                return Regions.unheard(lambda: callback(frame, *given, **named))
+        def attempt(frame: Any, *given: Any, **named: Any) -> Any:
+            if frame.f_code not in cannot_be_captured:
+                try:
+                    return callback(frame, *given, **named)
+                except torch._dynamo.exc.TorchRuntimeError as failed:
+                    # An operator between two graphs has made a tensor low, and Dynamo captures what reads it with that
+                    cannot_be_captured.add(frame.f_code)
+                    self.tell(f"its capture fails: {str(failed).splitlines()[0]}")
+            return torch._dynamo.types.ConvertFrameReturn(apply_to_code=False)  # this call runs as it is
 
-        unheard._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]
-        return unheard
+        attempt._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]
+        return unheard(attempt) if self._search is None else unheard(attempt, self._search.room_for)
 
 
 class CompiledPlans:

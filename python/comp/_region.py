@@ -19,7 +19,8 @@ from torch.backends import mha
 
 from comp import _comp
 from comp._comp import Error
-from comp._compile import Compilers, capturing
+from comp._compile import Compilers, capturing, runs_as_captured, unheard
+from comp._higher_order import run_higher_order_in_fp32
 from comp._models import modules_of, named_parameters
 
 
@@ -85,6 +86,7 @@ class Region:
         except BaseException:
             _slow_path.exit()
             raise
+        run_higher_order_in_fp32()
         _open.regions.append(self)
         if self._entered is not None:
             try:
@@ -173,10 +175,12 @@ def _follow_compilation() -> None:
 
     def told(callback: Any) -> Any:
         chosen = original(callback)
+        if not (_open.regions or _open.again) or chosen is None or chosen is False:
+            return chosen
+        if runs_as_captured(chosen):
+            return unheard(chosen)
         if _open.again or _open.checkpoints:
             return None
-        if not _open.regions or chosen is None or chosen is False:
-            return chosen
         compilers = _open.regions[-1]._compilers
         if compilers is None:
             return None

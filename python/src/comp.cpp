@@ -64,6 +64,7 @@ void add_regions(py::module_& m) {
       .def("enter_again", &regions::enter_again, "place"_a)
       .def("compiles", &regions::compiles)
       .def_static("unheard", &regions::unheard, "work"_a)
+      .def_static("dispatch_keys", &regions::dispatch_keys)
       .def("next_operator", &regions::next_operator)
       .def("go_to", &regions::go_to, "number"_a)
       .def("begin_capture", &regions::begin_capture, "first"_a, "traced"_a, "parameters"_a)

@@ -97,6 +97,12 @@ class regions {
     const libtorch::detail::unheard_guard none;
     return work();
   }
+  /// Returns: the names of the dispatch keys by which operators come to comp; none before the first region.
+  static std::vector<std::string> dispatch_keys() {
+    std::vector<std::string> names;
+    for (const c10::DispatchKey key : libtorch::detail::claimed_keys) names.emplace_back(c10::toString(key));
+    return names;
+  }
   /// Returns: the number of the operator that comes next.
   std::size_t next_operator() { return captured().place(); }
   void go_to(std::size_t number) { captured().go_to(number); }

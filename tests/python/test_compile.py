@@ -15,6 +15,7 @@ import torch.utils.checkpoint
 from support import QUICK, NoPlan, plan_file, training_step
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 TOKENS, Y = torch.arange(96).view(4, 24) % 50, (torch.arange(96).view(4, 24) * 7) % 50
@@ -48,6 +49,21 @@ class Transformer(nn.Module):
         if self.breaks:
             torch._dynamo.graph_break()
         return self.head(torch.relu(x))
+
+
+class Attention(nn.Module):
+    """Attention to keys that go through a function of the caller's."""
+
+    def __init__(self, hand_on):
+        super().__init__()
+        torch.manual_seed(6)
+        self.embed, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+        self.query, self.key, self.hand_on = nn.Linear(32, 32), nn.Linear(32, 32), hand_on
+
+    def forward(self, x):
+        x = self.embed(x).unsqueeze(1)
+        key = self.hand_on(self.key(x))
+        return self.head(scaled_dot_product_attention(self.query(x), key, key).squeeze(1))
 
 
 class Counting:
@@ -142,6 +158,24 @@ class Compiled(unittest.TestCase):
         net = Transformer(breaks=True)
         self.same(net, planned(net), torch.compile(net, backend=self.backend))
         self.assertEqual(self.backend.graphs, 2)
+
+    def test_attention_behind_a_break_reads_keys_that_the_plan_made_before_it(self):
+        net = Attention(lambda key: torch._dynamo.graph_break() or key)
+        with warnings.catch_warnings():
+            warnings.filterwarnings('error', 'a compiled function')
+            plan, called = planned(net), torch.compile(net, backend=self.backend)
+            expected, loss = forward(net)(plan), forward(net)(plan, called)
+            self.assertEqual(loss.item(), expected.item())
+            for one, other in zip(gradients(net, expected), gradients(net, loss)):
+                self.assertLess((one - other).norm(), 0.02 * one.norm())  # they are added in FP32 where a graph ends
+
+    def test_what_cannot_be_captured_with_a_low_tensor_runs_uncompiled_and_that_is_told(self):
+        net = Attention(torch._dynamo.disable(lambda key: key @ torch.eye(32)))
+        plan, called = planned(net, ('linear', 'attention', 'matmul')), torch.compile(net, backend=self.backend)
+        expected = forward(net)(plan).item()
+        with self.assertWarnsRegex(UserWarning, 'runs uncompiled under the plan .its capture fails'):
+            self.assertEqual(forward(net)(plan, called).item(), expected)
+        self.assertEqual(forward(net)(plan, called).item(), expected)
 
     def test_one_function_for_all_blocks_is_compiled_once_where_the_plan_treats_them_alike(self):
         net = Transformer(blocks=3)
@@ -412,6 +446,67 @@ class Compiled(unittest.TestCase):
             self.assertAlmostEqual(loss.item(), expected.item(), delta=0.01)
             for one, other in zip(wanted, gradients(net, loss)):
                 self.assertLess((one - other).norm(), 0.03 * one.norm() + 1e-6)
+
+
+class Conditional(nn.Module):
+    """A model whose forward chooses a layer by torch.cond."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.embed, self.hidden, self.head = nn.Embedding(50, 64), nn.Linear(64, 64), nn.Linear(64, 50)
+        self.either, self.other = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x):
+        h = self.hidden(self.embed(x))
+        h = torch.cond(x.sum() > 0, lambda h: torch.relu(self.either(h)), lambda h: self.other(h), (h,))
+        return self.head(h)
+
+
+class HigherOrderOperators(unittest.TestCase):
+    def setUp(self):
+        torch._dynamo.reset()
+
+    def test_a_branch_runs_in_fp32_and_its_weights_get_their_gradients_compiled_and_uncompiled(self):
+        net = Conditional()
+        plan, run = planned(net), forward(net)
+        in_fp32 = gradients(net, run(NoPlan()))
+        loss = run(plan)
+        self.assertIn('b', plan.letters)
+        expected = gradients(net, loss)
+        for one, other in zip(in_fp32, expected):
+            self.assertLess((one - other).norm(), 0.1 * one.norm())
+        called = torch.compile(net, backend=Counting())
+        for _ in range(2):
+            again = run(plan, called)
+            self.assertEqual(again.item(), loss.item())
+            for one, other in zip(expected, gradients(net, again)):
+                self.assertLess((one - other).norm(), 0.02 * one.norm())
+        self.assertEqual(plan.left, (0, ''))
+
+    def test_flex_attention_is_evaluated_in_fp32(self):
+        net, made = Attention(lambda key: key), []
+
+        def attend(key):
+            made.append(flex_attention(key, key, key))
+            return made[-1]
+
+        plan = planned(net)
+        net.hand_on = attend  # flex_attention has no backward on a CPU
+        with torch.no_grad():
+            expected = forward(net)(NoPlan()).item()
+            for run in (net, torch.compile(net, backend='aot_eager')):
+                self.assertAlmostEqual(forward(net)(plan, run).item(), expected, places=2)
+        self.assertEqual({each.dtype for each in made}, {torch.float32})
+
+    def test_a_search_does_not_take_a_branch_for_compiled_code(self):
+        net = Conditional()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        found = comp.search(
+            training_step(optimizer, forward(net)), model=net, optimizer=optimizer, data=[(TOKENS, Y)] * 8, **QUICK
+        )
+        self.assertFalse(found.compiled)
+        self.assertEqual([trial for trial in found.trials if trial.sample.status == 'failed'], [])
 
 
 class SearchOfCompiledModels(unittest.TestCase):

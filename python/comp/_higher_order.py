@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's higher-order operators, such as torch.cond and flex_attention, inside `with plan:`.
+
+They call functions of the user's, dispatch in Python, and fail where a dispatch key is on that they have no kernel for. Here
+they get one for comp's key. It runs them as without a plan, in FP32, because a function may be traced, called more than once,
+or not at all, so that its operators are no part of what the first forward recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import _higher_order_ops
+from torch.utils._pytree import tree_map_only
+
+from comp._comp import Regions
+
+_known: set[str] = set()
+
+
+def run_higher_order_in_fp32() -> None:
+    """Gives its kernel to each higher-order operator that there is, once. Call it in a region."""
+    if len(_known) == len(_higher_order_ops):
+        return
+    keys = [torch._C._parse_dispatch_key(name) for name in Regions.dispatch_keys()]
+    for name, operator in list(_higher_order_ops.items()):
+        for key in keys if name not in _known else ():
+            operator.py_impl(key)(_kernel(operator, keys))
+        _known.add(name)
+
+
+def _kernel(operator: Any, keys: list[Any]) -> Callable[..., Any]:
+    passed = torch._C.DispatchKeySet(keys[0])
+    for key in keys[1:]:
+        passed = passed | torch._C.DispatchKeySet(key)
+
+    def run(*given: Any, **named: Any) -> Any:
+        # Also where a tensor has FP32 already, so that a forward has the same operators under all plans
+        given, named = tree_map_only(torch.Tensor, _in_fp32, (given, named))
+        with torch._C._ExcludeDispatchKeyGuard(passed):
+            return operator(*given, **named)
+
+    return run
+
+
+def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float32) if tensor.dtype in (torch.float32, torch.bfloat16, torch.float16) else tensor
