@@ -117,6 +117,41 @@ TEST_CASE("FP32's batches, which take long on a modelled GPU, leave a budget of 
   CHECK(batches > 50);
 }
 
+TEST_CASE("a format below 16 bits wins by the losses of many batches, in which harm that grows shows") {
+  const auto has_nvfp4 = [](const plan& p) { return std::ranges::count(p, precision::nvfp4) > 0; };
+  for (const double noise : {0.0, 0.005}) {
+    for (const double harm : {0.0, 2e-4}) {
+      CAPTURE(noise);
+      CAPTURE(harm);
+      fake::world grows = layers(1 << 16);
+      grows.batches = 1000;
+      grows.loss_offset = 1;
+      // Raises the loss by 0.1% in 16 batches, and by 2% in the end.
+      grows.harm = [&](const plan& p) { return has_nvfp4(p) ? harm : 0; };
+      bool is_low = false;
+      grows.before_batch = [&](const plan& p, std::uint64_t) { is_low = has_nvfp4(p); };
+      grows.swing = [&](std::uint64_t step) {
+        return is_low ? noise * std::sin(static_cast<double>(step * step)) : 0.0;
+      };
+      fake::full_trainer inner{grows};
+      on_gpu trainer{inner, "B200"};
+      const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
+      CHECK(trainer.batch_seconds(found.plan) <= 1.01 * trainer.batch_seconds(fastest(trainer, grows)));
+      CHECK(has_nvfp4(found.plan) == (harm == 0));
+      bool shown = false, in_contest = false;
+      for (const comp::trial& t : found.trials)
+        shown = shown || (has_nvfp4(t.plan) && t.sample.batches > 100 && !t.accepted);
+      for (const comp::contestant& c : found.contest)
+        in_contest = in_contest || (has_nvfp4(c.plan) && c.loss_batches > 100);
+      CHECK(shown == (harm > 0));
+      CHECK(in_contest == (harm == 0 || noise > 0));  // with noise few batches accept it
+      const auto winner = std::ranges::find(found.contest, found.plan, &comp::contestant::plan);
+      REQUIRE(winner != found.contest.end());
+      CHECK(winner->loss_batches > 200);
+    }
+  }
+}
+
 TEST_CASE("losses are the wrapped trainer's, and each batch takes the modelled time") {
   fake::full_trainer inner{layers()}, alone{layers()};
   on_gpu trainer{inner, "H100"};

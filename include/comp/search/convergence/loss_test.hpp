@@ -10,7 +10,8 @@
 // rises by the tolerance is hardly ever accepted. Where s is above half the tolerance, the line is s, and up to the
 // tolerance more, so that a candidate whose loss does not rise is hardly ever rejected.
 // Harm that grows shows in the later half of the batches, which is judged too. A candidate whose later half is clearly
-// above the earlier one is accepted only where as much growth once more would leave it under the line.
+// above the earlier one is accepted only where as much growth once more would leave it under the line; or several times
+// as much, where the settings say so (formats below 16 bits).
 // Not here: harm that begins later (the guard in search/training sees it), and drifts over tens of batches where no
 // `spread` was given.
 // Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, time-uniform central limit theory (asymptotic confidence
@@ -36,6 +37,9 @@ struct loss_test_settings {
   double tolerance = 0.01;  // a part of FP32's mean loss, or of its spread where the mean is nearly zero
   double level = 0.05;      // chance of a wrong answer, whenever one is given
   std::size_t least = 16;   // so many batches are needed before a candidate is accepted
+  /// How many times as much harm that clearly grows is expected to grow on. 0: once, and the last answer does not count
+  /// on it.
+  double more_growth = 0;
 };
 
 /// Losses per batch of trainings on the same batches from the same state; lower is better. `spread` has runs of FP32
@@ -166,7 +170,7 @@ inline double fp32_stray(const std::vector<std::vector<double>>& paths, double f
 inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
 
 /// Sets the answer and the radius of `verdict`. `path`: differences from FP32. Returns: the mean that decides where no
-/// further batch comes; it is that of the later half where the differences clearly grow.
+/// further batch comes; it is that of the later half, or the expected one, where the differences clearly grow.
 inline double decide(const loss_test_settings& settings, std::span<const double> path, loss_verdict& verdict) {
   const std::size_t n = path.size();
   if (n < 4) return verdict.difference;
@@ -182,8 +186,8 @@ inline double decide(const loss_test_settings& settings, std::span<const double>
     const series_mean later = mean_of_series(path.last(n / 2), assumed_correlation(n / 2));
     const double growth = 2 * (later.mean - verdict.difference);
     if (growth > 5 * all.error) {
-      deciding_mean = later.mean;
-      expected_mean = later.mean + growth;
+      expected_mean = later.mean + growth * std::max(settings.more_growth, 1.0);
+      deciding_mean = settings.more_growth > 0 ? expected_mean : later.mean;
     }
     harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harm_line;
     // Losses that have just exploded would widen the interval and pass for noise.

@@ -85,8 +85,14 @@ class loss_trials {
     const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
     const double most_batches = planned > 0 ? std::clamp(planned / 20, 16.0, 256.0) : 256;
     const double enough_batches = nine_in_ten * static_cast<double>(batches) / static_cast<double>(lost);
-    min_batches_ = std::max(min_batches_, static_cast<std::size_t>(std::min(enough_batches, most_batches)));
-    max_batches_ = std::max(max_batches_, min_batches_);
+    raise_least(static_cast<std::size_t>(std::min(enough_batches, most_batches)));
+  }
+  /// From now on plans are judged by so many batches at least, and harm that grows counts as what it would grow to.
+  /// Plans that were accepted by fewer are judged again when they are next asked about.
+  void expect_growth(std::size_t batches) {
+    raise_least(batches);
+    const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
+    losses_.expect_growth_until(std::max(planned, 1000.0));
   }
   /// Returns: true where whole runs are judged, not batches from the same state.
   bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
@@ -150,6 +156,11 @@ class loss_trials {
   bool lengths_differ() const { return lengths_differ_; }
 
  private:
+  void raise_least(std::size_t batches) {
+    min_batches_ = std::max(min_batches_, batches);
+    max_batches_ = std::max(max_batches_, min_batches_);
+  }
+
   // Judges by batches. `before`: a quick answer, whose batches count; it has none where this is the first question.
   result judge_same_batches(const plan& p, std::string label, bool quick, const result& before) {
     result judgement{.trial = before.trial};
@@ -195,8 +206,11 @@ class loss_trials {
       sample again;
       run_.train(begun, p, had_batches, again, detail::never_cut);
     }
-    for (std::size_t n = had_batches > 0 ? std::min(next_look(had_batches), max_batches_) : min_batches_;
-         candidate.ok(); n = std::min(next_look(n), max_batches_)) {
+    const auto next = [&](std::size_t n) {
+      return std::min(next_look(n), n < min_batches_ ? min_batches_ : max_batches_);
+    };
+    for (std::size_t n = had_batches > 0 ? next(had_batches) : std::min<std::size_t>(min_batches_, 16); candidate.ok();
+         n = next(n)) {
       if (static_cast<std::size_t>(reference_.so_far().batches) < n) {
         const checkpoint here = run_.save();
         reference_.train_until(n);
@@ -221,7 +235,12 @@ class loss_trials {
         candidate.status = status::ok;
         break;
       }
-      if (!candidate.ok() || n >= max_batches_ || quick || is_decided(candidate)) break;
+      if (!candidate.ok() || n >= max_batches_) break;
+      if (n < min_batches_) {
+        if (losses_.judge_losses(candidate, min_batches_, false).answer == loss_answer::rejected) break;
+      } else if (quick || is_decided(candidate)) {
+        break;
+      }
     }
     return candidate;
   }
@@ -373,7 +392,7 @@ class loss_trials {
   outcome& log_;
   const search_settings& settings_;
   reference_run reference_;
-  const loss_verdicts losses_{log_.baseline, reference_, settings_};
+  loss_verdicts losses_{log_.baseline, reference_, settings_};
   std::optional<checkpoint> epoch_end_;
   std::map<plan, result> results_;
   early_cut early_cut_ = {};

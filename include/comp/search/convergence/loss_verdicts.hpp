@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <comp/search/convergence/acceptance.hpp>
 #include <comp/search/convergence/loss_paths.hpp>
 #include <comp/search/convergence/loss_test.hpp>
@@ -20,6 +21,9 @@ class loss_verdicts {
   loss_verdicts(const sample& fp32, const reference_run& reference, const search_settings& settings)
       : fp32_{fp32}, reference_{reference}, settings_{settings} {}
 
+  /// From now on harm that clearly grows is expected to grow on until a training of so many batches ends, by as much
+  /// whenever the batches triple, which is what it did from the middle of the earlier half to that of the later one.
+  void expect_growth_until(double batches) { planned_ = batches; }
   /// Returns: 1 where a larger loss is worse, else -1.
   double loss_sign() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
 
@@ -47,6 +51,10 @@ class loss_verdicts {
     }
     const std::size_t losses = std::min(candidate.curves.size(), fp32_.curves.size());
     loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least};
+    if (planned_ > 0) {
+      const double middle_of_later_half = 0.75 * static_cast<double>(n);
+      judged_by.more_growth = std::max(std::log(planned_ / middle_of_later_half) / std::log(3.0), 1.0);
+    }
     judged_by.level /= static_cast<double>(losses + 1);
     const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
     for (std::size_t i = 0; i <= (losses > 1 ? losses : 0); ++i) {
@@ -84,6 +92,7 @@ class loss_verdicts {
   const sample& fp32_;
   const reference_run& reference_;
   const search_settings& settings_;
+  double planned_ = 0;  // batches of the training; 0: harm is not expected to grow until it ends
 };
 
 }  // namespace comp

@@ -61,6 +61,7 @@ class guided_contest {
   race_batches batches() const {
     return {.trains = true, .same_batches = search_.trials.lengths_differ(), .as_trained = search_.log.compiled};
   }
+  static bool has_scaled(const plan& p) { return std::ranges::any_of(p, is_scaled); }
   double predicted(const plan& p) const {
     return search_.log.compiled ? std::numeric_limits<double>::quiet_NaN() : guided_.predicted(p);
   }
@@ -185,14 +186,23 @@ class guided_contest {
           settings.slowdown > 0 || choice_.fits_instead(c) || (c.over_fp32.ratio > 1 && !choice_.undecided(c));
       return at == 0 || (pays && is_accepted(c));
     };
-    for (int mended = 0;; ++mended) {
+    for (int mended = 0;;) {
       const auto order = ranking(
           contest, [&](const plan& p) { return predicted(p); }, settings.memory_limit, settings.slowdown);
       const auto first = std::find_if(order.begin(), order.end(), wins);
       const contestant& fastest = contest[order.front()];
-      if (mended == 2 || !detail::rejected(fastest) || !enter_mended(guided_.mended(fastest.plan)))
-        return first == order.end() ? 0 : *first;
+      const bool goes_on = detail::rejected(fastest) && (has_scaled(fastest.plan) ? enter_wider(fastest.plan)
+                                                         : mended++ < 2 ? enter_mended(guided_.mended(fastest.plan))
+                                                                        : false);
+      if (!goes_on) return first == order.end() ? 0 : *first;
     }
+  }
+
+  // What is fastest without the narrowest formats of a contestant that was rejected takes part.
+  bool enter_wider(const plan& rejected) {
+    const plan wider = guided_.without_narrowest(rejected);
+    search_.run.timed(stage::contest, [&] { (void)search_.trials.judge(wider, {}, true); });
+    return enter_mended(wider);
   }
 
   // What is left of a contestant that was rejected takes part by the times of the batches that judged it; where the
@@ -212,8 +222,20 @@ class guided_contest {
     return true;
   }
 
+  // The harm of formats below 16 bits grows with the training, which few batches do not show. A test may take
+  // what is left of the budget, half of it for FP32's batches, and has a quarter of the whole at least.
+  void prepare_long_test() {
+    if (prepared_ || search_.trials.by_epochs()) return;
+    prepared_ = true;
+    constexpr std::size_t most = 512;
+    const std::size_t least = std::min(budget_.batches() / 4, most);
+    const double affordable = std::clamp(guided_.batches_left() / 2, 0.0, double{most});
+    search_.trials.expect_growth(std::max(static_cast<std::size_t>(affordable), least));
+  }
+
   // A part of an accepted plan is expected to train; the one that is taken is judged itself. The state stays.
   bool is_accepted(contestant& c) {
+    if (has_scaled(c.plan)) prepare_long_test();
     const bool known = search_.trials.known(c.plan) != nullptr;
     search_.run.timed(stage::contest, [&] {
       const checkpoint here = search_.run.save();
@@ -244,6 +266,7 @@ class guided_contest {
   winner_choice choice_{search_, budget_};
   plan found_ = {};
   std::optional<double> seconds_to_compile_ = {};
+  bool prepared_ = false;  // the losses of formats below 16 bits are judged by many batches from now on
 };
 
 }  // namespace comp

@@ -35,7 +35,11 @@ class guided_search {
   /// of the accepted plans ended, so that they count as training.
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
-    search_.run.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
+    search_.run.timed(stage::epochs, [&] {
+      plan wanted = joined();
+      while (accepted_.find(wanted) == fp32_ && std::ranges::any_of(wanted, is_scaled))
+        wanted = without_narrowest(wanted, from_.levels);
+    });
     plan fastest_plan = fp32_;
     search_.run.timed(stage::batches, [&] {
       fastest_plan = refined();
@@ -58,6 +62,10 @@ class guided_search {
     search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
     return part;
   }
+  /// Returns: the cheapest plan of accepted operators without the formats of `p` that have the fewest bits.
+  plan without_narrowest(const plan& p) const { return without_narrowest(p, accepted_.levels()); }
+  /// Returns: how many of FP32's batches what is left of the budget pays for.
+  double batches_left() const { return accepted_.budget().left(0) / search_.trials.fp32_seconds(); }
   /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most. It is empty where
   /// the settings do not ask for one, or where none was found.
   const plan& least_memory() const { return least_; }
@@ -90,6 +98,13 @@ class guided_search {
   }
 
  private:
+  plan without_narrowest(const plan& p, precision_levels levels) const {
+    const auto bytes = [](precision q) { return traits(q).bytes; };
+    const double fewest = bytes(*std::ranges::min_element(p, {}, bytes));
+    for (auto& of_operator : levels) std::erase_if(of_operator, [&](precision q) { return bytes(q) <= fewest; });
+    return costs_.cheapest(levels, from_.rules, byte_price());
+  }
+
   // Returns: the cheapest plan, joined with what the rules and rivals lower beside it. They are judged together because
   // any mixture of accepted operators may be raced afterwards without another test of losses.
   plan joined() {

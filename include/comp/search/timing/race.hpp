@@ -194,6 +194,7 @@ class race {
                                              [&](const racer& r) { return !r.has_left && rounds < r.rounds_at_most; });
     if (running_count <= 1) return rounds > 0;
     if (rounds < settings_.min_rounds) return false;
+    if (run_.times_are_modelled()) return true;
     const racer& opponent = drop_slower ? racers.front() : fastest(racers);
     return std::all_of(racers.begin(), racers.end(), [&](const racer& r) {
       if (r.has_left || &r == &opponent || rounds >= r.rounds_at_most) return true;

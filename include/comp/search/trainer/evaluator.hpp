@@ -211,6 +211,8 @@ class evaluator {
     record(t);
     return t;
   }
+  /// Returns: true where times are modelled: those of a plan do not vary.
+  bool times_are_modelled() const { return is_modelled(log_.hardware); }
   /// Returns: true where `p` has had a batch in this search, or a recalled one, that was compiled as batches are now.
   bool has_run(const plan& p) const { return plans_run_.contains({p, compiled_}); }
 
