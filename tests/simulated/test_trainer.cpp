@@ -8,6 +8,7 @@
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp_simulated/trainer.hpp>
+#include <memory>
 #include <thread>
 
 #include "graphs.hpp"
@@ -50,6 +51,26 @@ plan fastest(on_gpu& of, const fake::world& in) {
   return best;
 }
 
+bool has_nvfp4(const plan& p) { return std::ranges::count(p, precision::nvfp4) > 0; }
+
+/// NVFP4 raises the loss by 5 times `harm` in 16 batches, and by 100 times in the end. `noise`: of its losses.
+fake::world of_growing_harm(double harm, double noise) {
+  fake::world grows = layers(1 << 16);
+  grows.batches = 1000;
+  grows.loss_offset = 1;
+  grows.harm = [harm](const plan& p) { return has_nvfp4(p) ? harm : 0; };
+  const auto is_low = std::make_shared<bool>(false);
+  grows.before_batch = [is_low](const plan& p, std::uint64_t) { *is_low = has_nvfp4(p); };
+  grows.swing = [is_low, noise](std::uint64_t step) {
+    return *is_low ? noise * std::sin(static_cast<double>(step * step)) : 0.0;
+  };
+  return grows;
+}
+
+bool is_of_few_batches(const std::string& warning) {
+  return warning.find("batches alone (harm of formats below 16 bits grows with the training)") != std::string::npos;
+}
+
 }  // namespace
 
 TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of those that converge here") {
@@ -77,7 +98,9 @@ TEST_CASE("all that shows modelled times says so, and comp's clock does not cont
   CHECK(found.plan == fastest(trainer, layers()));  // the guided search finds it, too
   CHECK(found.hardware.name == "modelled for B200");
   CHECK(found.hardware.compute_capability == 100);
-  CHECK(found.warnings == std::vector<std::string>{sentence});
+  REQUIRE(found.warnings.size() == 2);
+  CHECK(found.warnings.front() == sentence);
+  CHECK(is_of_few_batches(found.warnings.back()));
   CHECK(comp::table(found).find("Times are modelled for B200; none was measured on one.\n") != std::string::npos);
 }
 
@@ -115,24 +138,15 @@ TEST_CASE("FP32's batches, which take long on a modelled GPU, leave a budget of 
     if (t.stage == comp::stage::epochs) batches = std::max(batches, t.sample.batches);
   }
   CHECK(batches > 50);
+  CHECK(std::ranges::count_if(found.warnings, is_of_few_batches) == 1);
 }
 
 TEST_CASE("a format below 16 bits wins by the losses of many batches, in which harm that grows shows") {
-  const auto has_nvfp4 = [](const plan& p) { return std::ranges::count(p, precision::nvfp4) > 0; };
   for (const double noise : {0.0, 0.005}) {
     for (const double harm : {0.0, 2e-4}) {
       CAPTURE(noise);
       CAPTURE(harm);
-      fake::world grows = layers(1 << 16);
-      grows.batches = 1000;
-      grows.loss_offset = 1;
-      // Raises the loss by 0.1% in 16 batches, and by 2% in the end.
-      grows.harm = [&](const plan& p) { return has_nvfp4(p) ? harm : 0; };
-      bool is_low = false;
-      grows.before_batch = [&](const plan& p, std::uint64_t) { is_low = has_nvfp4(p); };
-      grows.swing = [&](std::uint64_t step) {
-        return is_low ? noise * std::sin(static_cast<double>(step * step)) : 0.0;
-      };
+      const fake::world grows = of_growing_harm(harm, noise);
       fake::full_trainer inner{grows};
       on_gpu trainer{inner, "B200"};
       const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
@@ -148,8 +162,18 @@ TEST_CASE("a format below 16 bits wins by the losses of many batches, in which h
       const auto winner = std::ranges::find(found.contest, found.plan, &comp::contestant::plan);
       REQUIRE(winner != found.contest.end());
       CHECK(winner->loss_batches > 200);
+      CHECK(std::ranges::count_if(found.warnings, is_of_few_batches) == 0);
     }
   }
+}
+
+TEST_CASE("strategies of one's own do not let a format win by few batches either") {
+  fake::full_trainer inner{of_growing_harm(2e-4, 0.005)};
+  on_gpu trainer{inner, "B200"};
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::exhaustive{}, comp::strategy::exhaustive{}};
+  const comp::outcome found = search.run(trainer);
+  CHECK(!has_nvfp4(found.plan));
+  CHECK(found.plan.count_low() > 0);
 }
 
 TEST_CASE("losses are the wrapped trainer's, and each batch takes the modelled time") {

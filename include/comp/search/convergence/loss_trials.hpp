@@ -94,6 +94,8 @@ class loss_trials {
     const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
     losses_.expect_growth_until(std::max(planned, 1000.0));
   }
+  /// From now on no plan is cut because another one is faster: the contest knows how fast each is.
+  void keep_slow_plans() { early_cut_.slower_than_best = std::numeric_limits<double>::infinity(); }
   /// Returns: true where whole runs are judged, not batches from the same state.
   bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
   /// Returns: true where FP32 and a plan take turns, because batches cannot be repeated (turns.hpp).
@@ -139,10 +141,14 @@ class loss_trials {
     } else if (!judgement.trial.accepted) {
       run_.restore_kept_state();
     }
-    if (judgement.trial.accepted) fastest_seconds_ = std::min(fastest_seconds_, judgement.trial.seconds);
     const bool ran = unsettled.trial.sample.batches == 0 || judgement.trial.repeat != unsettled.trial.repeat;
     if (ran) run_.record(judgement.trial, unsettled.trial.sample.batches);
-    return results_.emplace(p, std::move(judgement)).first->second;
+    const result& answer = results_.emplace(p, std::move(judgement)).first->second;
+    fastest_seconds_ = std::numeric_limits<double>::infinity();  // that of a plan which is rejected now is no measure
+    for (const auto& [other, known_result] : results_) {
+      if (known_result.trial.accepted) fastest_seconds_ = std::min(fastest_seconds_, known_result.trial.seconds);
+    }
+    return answer;
   }
 
   /// Returns: the seconds of a batch under FP32.

@@ -49,6 +49,7 @@ class guided_contest {
          .known_faster = [&](const plan& p, const plan& than) { return costs_hold && guided_.is_faster(p, than); },
          .accepts = [&](contestant& c) { return is_accepted(c); }});
     choice_.warn_of_undecided(winner);
+    choice_.warn_of_few_batches(winner);
     if (search_.log.compiled) warn_if_uncompiled_is_faster(search_.log.contest[winner]);
     go_to_training_of(winner);
     return winner;
@@ -61,7 +62,6 @@ class guided_contest {
   race_batches batches() const {
     return {.trains = true, .same_batches = search_.trials.lengths_differ(), .as_trained = search_.log.compiled};
   }
-  static bool has_scaled(const plan& p) { return std::ranges::any_of(p, is_scaled); }
   double predicted(const plan& p) const {
     return search_.log.compiled ? std::numeric_limits<double>::quiet_NaN() : guided_.predicted(p);
   }
@@ -191,9 +191,10 @@ class guided_contest {
           contest, [&](const plan& p) { return predicted(p); }, settings.memory_limit, settings.slowdown);
       const auto first = std::find_if(order.begin(), order.end(), wins);
       const contestant& fastest = contest[order.front()];
-      const bool goes_on = detail::rejected(fastest) && (has_scaled(fastest.plan) ? enter_wider(fastest.plan)
-                                                         : mended++ < 2 ? enter_mended(guided_.mended(fastest.plan))
-                                                                        : false);
+      const bool goes_on =
+          detail::rejected(fastest) && (std::ranges::any_of(fastest.plan, is_scaled) ? enter_wider(fastest.plan)
+                                        : mended++ < 2 ? enter_mended(guided_.mended(fastest.plan))
+                                                       : false);
       if (!goes_on) return first == order.end() ? 0 : *first;
     }
   }
@@ -222,20 +223,9 @@ class guided_contest {
     return true;
   }
 
-  // The harm of formats below 16 bits grows with the training, which few batches do not show. A test may take
-  // what is left of the budget, half of it for FP32's batches, and has a quarter of the whole at least.
-  void prepare_long_test() {
-    if (prepared_ || search_.trials.by_epochs()) return;
-    prepared_ = true;
-    constexpr std::size_t most = 512;
-    const std::size_t least = std::min(budget_.batches() / 4, most);
-    const double affordable = std::clamp(guided_.batches_left() / 2, 0.0, double{most});
-    search_.trials.expect_growth(std::max(static_cast<std::size_t>(affordable), least));
-  }
-
   // A part of an accepted plan is expected to train; the one that is taken is judged itself. The state stays.
   bool is_accepted(contestant& c) {
-    if (has_scaled(c.plan)) prepare_long_test();
+    choice_.expect_growing_harm(c.plan, guided_.batches_left());
     const bool known = search_.trials.known(c.plan) != nullptr;
     search_.run.timed(stage::contest, [&] {
       const checkpoint here = search_.run.save();
@@ -266,7 +256,6 @@ class guided_contest {
   winner_choice choice_{search_, budget_};
   plan found_ = {};
   std::optional<double> seconds_to_compile_ = {};
-  bool prepared_ = false;  // the losses of formats below 16 bits are judged by many batches from now on
 };
 
 }  // namespace comp

@@ -31,6 +31,7 @@ class staged_contest {
     search_.run.timed(stage::contest,
                       [&] { contest = hold_contest(search_.run, settings.race, std::move(racers), batches); });
     describe_contest(search_.log, search_.trials);
+    search_.trials.keep_slow_plans();
     const auto order = ranking(
         contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings.memory_limit,
         settings.slowdown);
@@ -44,6 +45,7 @@ class staged_contest {
                                                      .batches = batches,
                                                      .known_faster = [](const plan&, const plan&) { return false; },
                                                      .accepts = [&](contestant& c) { return is_accepted(c); }});
+    if (!any_loss_) choice_.warn_of_few_batches(winner);
     go_to_training_of(winner);
     return winner;
   }
@@ -51,6 +53,7 @@ class staged_contest {
  private:
   bool is_accepted(contestant& c) {
     if (any_loss_) return true;
+    choice_.expect_growing_harm(c.plan, 0);
     search_.run.timed(stage::contest, [&] { (void)search_.trials.judge(c.plan, c.label); });
     const trial& judged = search_.trials.known(c.plan)->trial;
     describe(c, search_.log, search_.trials);

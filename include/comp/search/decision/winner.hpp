@@ -2,6 +2,7 @@
 // Which contestant is taken at the end of a search: what is asked of it beside the time of its batches.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <comp/search/decision/search_budget.hpp>
 #include <comp/search/decision/session.hpp>
@@ -37,6 +38,26 @@ class winner_choice {
     const bool clear = !search_.log.compiled && judged != nullptr && judged->trial.accepted &&
                        judged->trial.bounds.high < search_.trials.fp32_seconds();
     return too_noisy(c) && !clear;
+  }
+
+  /// Has plans judged by many batches from now on where `p` has formats below 16 bits. Their harm grows with the
+  /// training, which few batches do not show. A test may take what is left of the budget, half of it for FP32's
+  /// batches, and has a quarter of the whole at least. `left`: how many of FP32's batches the budget still pays for.
+  void expect_growing_harm(const plan& p, double left) const {
+    constexpr std::size_t most = 512;
+    if (search_.trials.by_epochs() || !std::ranges::any_of(p, is_scaled)) return;
+    const std::size_t least = std::min(budget_.batches() / 4, most);
+    search_.trials.expect_growth(std::max(static_cast<std::size_t>(std::clamp(left / 2, 0.0, double{most})), least));
+  }
+  /// Warns where the winner has such formats and few batches judged it.
+  void warn_of_few_batches(std::size_t winner) const {
+    constexpr std::size_t few = 128;
+    const contestant& won = search_.log.contest[winner];
+    if (won.loss_batches >= few || !std::ranges::any_of(won.plan, is_scaled)) return;
+    search_.run.warn(fmt::format(
+        "the losses of \"{}\" were compared with FP32's in {} batches alone (harm of formats below 16 bits grows with the "
+        "training): raise settings.budget to judge it by more batches, or plan more epochs",
+        won.label, won.loss_batches));
   }
 
   /// Warns where FP32 won and a contestant that is faster was neither accepted nor shown to train worse.
