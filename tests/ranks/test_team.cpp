@@ -42,6 +42,17 @@ TEST_CASE("ranks agree on the greatest, element by element") {
   CHECK(got == std::vector<std::vector<double>>(3, {2, 0}));
 }
 
+TEST_CASE("all ranks hear what each says, also where some still agree on a number") {
+  wires all{3};
+  std::vector<std::vector<std::string>> heard(3);
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    if (rank != 1) CHECK_THROWS_AS(team.maximum({}), comp::ranks::detail::abandoned);
+    heard[static_cast<std::size_t>(rank)] = team.exchange(std::to_string(rank));
+  });
+  CHECK(errors == std::vector<std::string>(3));
+  CHECK(heard == std::vector<std::vector<std::string>>(3, {"0", "1", "2"}));
+}
+
 TEST_CASE("one rank agrees with itself") {
   wires all{1};
   CHECK(run_ranks(all, [](int, comp::ranks::team& team) {

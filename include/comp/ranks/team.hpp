@@ -12,6 +12,7 @@
 #include <comp/ranks/communicator.hpp>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +54,19 @@ class team {
     answer(detail::packed(own));
     return own;
   }
+
+  /// Returns: on all ranks what each gave, by rank. All ranks call it, between searches and trainings; a rank that has
+  /// failed where others still agree on a number may call it, too. Throws: `rank_error`.
+  std::vector<std::string> exchange(const std::string& own) {
+    if (!leads()) return detail::unpacked<std::vector<std::string>>(finish(own));
+    std::vector<std::string> all = meet(own);
+    order(detail::packed(all));
+    return all;
+  }
+
+  /// What a rank does when the leader calls all in the midst of a search or a training (leading_trainer::call), beside
+  /// what a trainer is asked for. It gets the leader's text and returns its own.
+  std::function<std::string(const std::string&)> called = {};
 
   // What follows is for the leader and its followers alone.
 
