@@ -120,6 +120,9 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
                 f"optimizer is a {type(each).__name__} (it has no state_dict() and load_state_dict()): give one that can "
                 "be kept in a file, or no checkpoint"
             )
+    said = json.loads(progress)
+    begun = said.get("begun", {}).get("batches", 0)
+    start = job.batches.start(len(said["so_far"]["epochs"]) - job.epochs_before) if begun else None
     return {
         "comp_training": 1,
         "versions": {"comp": __version__, "torch": torch.__version__},
@@ -133,6 +136,7 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
         "optimizers": [each.state_dict() for each in job.optimizers],
         "state": job.others.others(),
         "unnamed": job.audit.plain_state(),
+        "begun": None if start is None else (start, begun),  # where the search ended in the midst of an epoch
         "random": random_state(),
         "cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
     }
@@ -268,6 +272,9 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
             ) from None
     job.others.put_others(found["state"])
     job.audit.put_plain_state(found["unnamed"])
+    job.epochs_before = len(json.loads(found["progress"])["so_far"]["epochs"])
+    if found.get("begun") is not None:
+        job.batches.skip(*found["begun"])
     set_random_state(found["random"])
     if found["cuda"]:
         torch.cuda.set_rng_state_all(found["cuda"])

@@ -261,11 +261,16 @@ def in_bf16(op):
 
 
 def to_the_end(training, **how):
-    """Keeps a copy of both ranks' parts as they were in the midst of the training."""
+    """Keeps copies of both ranks' parts as they were at first and in the midst of the training."""
 
     def before_step(plan, step):
-        if os.path.exists(training.part()) and epochs_in(training.part()) == EPOCHS - 5:
-            shutil.copy(training.part(), training.part(os.path.join(FOLDER, 'begun.pt')))
+        if not os.path.exists(training.part()):
+            return
+        first, begun = (training.part(os.path.join(FOLDER, name)) for name in ('first.pt', 'begun.pt'))
+        if not os.path.exists(first):
+            shutil.copy(training.part(), first)
+        if epochs_in(training.part()) == EPOCHS - 5:
+            shutil.copy(training.part(), begun)
 
     training.before_step = before_step
     found = training.search(**how)
@@ -557,14 +562,14 @@ class Checkpoints(unittest.TestCase):
             os.unlink(self.path('store'))
         return run(scenario, folder=self.folder, **more)
 
-    def begin_again(self, kill):
+    def begin_again(self, begun, kill):
         for end in '', '.rank1':
-            shutil.copy(self.path('begun.pt' + end), self.path('training.pt' + end))
+            shutil.copy(self.path(begun + end), self.path('training.pt' + end))
         with open(self.path('kill'), 'w') as file:
             file.write(kill)
 
-    def check_that_it_ends_alike(self, whole, kill, killed):
-        self.begin_again(kill)
+    def check_that_it_ends_alike(self, whole, kill, killed, begun='begun.pt'):
+        self.begin_again(begun, kill)
         said, _ = self.run_in_folder('goes_on')
         self.assertIsNone(said[killed], kill)
         self.assertEqual(said[1 - killed]['error'], 'RankError', kill)
@@ -581,7 +586,7 @@ class Checkpoints(unittest.TestCase):
         self.assertIn('training.pt.rank1', files)
         self.assertNotEqual(whole[0]['end'], whole[1]['end'])  # generators are of each rank
         self.check_that_it_ends_alike(whole, 'rank 1 in an epoch', 1)
-        self.check_that_it_ends_alike(whole, 'rank 1 before its file is named', 1)
+        self.check_that_it_ends_alike(whole, 'rank 1 before its file is named', 1, 'first.pt')
 
     def test_a_training_under_a_plan_goes_on_to_the_same_bits(self):
         whole, _ = self.run_in_folder('trains_to_the_end_in_bf16')
@@ -590,6 +595,7 @@ class Checkpoints(unittest.TestCase):
 
     def test_files_that_are_not_of_one_moment_are_refused_on_all_ranks(self):
         self.run_in_folder('trains_to_the_end_in_fp32')
+        os.unlink(self.path('first.pt'))
         for name in 'training.pt', 'training.pt.rank1':
             with open(self.path(name), 'rb') as file:
                 whole = file.read()
