@@ -72,6 +72,16 @@ TEST_CASE("once a rank is gone, nothing waits for it again") {
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds{5});
 }
 
+TEST_CASE("a rank that waits for a number is told which rank is gone") {
+  wires all{3};
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    if (rank == 2) return all.kill(2);
+    CHECK_THROWS_WITH_AS(team.maximum({}), "rank 2 is gone", comp::rank_error);
+    if (rank == 0) team.dismiss({});
+  });
+  CHECK(errors == std::vector<std::string>(3));
+}
+
 TEST_CASE("what a communicator throws ends the speaking, whatever it is") {
   struct faulty {
     int rank() const { return 0; }

@@ -113,10 +113,11 @@ class team {
   }
   /// As a Communicator's: this rank has failed for good.
   void hurry() { speaks_->hurry(); }
-  /// Leader: the last order, also where a rank is gone. What then cannot be told is known to the others already.
+  /// Leader: the last order. Where a rank is gone, the others are told that, whatever they wait for; what then cannot
+  /// be told is known to them already.
   void dismiss(const std::string& bytes) {
     try {
-      (void)speaks_->broadcast(ordered + bytes);
+      (void)speaks_->broadcast(broken_ ? lost + *broken_ : ordered + bytes);
     } catch (const std::exception&) {
     }
   }
@@ -125,7 +126,7 @@ class team {
 
  private:
   // What a message begins with. From others to rank 0: `in_round` or `at_end`; from rank 0: the rest.
-  static constexpr char in_round = 'r', at_end = 'e', ordered = 'o', decided = 'd', give_up = 'g';
+  static constexpr char in_round = 'r', at_end = 'e', ordered = 'o', decided = 'd', give_up = 'g', lost = 'l';
 
   static bool all_are(char what, std::vector<std::string>& all) {
     const bool are = std::all_of(all.begin(), all.end(), [&](const std::string& m) { return m.starts_with(what); });
@@ -154,6 +155,7 @@ class team {
       require<rank_error>(!got.empty(),
                           "rank 0 said nothing (all ranks call the same function of comp's in turn): start "
                           "the same program on all ranks");
+      require<rank_error>(got.front() != lost, "{}", got.substr(1));
       return got;
     });
   }
