@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps a training in a file, so that it goes on in another process with the same losses.
 
-On several ranks each keeps its own part, rank 0 in FILE and rank 1 in FILE.rank1. All write FILE.new, FILE.rank1.new and
-so on first. Then rank 0 gives its part the name FILE, by which the checkpoint counts, and after that the others rename
-theirs. Whatever ends a process in between, all parts of the checkpoint that FILE belongs to are there, each under one of
-its two names."""
+On several ranks each keeps its own part, rank 0 in FILE and rank 1 in FILE.rank1. All write FILE.new, FILE.rank1.new
+and so on first. Then rank 0 gives its part the name FILE, by which the checkpoint counts, and after that the others
+rename theirs. Whatever ends a process in between, all parts of the checkpoint that FILE belongs to are there, each
+under one of its two names."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ class Watcher:
         assert self._own is not None
         what, given = json.loads(order)
         try:
-            if what == ("name others" if _ranks.rank() else "name first"):
+            if what == "name first":
+                os.replace(self._own + _NEW, self._own)
+                _sync_folder(self._own)  # or a power failure could undo it, and not what other machines do then
+            elif what == "name others" and _ranks.rank():
                 self._unnamed = True
             if self._unnamed:
                 os.replace(self._own + _NEW, self._own)
@@ -157,6 +160,15 @@ def write(path: str, what: dict[str, Any]) -> None:
         raise
 
 
+def _sync_folder(path: str) -> None:
+    with contextlib.suppress(OSError):
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
 def set_aside(path: str | os.PathLike[str]) -> None:
     """Keeps the files of an older training under another name, because a new one begins. Rank 0 also renames those of
     ranks that are not there now."""
@@ -202,8 +214,8 @@ def read_own(path: str | os.PathLike[str], ranks: RankTeam | None) -> tuple[dict
         mark = kept[0][0].get("set", {"ranks": 1})
         if mark["ranks"] != count:
             raise SettingsError(
-                f'"{path}" is of a training on {mark["ranks"]} ranks, and there are {count} here (each goes on with its '
-                f"own data and generators): start {mark['ranks']}"
+                f'"{path}" is of a training on {mark["ranks"]} ranks, and there are {count} here (each goes on with '
+                f"its own data and generators): start {mark['ranks']}"
             )
         return json.dumps(mark)
 
@@ -231,8 +243,8 @@ def _part(path: str, rank: int, mark: dict[str, Any]) -> tuple[dict[str, Any], b
         moment = f"rank {there.get('rank', 0)} after {there.get('epochs', '?')} epochs"
         wrong.append(
             FileError(
-                f'"{file}" was not written with "{path}" (this is of {moment}, that of {mark["epochs"]}; all ranks go on '
-                "from one moment of one training): put back the file that was, or begin anew"
+                f'"{file}" was not written with "{path}" (this is of {moment}, that of {mark["epochs"]}; all ranks go '
+                "on from one moment of one training): put back the file that was, or begin anew"
             )
         )
     raise wrong[0]

@@ -4,6 +4,7 @@ that torchrun starts meet in its store."""
 
 import contextlib
 import datetime
+import errno
 import hashlib
 import json
 import os
@@ -346,6 +347,29 @@ def has_a_full_disk():
     return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
 
 
+def cannot_name_its_part():
+    """Rank 0 cannot, for one checkpoint. Neither part may then be of that one."""
+    training, seen, refused = Kept(), [], []
+
+    def replace(old, new, replace=os.replace):
+        if old == training.path + '.new' and not refused and epochs_in(old) == EPOCHS - 2:
+            refused.append(new)
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), new)
+        replace(old, new)
+
+    def before_step(plan, step):
+        if os.path.exists(training.part()):
+            seen.append(epochs_in(training.part()))
+
+    os.replace, training.before_step = replace, before_step
+    found = training.search(policy='all_fp32')
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        result = found.train(epochs=EPOCHS, checkpoint=training.path)
+    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
+    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
+
+
 def has_a_full_disk_from_the_start():
     training = Kept()
     if RANK == 1:
@@ -626,13 +650,19 @@ class Checkpoints(unittest.TestCase):
         self.assertRegex(alone['training.pt'], refused)
 
     def test_a_part_that_cannot_be_written_is_told_on_all_ranks_and_leaves_the_last_checkpoint(self):
-        said, files = self.run_in_folder('has_a_full_disk')
+        self.check_one_left_out('has_a_full_disk', 'rank 1', 'training.pt.rank1', 'No space left on device')
+
+    def test_a_part_of_rank_0_that_cannot_be_named_leaves_the_last_checkpoint_too(self):
+        self.check_one_left_out('cannot_name_its_part', 'rank 0', 'training.pt', 'Permission denied')
+
+    def check_one_left_out(self, scenario, rank, name, why):
+        said, files = self.run_in_folder(scenario)
         for each in said:
             self.assertEqual(
                 each['told'],
                 [
-                    f'no checkpoint after {EPOCHS - 2} epochs (rank 1: "{self.path("training.pt.rank1")}" cannot be '
-                    'written (No space left on device): give a path that can be): the training goes on'
+                    f'no checkpoint after {EPOCHS - 2} epochs ({rank}: "{self.path(name)}" cannot be written ({why}): '
+                    'give a path that can be): the training goes on'
                 ],
             )
             self.assertIn(EPOCHS - 3, each['seen'])
