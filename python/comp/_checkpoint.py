@@ -1,25 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a training in a file, so that it goes on in another process with the same losses."""
+"""Keeps a training in a file, so that it goes on in another process with the same losses.
+
+On several ranks each keeps its own part, rank 0 in FILE and rank 1 in FILE.rank1. All write FILE.new, FILE.rank1.new
+and so on first. Then rank 0 gives its part the name FILE, by which the checkpoint counts, and after that the others
+rename theirs. Whatever ends a process in between, all parts of the checkpoint that FILE belongs to are there, each
+under one of its two names."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
+import secrets
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from comp._comp import FileError, SettingsError, TrainingProgress, __version__
+from comp import _ranks
+from comp._comp import FileError, RankTeam, SettingsError, TrainingProgress, __version__
 from comp._state import copied, put, put_buffers, random_state, set_random_state
 from comp._training import Job
 
 Callback = Callable[[TrainingProgress], Any]
+_Call = Callable[[str], list[str]]  # has each rank's Watcher carry out an order, and gives what each answers
+_NEW = ".new"
 
 
 class Watcher:
-    """Is told of a training after each epoch; calls callbacks and writes checkpoints."""
+    """Is told of a training after each epoch, on rank 0; calls callbacks and has checkpoints written."""
 
     def __init__(
         self,
@@ -28,7 +39,9 @@ class Watcher:
         callbacks: Sequence[Callback],
         checkpoint: str | os.PathLike[str] | None,
         every: int,
+        unnamed: bool = False,
     ) -> None:
+        """`unnamed`: this rank's part of the checkpoint that counts is still FILE.new."""
         if every < 1:
             raise SettingsError(f"a checkpoint every {every} epochs (after each is the most): give every=1 or more")
         for each in callbacks:
@@ -40,52 +53,93 @@ class Watcher:
         self._job = job
         self._all = epochs
         self._callbacks = callbacks
-        self._path = None if checkpoint is None else os.fspath(checkpoint)
+        self._own = None if checkpoint is None else part(checkpoint, _ranks.rank())
+        self._unnamed = unnamed
         self._every = every
         self._epochs: int | None = None  # that it was last told of
         self._written = -1
 
-    def __call__(self, progress: TrainingProgress) -> bool:
+    def __call__(self, progress: TrainingProgress, call: _Call) -> bool:
         """Returns: whether the training is to end."""
         epochs, before = len(progress.epochs), self._epochs
         self._epochs = epochs
         stop = before is not None and epochs > before and any([each(progress) is True for each in self._callbacks])
         due = before is None or stop or epochs >= self._all or epochs - self._written >= self._every
-        if self._path is not None and due:
-            self._write(self._path, progress, before is None)
+        if self._own is not None and due:
+            self._write(progress, call, before is None)
             self._written = epochs
         return stop
 
-    def _write(self, path: str, progress: TrainingProgress, first: bool) -> None:
+    def _write(self, progress: TrainingProgress, call: _Call, first: bool) -> None:
+        epochs = len(progress.epochs)
+        mark = {"id": secrets.token_hex(8), "ranks": _ranks.count(), "epochs": epochs}
+        answers = call(json.dumps(["write", {"set": mark, "progress": progress.text()}]))
+        if not any(answers):
+            answers[0] = self.carry_out('["name first", null]')  # from here on the new checkpoint counts
+        if not any(answers):
+            call('["name others", null]')
+            return
+        named = [f"rank {n}: {words}" if len(answers) > 1 else words for n, words in enumerate(answers) if words]
+        wrong = "; ".join(named)
+        warning = "" if first else f"no checkpoint after {epochs} epochs ({wrong}): the training goes on"
+        call(json.dumps(["drop", warning]))
+        if first:
+            raise FileError(wrong)
+
+    def carry_out(self, order: str) -> str:
+        """Does this rank's part of a checkpoint. Returns: what is wrong, in a sentence."""
+        assert self._own is not None
+        what, given = json.loads(order)
         try:
-            write(path, contents(self._job, progress))
+            if what == "name first":
+                os.replace(self._own + _NEW, self._own)
+                _sync_folder(self._own)  # or a power failure could undo it, and not what other machines do then
+            elif what == "name others" and _ranks.rank():
+                self._unnamed = True
+            if self._unnamed:
+                os.replace(self._own + _NEW, self._own)
+                self._unnamed = False
+            if what == "write":
+                write(self._own + _NEW, contents(self._job, **given))
         except OSError as error:
-            if first:
-                raise FileError(f'"{path}" cannot be written ({error.strerror}): give a path that can be') from None
-            warnings.warn(
-                f"no checkpoint after {len(progress.epochs)} epochs ({error}): the training goes on", stacklevel=2
-            )
+            return f'"{self._own}" cannot be written ({error.strerror}): give a path that can be'
+        if what == "drop":
+            with contextlib.suppress(OSError):
+                os.unlink(self._own + _NEW)
+            if given:
+                warnings.warn(given, stacklevel=2)
+        return ""
 
 
-def contents(job: Job, progress: TrainingProgress) -> dict[str, Any]:
+def part(path: str | os.PathLike[str], rank: int) -> str:
+    """The file of a rank's part of a checkpoint."""
+    return os.fspath(path) + (f".rank{rank}" if rank else "")
+
+
+def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
     for each in job.optimizers:
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
             raise SettingsError(
                 f"optimizer is a {type(each).__name__} (it has no state_dict() and load_state_dict()): give one that can "
                 "be kept in a file, or no checkpoint"
             )
+    said = json.loads(progress)
+    begun = said.get("begun", {}).get("batches", 0)
+    start = job.batches.start(len(said["so_far"]["epochs"]) - job.epochs_before) if begun else None
     return {
         "comp_training": 1,
         "versions": {"comp": __version__, "torch": torch.__version__},
+        "set": set | {"rank": _ranks.rank()},
         "fingerprint": job.training.fingerprint(),
         "separate_products": job.separate_products,
-        "progress": progress.text(),
+        "progress": progress,
         "parameters": {name: {n: p.detach() for n, p in parameters} for name, parameters in job.named},
         "gradients": {name: {n: p.grad for n, p in parameters if p.grad is not None} for name, parameters in job.named},
         "buffers": {name: dict(module.named_buffers()) for name, module in job.models.items()},
         "optimizers": [each.state_dict() for each in job.optimizers],
         "state": job.others.others(),
         "unnamed": job.audit.plain_state(),
+        "begun": None if start is None else (start, begun),  # where the search ended in the midst of an epoch
         "random": random_state(),
         "cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
     }
@@ -106,10 +160,25 @@ def write(path: str, what: dict[str, Any]) -> None:
         raise
 
 
+def _sync_folder(path: str) -> None:
+    with contextlib.suppress(OSError):
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
 def set_aside(path: str | os.PathLike[str]) -> None:
-    """Keeps the file of an older training under another name, because a new one begins."""
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(path, os.fspath(path) + ".old")
+    """Keeps the files of an older training under another name, because a new one begins. Rank 0 also renames those of
+    ranks that are not there now."""
+    path, rank = os.fspath(path), _ranks.rank()
+    mine = [rank]
+    if rank == 0:
+        mine += itertools.takewhile(lambda r: os.path.exists(part(path, r)), itertools.count(_ranks.count()))
+    for each in mine:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(part(path, each), part(path + ".old", each))
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -130,6 +199,55 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("comp_training") != 1:
         raise FileError(f"{named} holds no training (found.train(checkpoint=...) writes them): give another file")
     return found
+
+
+def read_own(path: str | os.PathLike[str], ranks: RankTeam | None) -> tuple[dict[str, Any], bool]:
+    """Reads this rank's part; all ranks call it. Returns: its contents, and whether its file is still FILE.new. Raises:
+    FileError, SettingsError where the parts of all ranks are not those of one checkpoint."""
+    path, rank, count = os.fspath(path), _ranks.rank(), _ranks.count()
+    kept: list[tuple[dict[str, Any], bool]] = []
+
+    def read_first() -> str:
+        if rank:
+            return ""
+        kept.append((read(path), False))
+        mark = kept[0][0].get("set", {"ranks": 1})
+        if mark["ranks"] != count:
+            raise SettingsError(
+                f'"{path}" is of a training on {mark["ranks"]} ranks, and there are {count} here (each goes on with '
+                f"its own data and generators): start {mark['ranks']}"
+            )
+        return json.dumps(mark)
+
+    def read_part() -> str:
+        if rank:
+            kept.append(_part(path, rank, mark | {"rank": rank}))
+        return ""
+
+    mark = json.loads(_ranks.on_each(ranks, read_first)[0])
+    _ranks.on_each(ranks, read_part)
+    return kept[0]
+
+
+def _part(path: str, rank: int, mark: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    wrong: list[FileError] = []
+    for file in (part(path, rank), part(path, rank) + _NEW):
+        try:
+            found = read(file)
+        except FileError as error:
+            wrong.append(error)
+            continue
+        there = found.get("set", {})
+        if there == mark:
+            return found, file.endswith(_NEW)
+        moment = f"rank {there.get('rank', 0)} after {there.get('epochs', '?')} epochs"
+        wrong.append(
+            FileError(
+                f'"{file}" was not written with "{path}" (this is of {moment}, that of {mark["epochs"]}; all ranks go '
+                "on from one moment of one training): put back the file that was, or begin anew"
+            )
+        )
+    raise wrong[0]
 
 
 def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -166,6 +284,9 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
             ) from None
     job.others.put_others(found["state"])
     job.audit.put_plain_state(found["unnamed"])
+    job.epochs_before = len(json.loads(found["progress"])["so_far"]["epochs"])
+    if found.get("begun") is not None:
+        job.batches.skip(*found["begun"])
     set_random_state(found["random"])
     if found["cuda"]:
         torch.cuda.set_rng_state_all(found["cuda"])

@@ -11,7 +11,9 @@ import torch
 
 from comp._comp import RankTeam, SettingsError
 from comp._objects import attributes
-from comp._state import random_state, same_random_state
+from comp._state import random_state, same_random_state, set_random_state
+
+_KEPT_STARTS = 100  # a search may have read so many epochs ahead
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -80,6 +82,7 @@ class Batches:
         self._epoch = batches_per_epoch
         self._shortest: int | None = None  # batches of the rank that has fewest
         self._given = 0  # batches of this epoch
+        self._starts: list[Any] = []  # the generators' states before each epoch; None for those long ago
         try:
             self.length = batches_per_epoch or len(data)  # type: ignore[arg-type]
         except TypeError:
@@ -97,6 +100,16 @@ class Batches:
             f"ranks have from {shortest} to {int(longest)} batches in an epoch (all train each batch together): an epoch ends "
             "with the shortest; give each rank as many"
         ]
+
+    def start(self, epoch: int) -> Any:
+        """The generators' states before an epoch, counted from 0; None where they are not known."""
+        return self._starts[epoch] if self._epoch is None and epoch < len(self._starts) else None
+
+    def skip(self, start: Any, batches: int) -> None:
+        """Begins an epoch from the generators' states `start`, and leaves out its first batches."""
+        set_random_state(start)
+        for _ in range(batches):
+            self.pull()
 
     def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
         """The next batch, the random generators' states if it changed them, its tensors; None at an epoch's end."""
@@ -123,6 +136,9 @@ class Batches:
         """Raises: StopIteration at the end of the data; the next call begins anew."""
         begins = self._at is None
         if self._at is None:
+            self._starts.append(random_state())
+            if len(self._starts) > _KEPT_STARTS:
+                self._starts[-_KEPT_STARTS - 1] = None
             self._at = iter(self._data)
         try:
             return next(self._at)

@@ -144,19 +144,19 @@ class Outcome:
             epochs and after the last. It is the old or the new one, never half. That of an earlier training is kept as
             FILE.old.
 
-        On several ranks all call it; callbacks are called on rank 0.
+        On several ranks all call it, with the same arguments; callbacks are called on rank 0. Each rank keeps a part of
+        the checkpoint, rank 0 in FILE, rank 1 in FILE.rank1. A part that cannot be written leaves the last checkpoint
+        whole.
 
-        Raises: SettingsError where nobody knows how long an epoch is, and for a checkpoint on several ranks; FileError
-        for a checkpoint that cannot be written; Error where FP32 does not train; RankError where another rank is gone;
-        what callbacks raise.
+        Raises: SettingsError where nobody knows how long an epoch is; FileError for a first checkpoint that cannot be
+        written (later ones are warned of); Error where FP32 does not train; RankError where another rank is gone; what
+        callbacks raise.
         """
         if self.batches_per_epoch == 0:
             raise SettingsError(
                 "the data did not end, so nobody knows how long an epoch is (each may go on for ever): give "
                 "comp.search batches_per_epoch=..."
             )
-        if checkpoint is not None:
-            _ranks.require_one("a checkpoint")
         with alone("a training"):
             watcher = _checkpoint.Watcher(self._job, epochs, callbacks, checkpoint, every)
             if checkpoint is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,13 +24,35 @@ def leads() -> bool:
     return not several() or dist.get_rank() == 0
 
 
-def require_one(what: str) -> None:
-    """Raises: SettingsError on one of several ranks."""
-    if several():
-        raise _comp.SettingsError(
-            f"{what} on {dist.get_world_size()} ranks (each has generators and data of its own, which one file does not "
-            "keep): save the model yourself after found.train(), or train in a loop of your own with comp.plan"
-        )
+def rank() -> int:
+    return dist.get_rank() if several() else 0
+
+
+def count() -> int:
+    return dist.get_world_size() if several() else 1
+
+
+def on_each(ranks: _comp.RankTeam | None, work: Callable[[], str]) -> list[str]:
+    """Runs `work` on each rank; all call it. Returns: what each gave, by rank. Raises: where it fails on one rank, its
+    exception there, and on the others one that names the rank."""
+    if ranks is None:
+        return [work()]
+    own: Exception | None = None
+    try:
+        said = "=" + work()
+    except Exception as error:
+        own, said = error, f"{type(error).__name__}: {error}"
+    all_said = ranks.exchange(said)
+    if own is not None and not isinstance(own, _comp.Abandoned):
+        raise own
+    for number, words in enumerate(all_said):
+        kind, _, text = words.partition(": ")
+        if words.startswith("=") or kind == "Abandoned":
+            continue
+        if kind in ("FileError", "SettingsError"):
+            raise getattr(_comp, kind)(f"rank {number}: {text}")
+        raise _comp.RankError(f"rank {number}: {words}")
+    return [words[1:] for words in all_said]
 
 
 def team() -> _comp.RankTeam | None:

@@ -42,13 +42,14 @@ def resume(
         comp.resume("training.pt", step, model=net, optimizer=optimizer, data=loader, state=[scheduler], epochs=100)
 
     Give all arguments but `checkpoint` as they were given to the search and to found.train(). A checkpoint is a pickle,
-    as torch.save makes it: load none of strangers.
-    Raises: FileError for a file that is no whole checkpoint, SettingsError for one of another training; as
-    found.train().
+    as torch.save makes it: load none of strangers. On several ranks all call it, and there have to be as many as there
+    were.
+    Raises: FileError for a file that is no whole checkpoint, SettingsError for one of another training or of another
+    number of ranks; as found.train().
     """
-    _ranks.require_one("comp.resume")
     with alone("a training"):
-        found = _checkpoint.read(checkpoint)
+        ranks = _ranks.team()
+        found, unnamed = _checkpoint.read_own(checkpoint, ranks)
         job = Job(
             step,
             model=model,
@@ -65,11 +66,20 @@ def resume(
             about="",
             separate_products=found.get("separate_products", False),
         )
-        _checkpoint.load(job, found, checkpoint)
-        if job.training.fingerprint() != found["fingerprint"]:
-            raise SettingsError(
-                f'"{os.fspath(checkpoint)}" belongs to another training: its step has other operators (a plan is about '
-                "them): give the step, the model and batches of the size that it had"
-            )
-        watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every)
+
+        def load() -> str:
+            _checkpoint.load(job, found, checkpoint)
+            return ""
+
+        def require_same_step() -> str:
+            if job.training.fingerprint() != found["fingerprint"]:
+                raise SettingsError(
+                    f'"{os.fspath(checkpoint)}" belongs to another training: its step has other operators (a plan is '
+                    "about them): give the step, the model and batches of the size that it had"
+                )
+            return ""
+
+        _ranks.on_each(ranks, load)
+        _ranks.on_each(ranks, require_same_step)
+        watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every, unnamed)
         return job.training.go_on(found["progress"], epochs, finish, progress, watcher)

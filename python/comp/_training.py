@@ -153,7 +153,8 @@ class Job:
         self.audit = Audit(step, self.models, self.optimizers, [*state, data], states_on)
         self.state = _State(self.others, self.audit)
         self.named = named_parameters(self.models)
-        batches = Batches(data, batches_per_epoch)
+        batches = self.batches = Batches(data, batches_per_epoch)
+        self.epochs_before = 0  # epochs of the training that another process trained
         self.ranks = _ranks.team()
         self.separate_products = separate_products
         self.about_data: list[str] = []

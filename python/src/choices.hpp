@@ -7,6 +7,7 @@
 
 #include <comp/comp.hpp>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,7 +83,9 @@ class called_observer {
 
 /// Where a training stands, and whether its watcher has asked to stop.
 struct watched_training {
-  py::function tell;  // (progress) -> bool: whether to stop
+  py::object watcher;  // (progress, call) -> bool: whether to stop; carry_out(text) -> text: what each rank does
+  /// Has each rank's watcher carry out a text. Returns: what each answers.
+  std::function<std::vector<std::string>(const std::string&)> call = {};
   std::optional<training_progress> last = {};
   bool stop = false;
 };
@@ -92,11 +95,23 @@ class training_watch {
 
   void training_progressed(const training_progress& now) {
     watched_.last = now;
-    watched_.stop = watched_.tell(now).cast<bool>();
+    try {
+      watched_.stop = watched_.watcher(now, py::cpp_function{watched_.call}).cast<bool>();
+    } catch (const py::error_already_set& e) {
+      throw_as_cpp(e);
+      throw;
+    }
   }
   bool stop_requested() { return watched_.stop; }
 
  private:
+  /// Other ranks are told of an exception of comp's by its type.
+  static void throw_as_cpp(const py::error_already_set& e) {
+    const py::object own = py::module_::import("comp._comp");
+    if (e.matches(own.attr("FileError"))) throw file_error{std::string{py::str(e.value())}};
+    if (e.matches(own.attr("RankError"))) throw rank_error{std::string{py::str(e.value())}};
+  }
+
   watched_training& watched_;
 };
 

@@ -47,6 +47,7 @@ void add_errors(py::module_& m) {
   add_error<out_of_memory>(m, "OutOfMemory", base);
   const py::handle stopped = add_error<interrupted>(m, "Interrupted", base);
   add_error<rank_error>(m, "RankError", stopped);
+  add_error<ranks::detail::abandoned>(m, "Abandoned", base);
 }
 
 libtorch::freed_memory freed(bool keep) {
@@ -114,10 +115,10 @@ void add_regions(py::module_& m) {
       });
 }
 
-/// Runs a training that `tell` watches, and that it may end after any epoch.
+/// Runs a training that `watcher` watches, and that it may end after any epoch.
 template <class Train>
-training_result watched(bool progress, py::function tell, Train train) {
-  watched_training by{.tell = std::move(tell)};
+training_result watched(bool progress, py::object watcher, Train train) {
+  watched_training by{.watcher = std::move(watcher)};
   observers all;
   all.add<called_observer>(py::none());
   if (progress) all.add<in_python_words<progress_bar>>();
@@ -138,7 +139,9 @@ void add_training(py::module_& m) {
   py::class_<rank_team, std::shared_ptr<rank_team>>(m, "RankTeam")
       .def(py::init<c10::intrusive_ptr<c10d::ProcessGroup>, double>(), "group"_a, "seconds"_a)
       .def(
-          "maximum", [](rank_team& t, std::vector<double> own) { return t.team().maximum(std::move(own)); }, "own"_a);
+          "maximum", [](rank_team& t, std::vector<double> own) { return t.team().maximum(std::move(own)); }, "own"_a)
+      .def(
+          "exchange", [](rank_team& t, const std::string& own) { return t.team().exchange(own); }, "own"_a);
   py::class_<training>(m, "Training")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
@@ -196,25 +199,25 @@ void add_training(py::module_& m) {
           "progress"_a, "observers"_a)
       .def(
           "train_on",
-          [](training& t, outcome& found, std::size_t epochs, double finish, bool progress, py::function tell) {
+          [](training& t, outcome& found, std::size_t epochs, double finish, bool progress, py::object watcher) {
             const post_training settings{.epochs = epochs, .finish = finish};
-            const training_result got = watched(
-                progress, std::move(tell),
-                [&](observers& all, const watched_training& by) { return t.train_on(found, settings, all, by); });
+            const training_result got =
+                watched(progress, std::move(watcher),
+                        [&](observers& all, watched_training& by) { return t.train_on(found, settings, all, by); });
             if (got.fallbacks.empty()) found.later = got.later;  // a plan that was given up is saved without them
             return got;
           },
-          "found"_a, "epochs"_a, "finish"_a, "progress"_a, "tell"_a)
+          "found"_a, "epochs"_a, "finish"_a, "progress"_a, "watcher"_a)
       .def(
           "go_on",
           [](training& t, const std::string& from, std::size_t epochs, double finish, bool progress,
-             py::function tell) {
+             py::object watcher) {
             const post_training settings{.epochs = epochs, .finish = finish};
-            return watched(progress, std::move(tell), [&](observers& all, const watched_training& by) {
+            return watched(progress, std::move(watcher), [&](observers& all, watched_training& by) {
               return t.go_on(progress_of(from), settings, all, by);
             });
           },
-          "progress_text"_a, "epochs"_a, "finish"_a, "progress"_a, "tell"_a);
+          "progress_text"_a, "epochs"_a, "finish"_a, "progress"_a, "watcher"_a);
 }
 
 /// Returns: what a plan file says, checked, for people and for other programs. Throws: `file_error`, `plan_error`.

@@ -4,6 +4,7 @@
 // The interpreter's lock is held throughout: what takes time is done by LibTorch, which releases it meanwhile.
 #pragma once
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <any>
@@ -93,9 +94,9 @@ class training {
   virtual outcome search(const recipe& how, observers& told) = 0;
   /// `watched`: among `told`; where it asked to stop, what was trained until then is the result.
   virtual training_result train_on(const outcome& found, const post_training& settings, observers& told,
-                                   const watched_training& watched) = 0;
+                                   watched_training& watched) = 0;
   virtual training_result go_on(training_progress from, const post_training& settings, observers& told,
-                                const watched_training& watched) = 0;
+                                watched_training& watched) = 0;
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
   virtual void set_plan(const plan& p) = 0;
@@ -134,13 +135,13 @@ class training_of final : public training {
     return found;
   }
   training_result train_on(const outcome& found, const post_training& settings, observers& told,
-                           const watched_training& watched) override {
+                           watched_training& watched) override {
     return trained(told, watched, [&](any_trainer& all, any_observer& list) {
       return comp::detail::train_after(settings, all, list, found);
     });
   }
   training_result go_on(training_progress from, const post_training& settings, observers& told,
-                        const watched_training& watched) override {
+                        watched_training& watched) override {
     return trained(told, watched, [&](any_trainer& all, any_observer& list) {
       return comp::detail::train_on(settings, all, list, std::move(from));
     });
@@ -189,9 +190,20 @@ class training_of final : public training {
     }
   }
   template <class Train>
-  training_result trained(observers& told, const watched_training& watched, Train train) {
+  training_result trained(observers& told, watched_training& watched, Train train) {
     run_compiled();
+    const auto carry_out = [&](const std::string& text) {
+      return fault_.kept([&] { return watched.watcher.attr("carry_out")(text).template cast<std::string>(); });
+    };
+    const auto end = c10::make_scope_exit([&] {
+      if (given_.ranks != nullptr) given_.ranks->team().called = {};
+    });
+    if (given_.ranks != nullptr) given_.ranks->team().called = carry_out;
     return on_all<training_result>([&](any_trainer& all) {
+      auto* const leader = dynamic_cast<ranks::detail::leading_trainer*>(&all);
+      watched.call = [=](const std::string& text) {
+        return leader != nullptr ? leader->call(text) : std::vector{carry_out(text)};
+      };
       comp::detail::training_observers<observers> list{told};
       try {
         return train(all, list);

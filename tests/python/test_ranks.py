@@ -4,14 +4,18 @@ that torchrun starts meet in its store."""
 
 import contextlib
 import datetime
+import errno
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import warnings
 
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
@@ -33,6 +37,10 @@ TIMEOUT = 8  # seconds that a rank may take to answer
 def net(seed=1, width=256):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+
+
+def epochs_in(part):
+    return torch.load(part, weights_only=False)['set']['epochs']
 
 
 def batches(count=12, size=32):
@@ -220,9 +228,177 @@ def goes_on_from_a_ledger():
     return told(training.search(ledger=ledger), training)
 
 
-def keeps_a_checkpoint():
-    training = Training()
-    return training.search(policy='all_fp32').train(epochs=6, checkpoint=os.path.join(FOLDER, 'training.pt'))
+class Kept(Training):
+    """Has generators and an order of data of its own on each rank, and a checkpoint."""
+
+    def __init__(self):
+        super().__init__(wrapped=False)
+        self.net = nn.Sequential(*net(), nn.Dropout(0.1))
+        if dist.is_initialized():
+            self.net = DistributedDataParallel(self.net)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+        torch.manual_seed(100 + RANK)
+        self.data = torch.utils.data.DataLoader(self.data, batch_size=None, shuffle=True)
+        self.path = os.path.join(FOLDER, 'training.pt')
+
+    def part(self, path=None):
+        return (path or self.path) + ('.rank1' if RANK else '')
+
+    def resume(self, path=None, **more):
+        given = {'model': self.net, 'optimizer': self.optimizer, 'data': self.data, 'epochs': EPOCHS, 'progress': False}
+        return comp.resume(path or self.path, self.step, **given | more)
+
+    def end(self, result):
+        tensors = [*self.net.state_dict().values(), torch.get_rng_state()]
+        weights = hashlib.sha256(b''.join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
+        return {'end': weights, 'epochs': len(result.epochs), 'plan': result.plan, 'loss': result.epochs[-1].loss}
+
+
+EPOCHS = 30
+
+
+def in_bf16(op):
+    return comp.fixed('bf16') if 'linear' in op.kind else comp.follow()
+
+
+def to_the_end(training, **how):
+    """Keeps copies of both ranks' parts as they were at first and in the midst of the training."""
+
+    def before_step(plan, step):
+        if not os.path.exists(training.part()):
+            return
+        first, begun = (training.part(os.path.join(FOLDER, name)) for name in ('first.pt', 'begun.pt'))
+        if not os.path.exists(first):
+            shutil.copy(training.part(), first)
+        if epochs_in(training.part()) == EPOCHS - 5:
+            shutil.copy(training.part(), begun)
+
+    training.before_step = before_step
+    found = training.search(**how)
+    return training.end(found.train(epochs=EPOCHS, checkpoint=training.path)) | {'trained': found.trained_batches}
+
+
+def trains_to_the_end_in_fp32():
+    return to_the_end(Kept(), policy='all_fp32')
+
+
+def trains_to_the_end_in_bf16():
+    return to_the_end(Kept(), policy=in_bf16)
+
+
+def goes_on():
+    """From training.pt. A file "kill" says which rank kills itself, and when: once."""
+    training, killing = Kept(), os.path.join(FOLDER, 'kill')
+    plan = open(killing).read() if os.path.exists(killing) else ''
+
+    def die():
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(killing)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    begun = []
+
+    def before_step(plan_, step):
+        begun.append(step)
+        if plan == f'rank {RANK} in an epoch' and len(begun) == 30:
+            die()
+
+    def replace(old, new, replace=os.replace):
+        if plan == f'rank {RANK} before its file is named' and new == training.part() and epochs_in(old) == EPOCHS - 3:
+            die()
+        replace(old, new)
+
+    training.before_step = before_step
+    os.replace = replace
+    return training.end(training.resume())
+
+
+def is_refused():
+    """Each time with other files, which are there before. Then from the one that is whole."""
+    said = {}
+    for name in sorted(os.listdir(FOLDER)):
+        if not name.endswith('.pt'):
+            continue
+        try:
+            said[name] = Kept().resume(os.path.join(FOLDER, name), epochs=1).plan
+        except comp.Error as error:
+            said[name] = f'{type(error).__name__}: {error}'
+    return said
+
+
+def has_a_full_disk():
+    """Rank 1 has, for one checkpoint."""
+    training, seen = Kept(), []
+    full, steps = os.path.join(FOLDER, 'training.pt.rank1.new.tmp'), []
+
+    def before_step(plan, step):
+        steps.append(step)
+        if os.path.exists(training.part()):
+            seen.append(epochs_in(training.part()))
+            if RANK == 1 and seen[-1] == EPOCHS - 3 and seen[-2:] != seen[-1:] * 2:
+                os.symlink('/dev/full', full)
+
+    training.before_step = before_step
+    found = training.search(policy='all_fp32')
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        result = found.train(epochs=EPOCHS, checkpoint=training.path)
+    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
+    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
+
+
+def cannot_name_its_part():
+    """Rank 0 cannot, for one checkpoint. Neither part may then be of that one."""
+    training, seen, refused = Kept(), [], []
+
+    def replace(old, new, replace=os.replace):
+        if old == training.path + '.new' and not refused and epochs_in(old) == EPOCHS - 2:
+            refused.append(new)
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), new)
+        replace(old, new)
+
+    def before_step(plan, step):
+        if os.path.exists(training.part()):
+            seen.append(epochs_in(training.part()))
+
+    os.replace, training.before_step = replace, before_step
+    found = training.search(policy='all_fp32')
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        result = found.train(epochs=EPOCHS, checkpoint=training.path)
+    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
+    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
+
+
+def has_a_full_disk_from_the_start():
+    training = Kept()
+    if RANK == 1:
+        os.symlink('/dev/full', os.path.join(FOLDER, 'training.pt.rank1.new.tmp'))
+    return training.end(training.search(policy='all_fp32').train(epochs=EPOCHS, checkpoint=training.path))
+
+
+def raises_its_last_part():
+    """BF16 costs a little loss, on a GPU where it is faster."""
+    torch.manual_seed(0)
+    training = Training(wrapped=False)
+    training.net = DistributedDataParallel(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 8)))
+    training.optimizer = torch.optim.SGD(training.net.parameters(), 0.02)
+    x = torch.randn(2048, 512)
+    training.data = [(part[RANK::2], part[RANK::2, :8].argmax(1)) for part in x.split(256)]
+    formats = []
+    training.net.module[0].register_forward_hook(lambda module, inputs, output: formats.append(output.dtype))
+    ordinary = training.step
+
+    def step(plan, batch):
+        return ordinary(plan, batch).detach() * (1.003 if formats[-1] == torch.bfloat16 else 1)
+
+    training.step = step
+    found = training.search(target='B200')
+    begins = found.plan
+    result = found.train(epochs=found.trained_batches // 8 + 10, finish=0.5)
+    found.save(os.path.join(FOLDER, 'plan.json'))
+    later = [(each.batch, each.plan, each.reason) for each in result.later]
+    return {'begins': begins, 'plan': result.plan, 'later': later, 'weights': training.weights()}
 
 
 def has_no_process_group():
@@ -325,6 +501,14 @@ class Ranks(unittest.TestCase):
             self.assertEqual(first['plan'], second['plan'], scenario)
             self.assertEqual(first['weights'], second['weights'], scenario)
 
+    def test_the_last_part_has_a_higher_precision_on_both(self):
+        (first, second), _ = run('raises_its_last_part')
+        self.assertEqual(first.pop('seconds') > 0, second.pop('seconds') > 0)
+        self.assertEqual(first, second)
+        self.assertIn('b', first['begins'])
+        self.assertNotIn('b', first['plan'])
+        self.assertEqual([plan for _, plan, _ in first['later']], [first['plan']])
+
     def test_a_plan_that_fails_on_one_rank_has_failed_on_both(self):
         (first, second), _ = run('has_no_bf16_kernel_on_rank_1')
         self.assertEqual(first['plan'], second['plan'])
@@ -383,14 +567,116 @@ class Faults(unittest.TestCase):
         for each in said:
             self.expect(each, 'SettingsError', ['rank 1 has 3 operators and rank 0 6', 'build the same model on all ranks'])
 
-    def test_a_checkpoint_is_refused(self):
-        said, _ = run('keeps_a_checkpoint')
-        for each in said:
-            self.expect(each, 'SettingsError', ['a checkpoint on 2 ranks'])
-
     def test_processes_without_a_process_group_are_told_what_to_do(self):
         said, _ = run('has_no_process_group', ranks=1, wait_for=(0,))
         self.expect(said[0], 'SettingsError', ['WORLD_SIZE is 2', 'init_process_group before comp.search'])
+
+
+class Checkpoints(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_in_folder(self, scenario, **more):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path('store'))
+        return run(scenario, folder=self.folder, **more)
+
+    def begin_again(self, begun, kill):
+        for end in '', '.rank1':
+            shutil.copy(self.path(begun + end), self.path('training.pt' + end))
+        with open(self.path('kill'), 'w') as file:
+            file.write(kill)
+
+    def check_that_it_ends_alike(self, whole, kill, killed, begun='begun.pt'):
+        self.begin_again(begun, kill)
+        said, _ = self.run_in_folder('goes_on')
+        self.assertIsNone(said[killed], kill)
+        self.assertEqual(said[1 - killed]['error'], 'RankError', kill)
+        self.assertLess(said[1 - killed]['seconds'], 60 + 3 * TIMEOUT)
+        self.assertFalse(os.path.exists(self.path('kill')))
+        again, files = self.run_in_folder('goes_on')
+        for rank in 0, 1:
+            for what in 'end', 'epochs', 'plan', 'loss':
+                self.assertEqual(again[rank][what], whole[rank][what], (kill, rank, what))
+        self.assertEqual([name for name in files if '.new' in name], [])
+
+    def test_a_training_goes_on_to_the_same_bits_whichever_rank_was_killed(self):
+        whole, files = self.run_in_folder('trains_to_the_end_in_fp32')
+        self.assertIn('training.pt.rank1', files)
+        self.assertNotEqual(whole[0]['end'], whole[1]['end'])  # generators are of each rank
+        self.check_that_it_ends_alike(whole, 'rank 1 in an epoch', 1)
+        self.check_that_it_ends_alike(whole, 'rank 1 before its file is named', 1, 'first.pt')
+
+    def test_a_training_under_a_plan_goes_on_to_the_same_bits(self):
+        whole, _ = self.run_in_folder('trains_to_the_end_in_bf16')
+        self.assertIn('b', whole[0]['plan'])
+        self.check_that_it_ends_alike(whole, 'rank 0 in an epoch', 0)
+
+    def test_files_that_are_not_of_one_moment_are_refused_on_all_ranks(self):
+        self.run_in_folder('trains_to_the_end_in_fp32')
+        os.unlink(self.path('first.pt'))
+        for name in 'training.pt', 'training.pt.rank1':
+            with open(self.path(name), 'rb') as file:
+                whole = file.read()
+            with open(self.path(name.replace('training', 'damaged')), 'wb') as file:
+                file.write(whole[: len(whole) // 2] if name.endswith('1') else whole)
+        shutil.copy(self.path('training.pt'), self.path('alone.pt'))
+        shutil.copy(self.path('training.pt'), self.path('mixed.pt'))
+        shutil.copy(self.path('begun.pt.rank1'), self.path('mixed.pt.rank1'))
+        (first, second), _ = self.run_in_folder('is_refused')
+        words = {
+            'damaged.pt': ('FileError', 'damaged.pt.rank1" is no whole checkpoint'),
+            'alone.pt': ('FileError', 'alone.pt.rank1" cannot be read (No such file or directory)'),
+            'mixed.pt': (
+                'FileError',
+                f'mixed.pt.rank1" was not written with "{self.path("mixed.pt")}" (this is of rank 1 after {EPOCHS - 5} '
+                f'epochs, that of {EPOCHS}; all ranks go on from one moment of one training)',
+            ),
+        }
+        for name, (kind, why) in words.items():
+            self.assertIn(kind + ': rank 1: ', first[name])
+            for said in first[name], second[name]:
+                self.assertTrue(said.startswith(kind), said)
+                self.assertIn(why, said)
+        self.assertEqual(first['training.pt'], '1' * len(first['training.pt']))
+        self.assertEqual(second['training.pt'], first['training.pt'])
+        ((alone,), _) = self.run_in_folder('is_refused', ranks=1, wait_for=(0,))
+        refused = 'SettingsError: .* is of a training on 2 ranks, and there are 1 here .*: start 2'
+        self.assertRegex(alone['training.pt'], refused)
+
+    def test_a_part_that_cannot_be_written_is_told_on_all_ranks_and_leaves_the_last_checkpoint(self):
+        self.check_one_left_out('has_a_full_disk', 'rank 1', 'training.pt.rank1', 'No space left on device')
+
+    def test_a_part_of_rank_0_that_cannot_be_named_leaves_the_last_checkpoint_too(self):
+        self.check_one_left_out('cannot_name_its_part', 'rank 0', 'training.pt', 'Permission denied')
+
+    def check_one_left_out(self, scenario, rank, name, why):
+        said, files = self.run_in_folder(scenario)
+        for each in said:
+            self.assertEqual(
+                each['told'],
+                [
+                    f'no checkpoint after {EPOCHS - 2} epochs ({rank}: "{self.path(name)}" cannot be written ({why}): '
+                    'give a path that can be): the training goes on'
+                ],
+            )
+            self.assertIn(EPOCHS - 3, each['seen'])
+            self.assertNotIn(EPOCHS - 2, each['seen'])
+            self.assertEqual(each['last'], EPOCHS)
+        self.assertEqual([name for name in files if '.new' in name], [])
+
+    def test_a_first_part_that_cannot_be_written_is_an_error_on_all_ranks(self):
+        said, files = self.run_in_folder('has_a_full_disk_from_the_start')
+        for each in said:
+            self.assertEqual(each['error'], 'FileError', each)
+            self.assertIn('rank 1: ', each['words'])
+            self.assertIn('training.pt.rank1" cannot be written (No space left on device)', each['words'])
+        self.assertNotIn('training.pt', files)
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 """Trainings after a search: callbacks, checkpoints, and going on in another process."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,10 +11,11 @@ from typing import get_type_hints
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import comp
 from comp import _checkpoint
-from support import Classification
+from support import Classification, same, some_images
 
 STEPS_OF_ANOTHER_PROCESS = '''
 import sys, torch, comp
@@ -121,6 +123,23 @@ class Trainings(unittest.TestCase):
             loss.backward()
             expected = torch.bfloat16 if batch < done.later[0].batch else torch.float32
             self.assertEqual(inner.dtype, expected, batch)
+
+    def test_a_checkpoint_in_the_midst_of_an_epoch_goes_on_with_the_batches_that_are_left(self):
+        jobs = [Classification(), Classification()]
+        for job in jobs:
+            job.loader = DataLoader(TensorDataset(*some_images(16 * 11)), 16, shuffle=True)
+        found = jobs[0].search(policy='all_fp32')
+        self.assertNotEqual(found.trained_batches % 11, 0)
+        epochs = found.trained_batches // 11 + 2
+        whole = found.train(epochs, checkpoint=self.path, every=99, callbacks=[self.keep_checkpoint])
+        given = {'model': jobs[1].net, 'optimizer': jobs[1].optimizer, 'data': jobs[1].loader, 'state': [jobs[1].schedule]}
+        done = comp.resume(self.path + '.kept', jobs[1].step, **given, epochs=epochs, progress=False)
+        self.assertEqual([e.loss for e in done.epochs], [e.loss for e in whole.epochs])
+        self.assertTrue(same(jobs[0].net.state_dict(), jobs[1].net.state_dict()))
+
+    def keep_checkpoint(self, now):
+        if not os.path.exists(self.path + '.kept'):
+            shutil.copy(self.path, self.path + '.kept')
 
     def test_a_checkpoint_has_no_data_in_it(self):
         job = Classification()

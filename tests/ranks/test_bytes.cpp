@@ -23,6 +23,12 @@ TEST_CASE("an outcome is the same after its way through bytes, but for the graph
   CHECK(got.costs[1].seconds == found.costs[1].seconds);
 }
 
+TEST_CASE("a training's result keeps the plans that it changed to") {
+  comp::training_result result;
+  result.later = {{.batch = 7, .plan = comp::plan{2}, .reason = "its loss was lower"}};
+  CHECK(unpacked<comp::training_result>(packed(result)).later == result.later);
+}
+
 TEST_CASE("autocast's mark goes with a plan") {
   const comp::plan p = comp::plan{2, comp::precision::bf16}.as_autocast();
   CHECK(unpacked<comp::plan>(packed(p)) == p);

@@ -232,3 +232,28 @@ TEST_CASE("a search that was killed goes on from rank 0's ledger") {
   CHECK(second < whole);
   std::filesystem::remove(path);
 }
+
+TEST_CASE("rank 0 has all ranks do what is no trainer's part, while they train, and hears from each") {
+  struct caller {
+    comp::ranks::detail::leading_trainer* all = nullptr;
+    std::vector<std::string> heard = {};
+    void training_progressed(const comp::training_progress&) { heard = all->call("keep "); }
+  };
+  wires two{2};
+  std::vector<std::string> heard;
+  const auto errors = run_ranks(two, [&](int rank, comp::ranks::team& team) {
+    team.called = [rank](const std::string& text) { return text + std::to_string(rank); };
+    fake::full_trainer trainer{typical()};
+    comp::trainer_of<fake::full_trainer> own{trainer};
+    (void)comp::ranks::detail::together<comp::training_result>(own, team, [&](auto& all) {
+      caller calls{&all};
+      comp::detail::training_observers<caller> told{calls};
+      const comp::outcome found{.plan = comp::plan{4}, .graph = trainer.graph(), .batches_per_epoch = 10};
+      auto result = comp::detail::train_after(comp::post_training{.epochs = 2}, all, told, found);
+      heard = calls.heard;
+      return result;
+    });
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(heard == std::vector<std::string>{"keep 0", "keep 1"});
+}

@@ -42,6 +42,17 @@ TEST_CASE("ranks agree on the greatest, element by element") {
   CHECK(got == std::vector<std::vector<double>>(3, {2, 0}));
 }
 
+TEST_CASE("all ranks hear what each says, also where some still agree on a number") {
+  wires all{3};
+  std::vector<std::vector<std::string>> heard(3);
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    if (rank != 1) CHECK_THROWS_AS(team.maximum({}), comp::ranks::detail::abandoned);
+    heard[static_cast<std::size_t>(rank)] = team.exchange(std::to_string(rank));
+  });
+  CHECK(errors == std::vector<std::string>(3));
+  CHECK(heard == std::vector<std::vector<std::string>>(3, {"0", "1", "2"}));
+}
+
 TEST_CASE("one rank agrees with itself") {
   wires all{1};
   CHECK(run_ranks(all, [](int, comp::ranks::team& team) {
@@ -59,6 +70,16 @@ TEST_CASE("once a rank is gone, nothing waits for it again") {
   });
   CHECK(errors == std::vector<std::string>(2));
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds{5});
+}
+
+TEST_CASE("a rank that waits for a number is told which rank is gone") {
+  wires all{3};
+  const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
+    if (rank == 2) return all.kill(2);
+    CHECK_THROWS_WITH_AS(team.maximum({}), "rank 2 is gone", comp::rank_error);
+    if (rank == 0) team.dismiss({});
+  });
+  CHECK(errors == std::vector<std::string>(3));
 }
 
 TEST_CASE("what a communicator throws ends the speaking, whatever it is") {

@@ -168,13 +168,14 @@ void fields(auto& io, contestant& c) {
 void fields(auto& io, op_evidence& e) { io(e.what, e.low, e.others_low, e.difference, e.saves, e.casts); }
 void fields(auto& io, op_reason& r) { io(r.category, r.decided_by_epochs, r.text); }
 void fields(auto& io, stage_cost& c) { io(c.runs, c.batches, c.seconds); }
+void fields(auto& io, later_plan& p) { io(p.batch, p.plan, p.reason); }
 /// All but the graph, which each rank has.
 void fields(auto& io, outcome& o) {
   io(o.plan, o.speedup, o.speedup_bounds, o.execution, o.hardware, o.precisions, o.baseline, o.trained_batches,
      o.batches_per_epoch, o.trained, o.contest, o.trials, o.recalled, o.evidence, o.reasons, o.fallbacks, o.costs,
-     o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.higher_is_better, o.memory_limit);
+     o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.higher_is_better, o.memory_limit, o.later);
 }
 void fields(auto& io, training_fallback& f) { io(f.epoch, f.from, f.to, f.why, f.message); }
-void fields(auto& io, training_result& r) { io(r.epochs, r.fallbacks, r.warnings, r.compared, r.plan); }
+void fields(auto& io, training_result& r) { io(r.epochs, r.fallbacks, r.later, r.warnings, r.compared, r.plan); }
 
 }  // namespace comp::ranks::detail

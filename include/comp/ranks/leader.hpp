@@ -146,6 +146,9 @@ class leading_trainer final : public any_trainer {
     if (!team_.broken()) (void)carried_out({.what = task::post_training, .number = on});
   }
 
+  /// Has all ranks do what they were given as team::called. Returns: what each answers, by rank.
+  std::vector<std::string> call(const std::string& text) { return carried_out({.what = task::call, .text = text}); }
+
   /// Returns: what a user should know of how the ranks differ.
   const std::vector<std::string>& remarks() const { return remarks_; }
 

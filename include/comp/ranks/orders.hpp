@@ -19,7 +19,7 @@
 namespace comp::ranks::detail {
 
 /// Why an order was not carried out. The greatest of the ranks' is why none did.
-enum class failure : std::uint8_t { none, abandoned, failed, out_of_memory, interrupted, settings, lost };
+enum class failure : std::uint8_t { none, abandoned, failed, out_of_memory, interrupted, settings, file, lost };
 
 enum class task : std::uint8_t {
   end,  // first, and its form the same in every version
@@ -35,13 +35,14 @@ enum class task : std::uint8_t {
   batches_per_epoch,
   validate,
   own_autocast,
-  post_training
+  post_training,
+  call
 };
 
 struct order {
   task what = task::end;
   failure why = failure::none;  // of `end`: how it ended
-  std::string text = {};        // of `end`: the result, or what is wrong
+  std::string text = {};        // of `end`: the result, or what is wrong; of `call`: what is called
   std::uint64_t number = 0;     // a state, a seed, a precision, a bool
   comp::plan plan = {};
   std::vector<std::uint64_t> released = {};  // states that nobody needs any more
@@ -64,6 +65,8 @@ inline answer answer_of_exception() {
     return {failure::interrupted, e.what()};
   } catch (const settings_error& e) {
     return {failure::settings, e.what()};
+  } catch (const file_error& e) {
+    return {failure::file, e.what()};
   } catch (const abandoned& e) {
     return {failure::abandoned, e.what()};
   } catch (...) {
@@ -78,6 +81,7 @@ inline answer answer_of_exception() {
   if (a.why == failure::lost) throw rank_error{a.text};
   if (a.why == failure::interrupted) throw interrupted{a.text};
   if (a.why == failure::settings) throw settings_error{a.text};
+  if (a.why == failure::file) throw file_error{a.text};
   if (a.why == failure::out_of_memory) throw out_of_memory{a.text};
   throw error{a.text};
 }
@@ -134,6 +138,8 @@ class own_part {
       case task::post_training:
         trainer_.post_training(o.number != 0);
         return {};
+      case task::call:
+        return team_.called ? team_.called(o.text) : std::string{};
       case task::introduce:
         return packed(introduction_of(trainer_));
       case task::end:

@@ -12,6 +12,7 @@
 #include <comp/ranks/communicator.hpp>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +54,19 @@ class team {
     answer(detail::packed(own));
     return own;
   }
+
+  /// Returns: on all ranks what each gave, by rank. All ranks call it, between searches and trainings; a rank that has
+  /// failed where others still agree on a number may call it, too. Throws: `rank_error`.
+  std::vector<std::string> exchange(const std::string& own) {
+    if (!leads()) return detail::unpacked<std::vector<std::string>>(finish(own));
+    std::vector<std::string> all = meet(own);
+    order(detail::packed(all));
+    return all;
+  }
+
+  /// What a rank does when the leader calls all in the midst of a search or a training (leading_trainer::call), beside
+  /// what a trainer is asked for. It gets the leader's text and returns its own.
+  std::function<std::string(const std::string&)> called = {};
 
   // What follows is for the leader and its followers alone.
 
@@ -99,10 +113,11 @@ class team {
   }
   /// As a Communicator's: this rank has failed for good.
   void hurry() { speaks_->hurry(); }
-  /// Leader: the last order, also where a rank is gone. What then cannot be told is known to the others already.
+  /// Leader: the last order. Where a rank is gone, the others are told that, whatever they wait for; what then cannot
+  /// be told is known to them already.
   void dismiss(const std::string& bytes) {
     try {
-      (void)speaks_->broadcast(ordered + bytes);
+      (void)speaks_->broadcast(broken_ ? lost + *broken_ : ordered + bytes);
     } catch (const std::exception&) {
     }
   }
@@ -111,7 +126,7 @@ class team {
 
  private:
   // What a message begins with. From others to rank 0: `in_round` or `at_end`; from rank 0: the rest.
-  static constexpr char in_round = 'r', at_end = 'e', ordered = 'o', decided = 'd', give_up = 'g';
+  static constexpr char in_round = 'r', at_end = 'e', ordered = 'o', decided = 'd', give_up = 'g', lost = 'l';
 
   static bool all_are(char what, std::vector<std::string>& all) {
     const bool are = std::all_of(all.begin(), all.end(), [&](const std::string& m) { return m.starts_with(what); });
@@ -140,6 +155,7 @@ class team {
       require<rank_error>(!got.empty(),
                           "rank 0 said nothing (all ranks call the same function of comp's in turn): start "
                           "the same program on all ranks");
+      require<rank_error>(got.front() != lost, "{}", got.substr(1));
       return got;
     });
   }
