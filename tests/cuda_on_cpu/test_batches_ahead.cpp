@@ -188,6 +188,15 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("memory that is not staged may change when the call that copies it returns") {
+  const fresh_for_training gpu;
+  copying_device device;
+  std::vector<float> values(8, 1);
+  auto copy = device.copy_ahead(std::span<const float>{values});
+  std::ranges::fill(values, 2.0F);
+  CHECK(device.download(device.arrived(std::move(copy), {8})) == std::vector<float>(8, 1));
+}
+
 TEST_CASE("a batch that finds no memory ahead is copied when its step begins") {
   const fresh_for_training gpu;
   copying_device device;

@@ -554,18 +554,19 @@ TEST_CASE("a graph is of no use when a gradient that it writes has moved") {
   CHECK_FALSE(layer.device.usable(work));
 }
 
-TEST_CASE("a graph is of no use when the report that it writes its loss to has moved") {
+TEST_CASE("a graph that finds no memory for its launch is refused, and what is given next runs") {
   const fresh_for_training gpu;
   captured_layer layer{precision::fp32};
-  (void)layer.loss_of_calls();
+  const double loss = layer.loss_of_calls();
   auto work = layer.captured();
-  REQUIRE(layer.device.usable(work));
-  std::vector<double> more(100);
-  layer.device.defer_losses(true);
-  for (double& loss : more) layer.device.mse_loss(layer.target, layer.target, &loss);
-  layer.device.end_step();
+  CHECK(layer.loss_of_graph(work) == loss);
+  REQUIRE(cudaDeviceGraphMemTrim(0) == cudaSuccess);
+  const std::size_t there_was = std::exchange(simt::device.properties.totalGlobalMem, std::size_t{0});
+  CHECK_THROWS_AS(layer.loss_of_graph(work), capture_refused);
+  simt::device.properties.totalGlobalMem = there_was;
   layer.device.defer_losses(false);
-  CHECK_FALSE(layer.device.usable(work));
+  CHECK(layer.loss_of_calls() == loss);
+  CHECK(layer.loss_of_graph(work) == loss);
 }
 
 TEST_CASE("values that changed where they lie reach the low copy that a graph reads") {

@@ -178,7 +178,8 @@ TEST_CASE("memory of a capture that has ended goes with its graph, in another ca
   CHECK(simt::device.memory.empty());
 }
 
-TEST_CASE("a capture moves no peak, and a run of its graph counts what the graph has at once beside what is live") {
+TEST_CASE(
+    "captures and what is forgotten move no peak, and a run of a graph counts what it has at once beside the rest") {
   const fresh device;
   capturing_pool of;
   memory_pool& pool = of.pool;
@@ -207,6 +208,11 @@ TEST_CASE("a capture moves no peak, and a run of its graph counts what the graph
     pool.count_run(most);
     CHECK(pool.live_bytes() == before);
     CHECK(pool.peak_bytes() == std::max(peak, before + most));
+    if (draw() % 2 == 0) pool.reset_peak();
+    const std::int64_t until_now = pool.peak_bytes();
+    some(), live.push_back(some());
+    pool.forget_peak_since(until_now);
+    CHECK(pool.peak_bytes() == std::max(until_now, pool.live_bytes()));
   }
 }
 
