@@ -140,8 +140,6 @@ MUTATIONS = [Mutation(*m) for m in [
      'return point(found->second, j), found->second;', 'return found->second;', OPERATORS, 'test_matmul.cpp'),
     ('FP8 weights kept after the values changed', CUDA + 'fp8.hpp', 'w.in_fp8->version == w.version &&', 'true &&',
      OPERATORS, 'test_fp8.cpp'),
-    ('labels of class 0 that do not count', CUDA + 'transfer.hpp', 'return i >= 0;', 'return i > 0;', OPERATORS,
-     'test_captured_steps.cpp'),
     ('a low copy kept after the values were set', CUDA + 'parameter.hpp', 'low_current = low_too && low;',
      'low_current = low_too ? static_cast<bool>(low) : low_current;', CONTRACT, 'test_parameters.cpp'),
     # Kernels: grids, tails, alignment, rounding, what is not finite
