@@ -60,6 +60,12 @@ inline native::training settings_for(const options& chosen) {
           .scaling = scaling};
 }
 
+/// Returns whether attention is one operator: on cuda, unless parts are asked for. What cuDNN lacks runs in parts
+/// there.
+inline bool one_attention(const options& chosen) {
+  return chosen.attention == "one" || (chosen.attention == "auto" && chosen.backend == "cuda");
+}
+
 inline std::int64_t batch_for(const options& chosen, std::int64_t usual) {
   return chosen.batch > 0 ? static_cast<std::int64_t>(chosen.batch) : usual;
 }
@@ -83,7 +89,7 @@ inline job text_job(const options& chosen) {
                                          .layers = chosen.layers,
                                          .width = chosen.width,
                                          .heads = chosen.heads,
-                                         .one_attention = chosen.attention == "one"};
+                                         .one_attention = one_attention(chosen)};
   std::string description =
       fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
@@ -135,7 +141,7 @@ inline job bert_job(const options& chosen) {
   const auto to_judge = std::make_shared<const span_data::windows>(windows(held_out, pieces, cut));
   shape.batch = batch_for(chosen, shape.batch);
   shape.vocabulary = pieces.size();
-  shape.one_attention = chosen.attention == "one";
+  shape.one_attention = one_attention(chosen);
   native::training settings = settings_for(chosen);
   settings.score = {.reads = {"spans"},
                     .score = [to_judge, questions = std::move(held_out)](std::span<const std::vector<float>> logits) {

@@ -67,7 +67,7 @@ struct options {
   std::string training_command = {};                      // the command line without options of a search
   std::string captured = "measured";                      // steps as CUDA graphs, in the cuda backend
   int layers = 2, width = 256, heads = 4, context = 128;  // the transformer's sizes
-  std::string attention = "parts";                        // for the transformer and bert: parts or one
+  std::string attention = "auto";                         // for the transformer and bert: parts, one, or auto
 };
 
 /// The models of the native trainer, which the backends host and cuda train.
@@ -102,7 +102,7 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend == "libtorch" || chosen.side == 0,
                              "--side {} with backend {} (only libtorch has it): leave it out", chosen.side,
                              chosen.backend);
-  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.attention == "parts",
+  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.attention == "auto",
                              "--attention {} with backend libtorch (only host and cuda have it): leave it out",
                              chosen.attention);
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
@@ -112,7 +112,7 @@ inline void require_heard(const options& chosen) {
                              "--target {} with backend cuda (only host and libtorch have it): leave it out",
                              chosen.target);
   const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert", gan = chosen.model == "gan";
-  comp::require<comp::error>(transformer || bert || chosen.attention == "parts",
+  comp::require<comp::error>(transformer || bert || chosen.attention == "auto",
                              "--attention {} with model {} (only transformer and bert have it): leave it out",
                              chosen.attention, chosen.model);
   const options usual;
@@ -284,9 +284,11 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
       ->transform(whole(1, 128))
       ->capture_default_str();
-  job->add_option("--attention", chosen.attention,
-                  "Of transformer and bert: parts, or one operator, which host and cuda may compute in one")
-      ->check(CLI::IsMember({"parts", "one"}))
+  job->add_option(
+         "--attention", chosen.attention,
+         "Of transformer and bert: parts, or one operator, which host and cuda may compute in one; auto is one on "
+         "cuda, else parts")
+      ->check(CLI::IsMember({"auto", "parts", "one"}))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")
       ->transform(whole(2, 8192))

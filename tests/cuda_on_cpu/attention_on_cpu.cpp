@@ -132,11 +132,15 @@ class attention_on_cpu {
 class graph_on_cpu final : public attention_graph {
  public:
   graph_on_cpu(const attention_case& of, bool backward) : of_{of}, backward_{backward} {}
+  /// The backward with a fixed order wants the probabilities, and sums of the queries' gradients in FP32 by blocks of
+  /// 128 queries.
   std::int64_t workspace_bytes() const override {
-    return backward_ ? 2 * of_.batch * of_.heads * of_.queries * of_.keys : 0;
+    const std::int64_t sums = (of_.queries + 127) / 128 * 128 * of_.width * 4;
+    return backward_ && !of_.any_order ? of_.batch * of_.heads * (2 * of_.queries * of_.keys + sums) : 0;
   }
   std::string run(cudnnHandle_t handle, const attention_places& at, void* workspace) const override {
     if (simt::attention_fails) return "cuDNN: asked to fail";
+    simt::note_workspace(static_cast<std::size_t>(workspace_bytes()));
     simt::device.give(handle->stream, [=, *this] {
       if (workspace_bytes() > 0)
         simt::library_writes<std::uint8_t>(workspace, static_cast<std::size_t>(workspace_bytes()));
@@ -160,8 +164,9 @@ attention_graphs make_attention_graphs(cudnnHandle_t, const attention_case& of, 
   const int major = simt::device.properties.major;
   const char* why = major < 8                        ? "SDPA FP16/BF16 requires SM80 (Ampere) or newer architecture"
                     : of.width % 8 || of.width > 128 ? "hidden_dim should be a multiple of 8 and at most 128"
-                    : major == 10 && of.dropout > 0  ? "Deterministic algorithm is not supported with dropout"
-                                                     : nullptr;
+                    : major == 10 && of.dropout > 0 && !of.any_order
+                        ? "Deterministic algorithm is not supported with dropout"
+                        : nullptr;
   attention_graphs made{std::make_unique<graph_on_cpu>(of, false), std::make_unique<graph_on_cpu>(of, true), {}};
   if (!why && made.backward->workspace_bytes() > most) why = "no plan with that workspace";
   if (why) return {.why_not = fmt::format("cuDNN: {}", why)};

@@ -36,10 +36,11 @@ inline std::shared_ptr<fe::DeviceProperties> properties(const gpu& of) {
   return made->deserialize({text.begin(), text.end()}).is_good() ? made : nullptr;
 }
 /// Returns: cuDNN's reason where it has no plan for the graph on the GPU; else nothing.
-inline std::string planned_on(const gpu& on, fe::graph::Graph& graph, std::int64_t most) {
+inline std::string planned_on(const gpu& on, fe::graph::Graph& graph, std::int64_t most, bool any_order = false) {
   current = &on;
   graph.set_device_properties(properties(on));
-  return planned(graph, most, [&] { return graph.build_operation_graph(); });
+  return planned(
+      graph, most, [&] { return graph.build_operation_graph(); }, any_order);
 }
 /// stub: the toolkit's stub of libcuda, for machines without a driver. Returns: whether cuDNN can plan here.
 inline bool can_plan(const char* stub) {

@@ -112,6 +112,11 @@ TEST_CASE("what cuDNN refuses goes operator by operator, and is named") {
     device d;
     CHECK(refused(d, {{.heads = 3, .dropout = 0.1}}, precision::bf16).find("with dropout") != std::string::npos);
   }
+  {
+    device d{{.attention_in_any_order = true}};
+    CHECK(attend(d, {{.heads = 3, .dropout = 0.1}}, t, from, precision::bf16).in_one);
+    CHECK(d.attention_in_parts().empty());
+  }
 }
 
 TEST_CASE("attention that fails when it runs goes on operator by operator") {

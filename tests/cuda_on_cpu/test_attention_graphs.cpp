@@ -14,13 +14,13 @@ int failures = 0;
 /// Prints a line; a failure where cuDNN says otherwise than expected: a plan, or these words.
 void expect(const gpu& on, const attention_case& of, bool backward, const std::string& refusal) {
   const std::int64_t most = (std::int64_t{256} << 20) + 2 * of.batch * of.heads * (of.queries + 127) * (of.keys + 127);
-  const std::string why = planned_on(on, *described(of, backward), most);
+  const std::string why = planned_on(on, *described(of, backward), most, of.any_order);
   const bool good = refusal.empty() ? why.empty() : why.find(refusal) != std::string::npos;
   failures += !good;
-  fmt::print("{} {} {}: ({},{},{},{}) to {} {}{}{}: {}\n", good ? "ok" : "FAILED", on.name,
+  fmt::print("{} {} {}: ({},{},{},{}) to {} {}{}{}{}: {}\n", good ? "ok" : "FAILED", on.name,
              backward ? "backward" : "forward", of.batch, of.heads, of.queries, of.width, of.keys,
              of.fp16 ? "fp16" : "bf16", of.causal ? ", causal" : "", of.dropout > 0 ? ", dropout" : "",
-             why.empty() ? "a plan" : why.substr(0, 160));
+             of.any_order ? ", any order" : "", why.empty() ? "a plan" : why.substr(0, 160));
 }
 
 }  // namespace
@@ -35,8 +35,11 @@ int main(int count, char** arguments) {
       attention_case of = one;
       of.dropout = dropout;
       for (const gpu& on : {ampere, ada, hopper, blackwell}) {
+        of.any_order = false;
         expect(on, of, false, "");
         expect(on, of, true, on.version == 1000 && dropout > 0 ? "not supported on blackwell" : "");
+        of.any_order = true;
+        expect(on, of, true, "");
       }
     }
   }

@@ -203,6 +203,58 @@ TEST_CASE("live and peak memory count tensors, slots and scratch, rounded to 512
   CHECK(d.live_bytes() == 4096 + 4 * 512);
 }
 
+TEST_CASE("a library is given the workspace that it wants up to the limit, and never more") {
+  const fresh machine;
+  std::mt19937 draw{11};
+  const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(n)); };
+  /// beside: what it may have beside the limit.
+  const auto check_limits = [&](std::int64_t beside, const auto& work) {
+    const auto given = [&](std::int64_t limit) {
+      device d{{.workspace_limit = limit}};
+      simt::device.seen.workspace = 0;
+      work(d);
+      d.synchronize();
+      return static_cast<std::int64_t>(simt::device.seen.workspace);
+    };
+    const std::int64_t wanted = given(std::int64_t{1} << 30);
+    REQUIRE(wanted > beside);
+    for (const std::int64_t limit : {std::int64_t{0}, below(wanted - beside), wanted - beside, below(2 * wanted)}) {
+      CAPTURE(limit);
+      CHECK((limit + beside >= wanted ? given(limit) == wanted : given(limit) <= limit + beside));
+    }
+  };
+  for (const precision p : {precision::fp32, precision::tf32, precision::bf16, precision::fp16, precision::fp8_e4m3}) {
+    CAPTURE(p);
+    const std::int64_t rows = 16 * (1 + below(3)), inputs = 16 * (2 + below(3)), outputs = 16 * (1 + below(3));
+    if (!is_fp8(p)) {
+      check_limits(0, [&](device& d) { (void)d.bmm(made(d, {rows, inputs}, 1, p), made(d, {inputs, outputs}, 2, p)); });
+    }
+    check_limits(0, [&](device& d) {
+      auto w = d.make_parameter(some({outputs, inputs}, 3), {outputs, inputs});
+      (void)d.linear(made(d, {rows, inputs}, 1, p), w, nullptr);
+    });
+  }
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(p);
+    native::host_csr ring{.rows = 20 + below(80), .columns = 0, .begin = {0}};
+    ring.columns = ring.rows;
+    for (std::int32_t i = 0; i < ring.rows; ++i) {
+      ring.column.push_back(static_cast<std::int32_t>((i + 1) % ring.rows));
+      ring.begin.push_back(i + 1);
+    }
+    check_limits(0, [&](device& d) { (void)d.spmm(d.make_sparse(ring), made(d, {ring.rows, 8}, 1, p), nullptr); });
+  }
+  for (const precision p : {precision::bf16, precision::fp16}) {
+    CAPTURE(p);
+    const native::attention_options o{.heads = 1 + below(3)};
+    const shape s{1 + below(2), 1 + below(9), 128 * o.heads};
+    check_limits(2 * s[0] * o.heads * 128 * 128, [&](device& d) {  // the probabilities of whole blocks
+      const tensor x = made(d, s, 1, p);
+      if (const auto y = d.attention(x, x, x, {}, o, {})) (void)d.attention_backward(x, x, x, x, y->saved, {}, o, {});
+    });
+  }
+}
+
 TEST_CASE("two devices work side by side, on one GPU and on two") {
   const fresh machine;
   simt::device.count = 2;

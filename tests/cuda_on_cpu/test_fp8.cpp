@@ -454,8 +454,12 @@ TEST_CASE("quantised weights that were only recorded for a graph are not taken f
   (void)linear(r.c, x, w, nullptr);
   set_values(r.c, w, values);
   parameter* const all[] = {&w};
-  {
+  SUBCASE("and not launched") {
     const captured_step never_given = capture(r.c, all, 0, [&] { (void)linear(r.c, x, w, nullptr); });
+  }
+  SUBCASE("that was refused") {
+    const auto refused = [&] { (void)capture(r.c, all, 0, [&] { linear(r.c, x, w, nullptr), r.c.synchronize(); }); };
+    CHECK_THROWS_AS(refused(), native::capture_refused);
   }
   CHECK(download(r.c, linear(r.c, x, w, nullptr)) == download(r.c, linear(r.c, x, same, nullptr)));
 }

@@ -133,6 +133,24 @@ TEST_CASE("a batch of more matrices than cuBLASLt takes is multiplied in parts")
   CHECK(worst <= 1);
 }
 
+TEST_CASE("matrices of one size are multiplied by turns in batches of any number") {
+  rig r;
+  for (const precision p : computed(r)) {
+    for (const index batch : {3, 1, 5, 2}) {
+      INFO(std::string{name(p)}, " ", batch);
+      const auto a = normal(count(batch, 16 * 16), 5), b = normal(count(batch, 16 * 16), 6);
+      const auto y =
+          download(r.c, bmm(r.c, upload(r.c, a, {batch, 16, 16}, p), upload(r.c, b, {batch, 16, 16}, p), false, false));
+      for (index i = 0; i < batch; ++i) {
+        const auto one = [&](const std::vector<float>& all) {
+          return std::vector<float>(all.begin() + i * 256, all.begin() + (i + 1) * 256);
+        };
+        check_within(one(y), {all_kept(one(a), p), false, all_kept(one(b), p), false, 16, 16, 16}, 16, p, rounding(p));
+      }
+    }
+  }
+}
+
 TEST_CASE("operands that lie at odd addresses are multiplied by an algorithm that can") {
   rig r;
   const index m = 16, n = 16, k = 16;

@@ -135,36 +135,85 @@ TEST_CASE("what work that did not fit has left behind is given back before the n
   CHECK(simt::device.seen.waits == waits);  // once
 }
 
-TEST_CASE("memory of a capture that has ended goes with its graph, in another capture too") {
-  const fresh device;
+namespace {
+
+/// A pool, and a stream whose captures it is told of.
+struct capturing_pool {
   memory_pool pool{probe()};
-  const owned_stream on;
-  const auto begin = [&] {
+  owned_stream on;
+  void begin() {
     check(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
     pool.begin_graph(on.get());
-  };
-  const auto end = [&] {
+  }
+  /// Returns: what the pool says of the graph, which is dropped.
+  std::int64_t end() {
     cudaGraph_t graph = nullptr;
-    const cudaError_t code = cudaStreamEndCapture(on.get(), &graph);
-    pool.end_graph();
-    if (graph) check(cudaGraphDestroy(graph), "destroying a graph");
-    return code;
-  };
+    REQUIRE(cudaStreamEndCapture(on.get(), &graph) == cudaSuccess);
+    REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+    return pool.end_graph();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("memory of a capture that has ended goes with its graph, in another capture too") {
+  const fresh device;
+  capturing_pool of;
+  memory_pool& pool = of.pool;
+  const owned_stream& on = of.on;
   device_block before = pool.allocate(512, on.get());
-  begin();
+  of.begin();
   device_block left = pool.allocate(512, on.get()), after = pool.allocate(512, on.get());
-  REQUIRE(end() == cudaSuccess);
+  of.end();
   CHECK(pool.left_of_graphs() == 2);
-  begin();
+  of.begin();
   const device_block inside = pool.allocate(512, on.get());
   left = {};
   before = {};
-  CHECK(end() == cudaSuccess);
+  of.end();
   after = {};
   CHECK(pool.left_of_graphs() == 1);
   CHECK(pool.live_bytes() == 512);
   on.synchronize();
   CHECK(simt::device.memory.empty());
+}
+
+TEST_CASE(
+    "captures and what is forgotten move no peak, and a run of a graph counts what it has at once beside the rest") {
+  const fresh device;
+  capturing_pool of;
+  memory_pool& pool = of.pool;
+  const owned_stream& on = of.on;
+  std::mt19937 draw{3};
+  const auto some = [&] { return pool.allocate(static_cast<std::int64_t>(512 * (1 + draw() % 20)), on.get()); };
+  std::vector<device_block> live;
+  for (int round = 0; round < 40; ++round) {
+    if (draw() % 3 == 0) pool.reset_peak();
+    live.push_back(some());
+    if (draw() % 2 == 0) live.erase(live.begin());
+    const std::int64_t before = pool.live_bytes(), peak = pool.peak_bytes();
+    of.begin();
+    std::int64_t most = 0;
+    {
+      std::vector<device_block> own;
+      for (int i = 0; i < 8; ++i) {
+        if (draw() % 3 == 0 && !own.empty()) own.pop_back();
+        own.push_back(some());
+        most = std::max(most, pool.live_bytes() - before);
+      }
+    }
+    CHECK(of.end() == most);
+    CHECK(pool.live_bytes() == before);
+    CHECK(pool.peak_bytes() == peak);
+    pool.count_run(most);
+    CHECK(pool.live_bytes() == before);
+    CHECK(pool.peak_bytes() == std::max(peak, before + most));
+    if (draw() % 2 == 0) pool.reset_peak();
+    const std::int64_t until_now = pool.peak_bytes();
+    some(), live.push_back(some());
+    pool.forget_peak_since(until_now);
+    CHECK(pool.peak_bytes() == std::max(until_now, pool.live_bytes()));
+  }
 }
 
 TEST_CASE("a single failed allocation is tried again, two are not") {

@@ -7,6 +7,7 @@
 #include <comp_native/random.hpp>
 #include <cstdint>
 #include <examples/models/native/datasets.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,15 @@ inline token_data counting_tokens(std::int32_t vocabulary, std::size_t count, st
   }
   return {std::move(tokens), context};
 }
+
+/// Tokens of whose labels only the first ones of each example count.
+struct partly_labelled : token_data {
+  std::function<std::size_t(std::size_t)> counting;  // how many of example i
+  void write(std::size_t i, const example_spans& to) const {
+    token_data::write(i, to);
+    std::fill(to.labels.begin() + static_cast<std::ptrdiff_t>(counting(i)), to.labels.end(), -1);
+  }
+};
 
 /// Values to be predicted: sums and products of the inputs.
 struct regression_data {

@@ -585,20 +585,10 @@ TEST_CASE("the signature tells models apart whose graphs look the same") {
   CHECK(on_graph(1, 0.2) != on_graph(1, 0.1));
 }
 
-namespace {
-/// The first four examples have one label each that counts, the others eight.
-struct unevenly_masked : native_models::token_data {
-  void write(std::size_t i, const example_spans& to) const {
-    token_data::write(i, to);
-    if (i < 4) std::fill(to.labels.begin() + 1, to.labels.end(), -1);
-  }
-};
-}  // namespace
-
 TEST_CASE("each label that counts has the same weight in a score, however the batches divide them") {
   reference::device device;
   const auto tokens = counting_tokens(7, 65, 8);
-  const unevenly_masked held_out{tokens};
+  const partly_labelled held_out{tokens, [](std::size_t i) { return i < 4 ? 1U : 8U; }};
   REQUIRE(held_out.size() == 8);
   const auto score = [&](std::int64_t batch) {
     const model m = native_models::gpt(

@@ -22,7 +22,8 @@ class planned_graph final : public attention_graph {
 
   /// Plans the graph within `most` bytes of workspace. Returns: the reason where cuDNN has no plan; else nothing.
   std::string plan(cudnnHandle_t handle, std::int64_t most) {
-    std::string why = graphs::planned(*graph_, most, [&] { return graph_->build_operation_graph(handle); });
+    std::string why = graphs::planned(
+        *graph_, most, [&] { return graph_->build_operation_graph(handle); }, of_.any_order);
     if (!why.empty()) return why;
     if (auto built = graph_->build_plans(); built.is_bad()) return built.get_message();
     auto known = graph_->get_workspace_size(workspace_);

@@ -77,7 +77,7 @@ inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool
   attributes log_sums;
   auto [dq, dk, dv] =
       g->sdpa_backward(q, k, v, input(of_y, a.queries), input(of_dy, a.queries), g->tensor(sums(log_sums)),
-                       set(fe::graph::SDPA_backward_attributes{}.set_deterministic_algorithm(true)));
+                       set(fe::graph::SDPA_backward_attributes{}.set_deterministic_algorithm(!a.any_order)));
   heads_of(dq->set_output(true), of_dq, a.queries);
   heads_of(dk->set_output(true), of_dk, a.keys);
   heads_of(dv->set_output(true), of_dv, a.keys);

@@ -20,15 +20,18 @@ inline std::string first_line(const std::string& all) {
 
 /// Validates the graph and asks cuDNN for plans, but does not compile any. most: [bytes] of workspace. `begin` builds
 /// the graph's operations, with a handle or for the GPU that the graph was told.
-/// Returns: cuDNN's reason where it has no plan; else nothing. Plans whose sums have no fixed order do not count.
+/// Returns: cuDNN's reason where it has no plan; else nothing. Plans whose sums have no fixed order count only in
+/// `any_order`.
 template <class F>
-std::string planned(fe::graph::Graph& g, std::int64_t most, F begin) {
+std::string planned(fe::graph::Graph& g, std::int64_t most, F begin, bool any_order = false) {
   g.deselect_workspace_greater_than(most);
-  for (const auto& step :
-       {std::function<fe::error_object()>{[&] { return g.validate(); }},
-        {begin},
-        {[&] { return g.create_execution_plans({fe::HeurMode_t::A}); }},
-        {[&] { return g.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC}).check_support(); }}}) {
+  for (const auto& step : {std::function<fe::error_object()>{[&] { return g.validate(); }},
+                           {begin},
+                           {[&] { return g.create_execution_plans({fe::HeurMode_t::A}); }},
+                           {[&] {
+                             if (!any_order) g.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+                             return g.check_support();
+                           }}}) {
     if (fe::error_object e = step(); e.is_bad()) return e.get_message();
   }
   return {};

@@ -177,6 +177,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     if (bytes && !workspace) throw simt::fault{"a product is told of workspace and given none"};
     if (!simt::blas::fits(*algo, p, at)) return CUBLAS_STATUS_INVALID_VALUE;
     simt::blas::require_apart(p, at);
+    simt::note_workspace(bytes);
     simt::device.give(stream, [=, id = algo->data[1]] { simt::blas::multiply(p, at, id); });
     return CUBLAS_STATUS_SUCCESS;
   });

@@ -190,6 +190,7 @@ inline cusparseStatus_t cusparseSpMM(cusparseHandle_t handle, cusparseOperation_
     if (!buffer) return CUSPARSE_STATUS_INVALID_VALUE;
     if (buffer == a->active && a->made_for != simt::sparse::digest(asked, *a, *b, *c))
       throw simt::fault{"cusparseSpMM is asked for another product than its buffer was prepared for"};
+    simt::note_workspace(simt::sparse::buffer_bytes(*a));
     const simt::sparse::product p{*a, *b, *c, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
     simt::device.give(handle->stream, [=] {
       simt::sparse::use_buffer(p.a, buffer);

@@ -21,6 +21,9 @@ inline allocation& of_library(const char* what, const void* p, std::size_t bytes
 }
 }  // namespace detail
 
+/// Notes how much scratch memory a library is given for a call.
+inline void note_workspace(std::size_t bytes) { device.seen.workspace = std::max(device.seen.workspace, bytes); }
+
 /// `count` neighbours that a library reads. Throws: fault.
 template <class T>
 const T* library_reads(const void* p, std::size_t count) {

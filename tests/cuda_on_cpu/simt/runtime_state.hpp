@@ -117,6 +117,7 @@ struct gpu {
   /// the host for work that was not done.
   struct seen {
     std::uint64_t given = 0, graphs = 0, waits = 0;
+    std::size_t workspace = 0;  // the most bytes of scratch memory that a library was given for a call
   } seen;
   struct owned {
     std::size_t bytes;

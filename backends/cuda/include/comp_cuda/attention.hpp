@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused attention: one call of cuDNN's graph API computes attention, and one its gradients. Neither scores nor
 // probabilities are written to memory. It exists for BF16 and FP16, where cuDNN has an execution plan for the case
-// whose sums have a fixed order. Such a plan needs workspace; it gets settings::workspace_limit and the bytes that the
-// probabilities would have taken.
+// whose sums have a fixed order, unless settings::attention_in_any_order gives that up. Such a plan needs workspace; it
+// gets settings::workspace_limit and the bytes that the probabilities would have taken.
 // Where cuDNN has no such plan, attention() returns nothing, the caller goes on operator by operator, and why() has
 // cuDNN's reason. With dropout, cuDNN's masks differ from those of the separate operators.
 // backends/cuda/graphs/attention.cpp makes the graphs. Only files of that folder include cuDNN's C++ front end, which
@@ -37,6 +37,7 @@ struct attention_case {
   bool fp16;  // else BF16
   bool causal;
   double scale, dropout;
+  bool any_order = false;  // of the sums of the backward: settings::attention_in_any_order
   auto operator<=>(const attention_case&) const = default;
 };
 /// The addresses of a call. dy, dq, dk and dv are for the backward alone.
@@ -126,7 +127,7 @@ class fused_attention {
 
 namespace detail {
 
-inline attention_case case_of(const tensor& q, const tensor& k, const native::attention_options& o) {
+inline attention_case case_of(const context& c, const tensor& q, const tensor& k, const native::attention_options& o) {
   const std::int64_t channels = q.shape()[2];
   return {q.shape()[0],
           o.heads,
@@ -136,7 +137,8 @@ inline attention_case case_of(const tensor& q, const tensor& k, const native::at
           storage_of(q.precision()) == storage::fp16,
           o.mask == native::op::softmax_mask::causal,
           o.scale(channels),
-          o.dropout};
+          o.dropout,
+          c.chosen().attention_in_any_order};
 }
 /// Returns: the addresses that forward and backward share. lengths: how many keys count in each example; null without
 /// padding.
@@ -172,7 +174,7 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   const precision p = q.precision();
   const bool low = p == precision::bf16 || p == precision::fp16;
   if (!c.chosen().fuse_attention || !low || (o.dropout > 0 && key.everywhere)) return {};
-  const attention_case of = detail::case_of(q, k, o);
+  const attention_case of = detail::case_of(c, q, k, o);
   auto& all = c.part<fused_attention>();
   const attention_graph* graph = all.forward(c, of);
   if (!graph) return {};
@@ -190,7 +192,7 @@ inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, co
                                                 const tensor& v, std::span<const tensor> saved, const indices& lengths,
                                                 const native::attention_options& o, const native::dropout_key& key) {
   require_same("attention_backward", dy.shape(), q.shape());
-  const attention_case of = detail::case_of(q, k, o);
+  const attention_case of = detail::case_of(c, q, k, o);
   auto& all = c.part<fused_attention>();
   const attention_graph* graph = all.backward(of);
   require<error>(graph && saved.size() == 2,

@@ -41,6 +41,9 @@ struct settings {
   bool fuse_relu = false;
   bool graph_convolutions = true;  // convolutions in low precision are graphs of cuDNN where it has plans for them
   bool fuse_attention = true;  // attention is one call where cuDNN has it, which rounds less often than its parts do
+  /// The backward of such attention may add in another order each time: cuDNN then has plans in more cases
+  /// (docs/cuda.md), and the same state no longer gives the same bits.
+  bool attention_in_any_order = false;
   /// [bytes] of each of the eight blocks of pinned memory for uploads. The host waits for an upload that is larger.
   std::int64_t pinned_limit = std::int64_t{64} << 20;
   bool ranges = false;  // operators and phases carry their names in Nsight Systems (NVTX)

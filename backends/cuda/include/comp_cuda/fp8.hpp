@@ -37,7 +37,8 @@ class fp8_operand {
   bool has(index rows, index columns, side wanted) const {
     return rows_ == rows && columns_ == columns && (wanted_ == side::both || wanted_ == wanted);
   }
-  /// Quantises x, which is (rows, columns) of float or bf16, to F, which is e4m3 or e5m2.
+  /// Quantises x, which is (rows, columns) of float or bf16, to F, which is e4m3 or e5m2. Pending products that read
+  /// the old codes are launched first, since scratch memory is taken.
   template <class F, class T>
   void fill(context& c, const T* x) {
     type_ = std::is_same_v<F, native::math::e4m3> ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
@@ -89,7 +90,6 @@ inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward)
   if (!w.in_fp8) {
     w.in_fp8 = std::make_shared<fp8_weights>(fp8_weights{{c, w.extents[0], w.extents[1], fp8_operand::side::both}});
   }
-  c.finish_reads();
   w.in_fp8->codes.fill<native::math::e4m3>(c, w.value.materialize_as<float>());
   w.in_fp8->version = w.version;
   return w.in_fp8->codes;

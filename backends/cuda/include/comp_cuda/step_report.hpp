@@ -2,7 +2,8 @@
 // The report of a deferred step (comp_native/deferral.hpp): the step leaves its losses, the number of gradients that
 // are not finite and their norm on the device, and the host reads them once, after it has launched all of the step. The
 // optimizer's kernels read from the same report whether to update and by which factor to clip, so that the host need
-// not wait between backward and update.
+// not wait between backward and update. The report goes to the host before the update begins: the update runs while the
+// host reads it and launches the next step.
 // Before defer(true) there is no report: the host reads each loss when it is computed.
 #pragma once
 
@@ -22,6 +23,9 @@ namespace comp::cuda {
 class step_report {
  public:
   explicit step_report(context& c) : c_{&c} {}
+  ~step_report() { (void)cudaEventSynchronize(sent_.get()); }  // the device may still write pinned memory
+  step_report(const step_report&) = delete;
+  step_report& operator=(const step_report&) = delete;
 
   /// Begins or ends deferring. Losses that were noted are forgotten.
   void defer(bool on) {
@@ -80,20 +84,18 @@ class step_report {
                                     .largest = by.clip_norm,
                                     .clip = &head()->clip});
     control_ = {&head()->not_finite, static_cast<float>(by.unscale), clips ? &head()->clip : nullptr};
+    send();
     guarded_ = true;
   }
   /// Returns: what an update kernel must read before it updates: guard()'s outcome, or nothing where no guard() was
   /// called in this step.
   step_control control() const { return guarded_ ? control_ : step_control{}; }
 
-  /// Waits for the step, and writes each loss to where told() was asked to.
+  /// Waits for the step, except for a guarded update, and writes each loss to where told() was asked to.
   /// Returns: whether all gradients are finite, and their norm.
   native::step_seen end() {
-    guarded_ = false;
-    const std::size_t bytes = sizeof(numbers) + noted_.size() * sizeof(double);
-    if (host_.bytes() < bytes) host_ = pinned_block{bytes * 2};
-    copy(host_.data(), head(), bytes, cudaMemcpyDeviceToHost);
-    c_->synchronize();
+    if (!std::exchange(guarded_, false)) send();
+    sent_.wait();
     const auto* seen = static_cast<const numbers*>(host_.data());
     const auto* loss = reinterpret_cast<const double*>(seen + 1);
     for (double* to : std::exchange(noted_, {})) *to = *loss++;
@@ -117,6 +119,16 @@ class step_report {
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind how) {
     check(cudaMemcpyAsync(to, from, bytes, how, c_->stream().get()), "moving losses");
   }
+  /// Begins the copy of the report, with the losses so far, to the host.
+  void send() {
+    const std::size_t bytes = sizeof(numbers) + noted_.size() * sizeof(double);
+    if (host_.bytes() < bytes) {
+      sent_.wait();
+      host_ = pinned_block{bytes * 2};
+    }
+    copy(host_.data(), head(), bytes, cudaMemcpyDeviceToHost);
+    c_->stream().record(sent_);
+  }
   /// Makes the report long enough for `wanted` losses, with those that are there.
   void make_room(std::size_t wanted) {
     if (wanted <= room_) return;
@@ -138,6 +150,7 @@ class step_report {
   std::shared_ptr<memory> held_;
   std::size_t room_ = 0;
   pinned_block host_;
+  event sent_{cudaEventDisableTiming};  // the last copy to host_
 };
 
 }  // namespace comp::cuda

@@ -33,7 +33,7 @@ struct step_seen {
 ///                             the next sgd_step or adam_step, which is of these parameters, does nothing where one of
 ///                             their gradients or a deferred loss is not finite. Gradients are scaled and clipped while
 ///                             they are read; in memory they stay as they are
-///   step_seen end_step()      waits for the step, and writes the losses
+///   step_seen end_step()      waits for the step, except for a guarded update, and writes the losses
 template <class D>
 concept Defers = Device<D> && requires(D& d, std::span<typename D::parameter* const> all, const update_guard& guard) {
   d.defer_losses(true);
