@@ -32,6 +32,7 @@ struct loss_verdict {
   double difference = 0;  // how far the mean loss is above FP32's; a part of FP32's, as the tolerance is
   double radius = 0;  // half of the confidence interval around `difference`; infinity where there are too few batches
   double line = 0;    // what `difference` has to be under for the plan to be accepted
+  double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 where growth is not counted
 };
 
 /// Returns: true where a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which

@@ -187,6 +187,7 @@ inline double decide(const loss_test_settings& settings, std::span<const double>
     const double growth = 2 * (later.mean - verdict.difference);
     if (growth > 5 * all.error) {
       expected_mean = later.mean + growth * std::max(settings.more_growth, 1.0);
+      if (settings.more_growth > 0) verdict.at_end = expected_mean;
       deciding_mean = settings.more_growth > 0 ? expected_mean : later.mean;
     }
     harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harm_line;

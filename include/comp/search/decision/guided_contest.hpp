@@ -226,7 +226,8 @@ class guided_contest {
   // A part of an accepted plan is expected to train; the one that is taken is judged itself. The state stays.
   bool is_accepted(contestant& c) {
     choice_.expect_growing_harm(c.plan, guided_.batches_left());
-    const bool known = search_.trials.known(c.plan) != nullptr;
+    const auto* before = search_.trials.known(c.plan);
+    const bool was_rejected = before != nullptr && !before->trial.accepted;
     search_.run.timed(stage::contest, [&] {
       const checkpoint here = search_.run.save();
       (void)search_.trials.judge(c.plan, c.label, true);
@@ -236,7 +237,7 @@ class guided_contest {
     const auto& judged = *search_.trials.known(c.plan);
     c.loss = judged.verdict;
     c.loss_batches = static_cast<std::size_t>(judged.trial.sample.batches);
-    if (judged.trial.accepted || known) return judged.trial.accepted;
+    if (judged.trial.accepted || was_rejected) return judged.trial.accepted;
     search_.log.warnings.push_back(why_not_taken(c, search_.settings.tolerance));
     return false;
   }

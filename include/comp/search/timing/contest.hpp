@@ -115,18 +115,23 @@ inline std::string why_not_accepted(const contestant& c, double tolerance) {
   const loss_verdict& loss = *c.loss;
   const bool is_measured = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
   if (!is_measured) return "its loss was not accepted";
-  return fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
-                     is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
-                                                     : "which leaves open whether it is within the tolerance");
+  const std::string found =
+      fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's", 100 * loss.difference, 100 * loss.radius);
+  if (is_shown_worse(loss, tolerance)) return found + ", which is more than the tolerance";
+  if (loss.at_end > tolerance)
+    return fmt::format("{} after {} batches and grows, by the end of the training to some {:.1f}%", found,
+                       c.loss_batches, 100 * loss.at_end);
+  return found + ", which leaves open whether it is within the tolerance";
 }
 
-/// Returns: the warning for the fastest plan where its own losses were not accepted although those of a plan that
-/// lowers more were.
+/// Returns: the warning for the fastest plan where its own losses were not accepted: although those of a plan that
+/// lowers more were, or because they grow.
 inline std::string why_not_taken(const contestant& fastest, double tolerance) {
   return fmt::format(
-      "\"{}\" was fastest and is not taken ({}, although a plan that lowers more was accepted): raise settings.tolerance to "
-      "take it, or settings.budget to judge it by more batches",
-      fastest.label, why_not_accepted(fastest, tolerance));
+      "\"{}\" was fastest and is not taken ({}{}): raise settings.tolerance to take it, or settings.budget to judge it by "
+      "more batches",
+      fastest.label, why_not_accepted(fastest, tolerance),
+      fastest.loss->at_end > tolerance ? "" : ", although a plan that lowers more was accepted");
 }
 
 /// Returns: the warning for FP32, kept because the losses of a plan that is faster decided nothing.
