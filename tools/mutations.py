@@ -362,6 +362,14 @@ MUTATIONS = [Mutation(*m) for m in [
      'gradients_.unscale(scaler.unscale_factor(scaler.state_.micro_batches))', 'gradients_.unscale(1.0)',
      'test_scaling',
      'test_grad_scaler.cpp'),
+    # Formats below 16 bits
+    ('a format below 16 bits that wins by few batches', 'include/comp/search/decision/winner.hpp',
+     'if (search_.trials.by_epochs() || ', 'if (true || ', 'test_simulated', 'test_trainer.cpp'),
+    ('growing harm that is not expected to grow on', 'include/comp/search/convergence/loss_test.hpp',
+     'deciding_mean = settings.more_growth > 0 ? expected_mean : later.mean;', 'deciding_mean = later.mean;',
+     'test_simulated', 'test_trainer.cpp'),
+    ('no wider format after one that was refused', 'include/comp/search/decision/guided_contest.hpp',
+     'return enter_mended(wider);', 'return false;', 'test_simulated', 'test_trainer.cpp'),
     # Files
     ('a plan file with a field that nobody knows', 'include/comp/files/plan_text.hpp',
      'op.only({"name", "kind", "precision", "hands_on_fp32", "author"});', '', 'test_files', 'test_plan_file.cpp'),
