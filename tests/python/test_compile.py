@@ -475,13 +475,13 @@ class HigherOrderOperators(unittest.TestCase):
         self.assertIn('b', plan.letters)
         expected = gradients(net, loss)
         for one, other in zip(in_fp32, expected):
-            self.assertLess((one - other).norm(), 0.1 * one.norm())
+            self.assertLessEqual((one - other).norm(), 0.1 * one.norm())
         called = torch.compile(net, backend=Counting())
         for _ in range(2):
             again = run(plan, called)
             self.assertEqual(again.item(), loss.item())
             for one, other in zip(expected, gradients(net, again)):
-                self.assertLess((one - other).norm(), 0.02 * one.norm())
+                self.assertLessEqual((one - other).norm(), 0.02 * one.norm())
         self.assertEqual(plan.left, (0, ''))
 
     def test_flex_attention_is_evaluated_in_fp32(self):
