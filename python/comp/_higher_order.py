@@ -16,18 +16,21 @@ from torch.utils._pytree import tree_map_only
 
 from comp._comp import Regions
 
-_known: set[str] = set()
+_given: set[tuple[str, str]] = set()  # the operators and dispatch keys for which there is a kernel
+_writes = "triton_kernel_wrapper_mutation"  # a Triton kernel of the user's: what it writes must not be a copy
 
 
 def run_higher_order_in_fp32() -> None:
     """Gives its kernel to each higher-order operator that there is, once. Call it in a region."""
-    if len(_known) == len(_higher_order_ops):
+    names = Regions.dispatch_keys()
+    if len(_given) == len(names) * len(_higher_order_ops):
         return
-    keys = [torch._C._parse_dispatch_key(name) for name in Regions.dispatch_keys()]
+    keys = [torch._C._parse_dispatch_key(name) for name in names]
     for name, operator in list(_higher_order_ops.items()):
-        for key in keys if name not in _known else ():
-            operator.py_impl(key)(_kernel(operator, keys))
-        _known.add(name)
+        for key_name, key in zip(names, keys):
+            if (name, key_name) not in _given:
+                operator.py_impl(key)(_kernel(operator, keys))
+                _given.add((name, key_name))
 
 
 def _kernel(operator: Any, keys: list[Any]) -> Callable[..., Any]:
@@ -36,8 +39,9 @@ def _kernel(operator: Any, keys: list[Any]) -> Callable[..., Any]:
         passed = passed | torch._C.DispatchKeySet(key)
 
     def run(*given: Any, **named: Any) -> Any:
-        # Also where a tensor has FP32 already, so that a forward has the same operators under all plans
-        given, named = tree_map_only(torch.Tensor, _in_fp32, (given, named))
+        if operator.name() != _writes:
+            # Also where a tensor has FP32 already, so that a forward has the same operators under all plans
+            given, named = tree_map_only(torch.Tensor, _in_fp32, (given, named))
         with torch._C._ExcludeDispatchKeyGuard(passed):
             return operator(*given, **named)
 
