@@ -173,6 +173,20 @@ TEST_CASE("a format below 16 bits wins by the losses of many batches, in which h
   }
 }
 
+TEST_CASE("where all formats below 16 bits harm more and more, 16 bits win") {
+  fake::world grows = of_growing_harm(0, 0);
+  const auto is_low = std::make_shared<bool>(false);
+  grows.before_batch = [is_low](const plan& p, std::uint64_t) { *is_low = std::ranges::any_of(p, comp::is_scaled); };
+  grows.swing = [is_low](std::uint64_t step) {
+    const auto n = static_cast<double>(step);
+    return *is_low ? 1e-4 * n + 0.005 * std::sin(n * n) : 0.0;
+  };
+  fake::full_trainer inner{grows};
+  on_gpu trainer{inner, "B200"};
+  const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
+  CHECK(found.plan.str() == "bbbb");
+}
+
 TEST_CASE("strategies of one's own do not let a format win by few batches either") {
   fake::full_trainer inner{of_growing_harm(2e-4, 0.005)};
   on_gpu trainer{inner, "B200"};

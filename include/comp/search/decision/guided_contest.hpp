@@ -191,18 +191,24 @@ class guided_contest {
           contest, [&](const plan& p) { return predicted(p); }, settings.memory_limit, settings.slowdown);
       const auto first = std::find_if(order.begin(), order.end(), wins);
       const contestant& fastest = contest[order.front()];
-      const bool goes_on =
-          detail::rejected(fastest) && (std::ranges::any_of(fastest.plan, is_scaled) ? enter_wider(fastest.plan)
-                                        : mended++ < 2 ? enter_mended(guided_.mended(fastest.plan))
-                                                       : false);
-      if (!goes_on) return first == order.end() ? 0 : *first;
+      const auto result = first == order.end() ? 0 : *first;
+      if (!detail::rejected(fastest)) return result;
+      if (std::ranges::any_of(fastest.plan, is_scaled)) {
+        if (!enter_wider(fastest.plan)) return result;
+      } else if (mended++ == 2 || !enter_mended(guided_.mended(fastest.plan))) {
+        return result;
+      }
     }
   }
 
-  // What is fastest without the narrowest formats of a contestant that was rejected takes part.
+  // Of the accepted plans without the narrowest formats of a contestant that was rejected the fastest takes part.
   bool enter_wider(const plan& rejected) {
-    const plan wider = guided_.without_narrowest(rejected);
-    search_.run.timed(stage::contest, [&] { (void)search_.trials.judge(wider, {}, true); });
+    plan wider = guided_.without_narrowest(rejected);
+    search_.run.timed(stage::contest, [&] {
+      while (wider != search_.log.contest.front().plan && !search_.trials.judge(wider, {}, true).trial.accepted &&
+             std::ranges::any_of(wider, is_scaled))
+        wider = guided_.without_narrowest(wider);
+    });
     return enter_mended(wider);
   }
 
