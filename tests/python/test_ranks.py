@@ -326,6 +326,16 @@ def is_refused():
     return said
 
 
+def trained_with_warnings(training, seen):
+    """What a training with checkpoints ends with, what was told of these, and of which epochs they were."""
+    found = training.search(policy='all_fp32')
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter('always')
+        result = found.train(epochs=EPOCHS, checkpoint=training.path)
+    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
+    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
+
+
 def has_a_full_disk():
     """Rank 1 has, for one checkpoint."""
     training, seen = Kept(), []
@@ -339,12 +349,7 @@ def has_a_full_disk():
                 os.symlink('/dev/full', full)
 
     training.before_step = before_step
-    found = training.search(policy='all_fp32')
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter('always')
-        result = found.train(epochs=EPOCHS, checkpoint=training.path)
-    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
-    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
+    return trained_with_warnings(training, seen)
 
 
 def cannot_name_its_part():
@@ -362,12 +367,7 @@ def cannot_name_its_part():
             seen.append(epochs_in(training.part()))
 
     os.replace, training.before_step = replace, before_step
-    found = training.search(policy='all_fp32')
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter('always')
-        result = found.train(epochs=EPOCHS, checkpoint=training.path)
-    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
-    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
+    return trained_with_warnings(training, seen)
 
 
 def has_a_full_disk_from_the_start():

@@ -176,7 +176,7 @@ TEST_CASE("a format below 16 bits wins by the losses of many batches, in which h
 TEST_CASE("where all formats below 16 bits harm more and more, 16 bits win") {
   fake::world grows = of_growing_harm(0, 0);
   const auto is_low = std::make_shared<bool>(false);
-  grows.before_batch = [is_low](const plan& p, std::uint64_t) { *is_low = std::ranges::any_of(p, comp::is_scaled); };
+  grows.before_batch = [is_low](const plan& p, std::uint64_t) { *is_low = p.has_scaled(); };
   grows.swing = [is_low](std::uint64_t step) {
     const auto n = static_cast<double>(step);
     return *is_low ? 1e-4 * n + 0.005 * std::sin(n * n) : 0.0;

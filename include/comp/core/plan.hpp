@@ -61,6 +61,8 @@ class plan {
     for (const precision p : choices_) low += is_low(p);
     return low;
   }
+  /// Returns true where an operator has a format below 16 bits.
+  bool has_scaled() const { return std::any_of(choices_.begin(), choices_.end(), is_scaled); }
 
   friend bool operator==(const plan&, const plan&) = default;
   friend std::strong_ordering operator<=>(const plan& a, const plan& b) {

@@ -143,12 +143,7 @@ class loss_trials {
     }
     const bool ran = unsettled.trial.sample.batches == 0 || judgement.trial.repeat != unsettled.trial.repeat;
     if (ran) run_.record(judgement.trial, unsettled.trial.sample.batches);
-    const result& answer = results_.emplace(p, std::move(judgement)).first->second;
-    fastest_seconds_ = std::numeric_limits<double>::infinity();  // that of a plan which is rejected now is no measure
-    for (const auto& [other, known_result] : results_) {
-      if (known_result.trial.accepted) fastest_seconds_ = std::min(fastest_seconds_, known_result.trial.seconds);
-    }
-    return answer;
+    return results_.emplace(p, std::move(judgement)).first->second;
   }
 
   /// Returns: the seconds of a batch under FP32.
@@ -162,6 +157,15 @@ class loss_trials {
   bool lengths_differ() const { return lengths_differ_; }
 
  private:
+  // Returns: the seconds of a batch under the fastest plan that is accepted now; infinity where there is none.
+  double fastest_seconds() const {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const auto& [plan, known_result] : results_) {
+      if (known_result.trial.accepted) fastest = std::min(fastest, known_result.trial.seconds);
+    }
+    return fastest;
+  }
+
   void raise_least(std::size_t batches) {
     min_batches_ = std::max(min_batches_, batches);
     max_batches_ = std::max(max_batches_, min_batches_);
@@ -222,7 +226,7 @@ class loss_trials {
         reference_.train_until(n);
         run_.restore(here);
       }
-      const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds_, losses_.loss_sign()};
+      const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
       bool blatant_harm = false;
       const auto look = [&](const sample& so_far) {
         blatant_harm = losses_.harm_beyond_doubt(so_far);
@@ -355,7 +359,7 @@ class loss_trials {
   result judge_whole_epoch(const plan& p, std::string label) {
     result judgement;
     run_.restore(reference_.start());
-    const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds_, losses_.loss_sign()};
+    const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
     judgement.trial = run_.run_epoch(stage::epochs, p, std::move(label), cut);
     recalled_ = run_.last_was_recalled();
     judgement.verdict = judge_epoch(run_, reference_, settings_, judgement.trial.sample);
@@ -403,7 +407,6 @@ class loss_trials {
   std::map<plan, result> results_;
   early_cut early_cut_ = {};
   std::size_t min_batches_ = 16, max_batches_ = 256;
-  double fastest_seconds_ = std::numeric_limits<double>::infinity();  // seconds of a batch of the fastest accepted plan
   // The judged plan's time relative to FP32's, where the machine became slow in between.
   std::optional<double> slow_machine_ratio_ = {};
   bool lengths_differ_ = false, recalled_ = false;

@@ -193,7 +193,7 @@ class guided_contest {
       const contestant& fastest = contest[order.front()];
       const auto result = first == order.end() ? 0 : *first;
       if (!detail::rejected(fastest)) return result;
-      if (std::ranges::any_of(fastest.plan, is_scaled)) {
+      if (fastest.plan.has_scaled()) {
         if (!enter_wider(fastest.plan)) return result;
       } else if (mended++ == 2 || !enter_mended(guided_.mended(fastest.plan))) {
         return result;
@@ -206,7 +206,7 @@ class guided_contest {
     plan wider = guided_.without_narrowest(rejected);
     search_.run.timed(stage::contest, [&] {
       while (wider != search_.log.contest.front().plan && !search_.trials.judge(wider, {}, true).trial.accepted &&
-             std::ranges::any_of(wider, is_scaled))
+             wider.has_scaled())
         wider = guided_.without_narrowest(wider);
     });
     return enter_mended(wider);

@@ -37,8 +37,7 @@ class guided_search {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::epochs, [&] {
       plan wanted = joined();
-      while (accepted_.find(wanted) == fp32_ && std::ranges::any_of(wanted, is_scaled))
-        wanted = without_narrowest(wanted, from_.levels);
+      while (accepted_.find(wanted) == fp32_ && wanted.has_scaled()) wanted = without_narrowest(wanted, from_.levels);
     });
     plan fastest_plan = fp32_;
     search_.run.timed(stage::batches, [&] {

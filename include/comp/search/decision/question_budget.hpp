@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <comp/core/hardware.hpp>
 #include <comp/search/decision/session.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +50,7 @@ class question_budget {
     if (per_epoch_ == 0) return std::numeric_limits<double>::infinity();
     const double fp32 = search_.trials.fp32_seconds(), best = std::min(best_seconds_, fp32);
     const double share = std::min(8 * search_.settings.budget, search_.settings.budget + gain / best / 4);
-    const bool modelled = is_modelled(search_.log.hardware);
+    const bool modelled = search_.run.times_are_modelled();
     const double batch = modelled ? fp32 : best;
     const double spent = modelled ? static_cast<double>(batches_run()) * batch : search_.run.seconds();
     return share * planned() * batch - (spent - static_cast<double>(trained()) * batch);

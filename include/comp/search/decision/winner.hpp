@@ -45,7 +45,7 @@ class winner_choice {
   /// batches, and has a quarter of the whole at least. `left`: how many of FP32's batches the budget still pays for.
   void expect_growing_harm(const plan& p, double left) const {
     constexpr std::size_t most = 512;
-    if (search_.trials.by_epochs() || !std::ranges::any_of(p, is_scaled)) return;
+    if (search_.trials.by_epochs() || !p.has_scaled()) return;
     const std::size_t least = std::min(budget_.batches() / 4, most);
     search_.trials.expect_growth(std::max(static_cast<std::size_t>(std::clamp(left / 2, 0.0, double{most})), least));
   }
@@ -53,7 +53,7 @@ class winner_choice {
   void warn_of_few_batches(std::size_t winner) const {
     constexpr std::size_t few = 128;
     const contestant& won = search_.log.contest[winner];
-    if (won.loss_batches >= few || !std::ranges::any_of(won.plan, is_scaled)) return;
+    if (won.loss_batches >= few || !won.plan.has_scaled()) return;
     search_.run.warn(fmt::format(
         "the losses of \"{}\" were compared with FP32's in {} batches alone (harm of formats below 16 bits grows with the "
         "training): raise settings.budget to judge it by more batches, or plan more epochs",

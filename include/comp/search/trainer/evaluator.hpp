@@ -294,7 +294,7 @@ class evaluator {
   // on a modelled GPU they cost one of FP32's batches at most.
   double seconds_of_numbers(double wall_seconds) const {
     const sample& fp32 = log_.baseline;
-    if (!is_modelled(log_.hardware) || fp32.batches <= 0) return wall_seconds;
+    if (!times_are_modelled() || fp32.batches <= 0) return wall_seconds;
     return std::min(wall_seconds, fp32.seconds / static_cast<double>(fp32.batches));
   }
 
