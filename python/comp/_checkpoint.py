@@ -21,6 +21,7 @@ import torch
 
 from comp import _ranks
 from comp._comp import FileError, RankTeam, SettingsError, TrainingProgress, __version__
+from comp._shards import own_part, parts_in, spread
 from comp._state import copied, put, put_buffers, random_state, set_random_state
 from comp._training import Job
 
@@ -133,10 +134,10 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
         "fingerprint": job.training.fingerprint(),
         "separate_products": job.separate_products,
         "progress": progress,
-        "parameters": {name: {n: p.detach() for n, p in parameters} for name, parameters in job.named},
-        "gradients": {name: {n: p.grad for n, p in parameters if p.grad is not None} for name, parameters in job.named},
+        "parameters": {name: {n: own_part(p).detach() for n, p in all} for name, all in job.parameters},
+        "gradients": {name: {n: parts_in(p.grad) for n, p in all if p.grad is not None} for name, all in job.parameters},
         "buffers": {name: dict(module.named_buffers()) for name, module in job.models.items()},
-        "optimizers": [each.state_dict() for each in job.optimizers],
+        "optimizers": [parts_in(each.state_dict()) for each in job.optimizers],
         "state": job.others.others(),
         "unnamed": job.audit.plain_state(),
         "begun": None if start is None else (start, begun),  # where the search ended in the midst of an epoch
@@ -254,8 +255,8 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Brings models, optimizers, state and generators to where they were. Raises: SettingsError for the file of another
     training, naming what differs."""
     named = f'"{os.fspath(path)}" belongs to another training'
-    for what, here in (("parameters", job.named), ("buffers", [(n, m.named_buffers()) for n, m in job.models.items()])):
-        shapes = {(name, n): tuple(t.shape) for name, tensors in here for n, t in tensors}
+    for what, here in (("parameters", job.parameters), ("buffers", [(n, m.named_buffers()) for n, m in job.models.items()])):
+        shapes = {(name, n): tuple(own_part(t).shape) for name, tensors in here for n, t in tensors}
         there = {(name, n): tuple(t.shape) for name, tensors in found[what].items() for n, t in tensors.items()}
         for name, n in sorted(shapes.keys() ^ there.keys()) or [k for k in shapes if shapes[k] != there[k]]:
             raise SettingsError(
@@ -268,16 +269,16 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
             f"{len(job.optimizers)} and {job.others.count()} (all are brought back): give what it had, in its order"
         )
     with torch.no_grad():
-        for name, parameters in job.named:
+        for name, parameters in job.parameters:
             for n, parameter in parameters:
-                put(parameter, found["parameters"][name][n])
-                gradient = found["gradients"][name].get(n)
+                put(own_part(parameter), found["parameters"][name][n])
+                gradient = spread(found["gradients"][name].get(n), parameter)
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
         for name, module in job.models.items():
             put_buffers(module, found["buffers"][name])
     for each, state in zip(job.optimizers, found["optimizers"]):
         try:
-            each.load_state_dict(copied(state))
+            each.load_state_dict(copied(_spread(state, each)))
         except (KeyError, ValueError) as error:
             raise SettingsError(
                 f"{named}: its {type(each).__name__} does not take the state ({error}): make the optimizer as it was"
@@ -290,6 +291,16 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     set_random_state(found["random"])
     if found["cuda"]:
         torch.cuda.set_rng_state_all(found["cuda"])
+
+
+def _spread(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+    """A state_dict() whose moments are spread as the parameters are that they belong to."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    moments = {
+        at: {key: spread(value, parameters[at]) for key, value in entry.items()} if type(at) is int else entry
+        for at, entry in state.get("state", {}).items()
+    }
+    return {**state, "state": moments}
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -13,7 +13,7 @@ from torch import nn
 from comp import _comp
 from comp._comp import Difference, Examination, SettingsError
 from comp._data import own
-from comp._models import modules_of, named_parameters
+from comp._models import forward_parameters, modules_of
 from comp._region import Region, depth, forget_beyond
 from comp._state import copied, put_buffers, random_state, set_random_state
 
@@ -70,7 +70,7 @@ class Doctor:
                 "comp.doctor(net, batch) or comp.doctor(step, batch, model=net)"
             )
         models = modules_of(given)
-        inner = _comp.Examining(named_parameters(models), low=low, share=share)
+        inner = _comp.Examining(forward_parameters(models), low=low, share=share)
         region = Region(inner.regions)
         before = depth()
         try:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from comp import _shards
 from comp._comp import SettingsError
+from comp._open import open_regions
 
 Models = "nn.Module | Mapping[str, nn.Module]"
 Named = list[tuple[str, list[tuple[str, torch.Tensor]]]]
@@ -30,6 +32,8 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
         _require_usable(module)
         if isinstance(module, nn.parallel.DistributedDataParallel):
             leave_outside(module, "_pre_forward", "_post_forward")
+        for group in _shards.groups_that_follow({name: module}, open_regions.innermost):
+            leave_outside(group, "unshard", "wait_for_unshard", "reshard", "_register_post_backward_hook")
     return {name: unwrapped(module) for name, module in given.items()}
 
 
@@ -50,9 +54,9 @@ def _dispatch_key(name: str) -> torch._C.DispatchKey:
     return key
 
 
-def leave_outside(module: nn.Module, *methods: str) -> None:
+def leave_outside(module: Any, *methods: str) -> None:
     """Hides from plans what these methods do, because it is no part of the model. DistributedDataParallel does not
-    handle its buckets and buffers in each step alike, and logging depends on the Trainer."""
+    handle its buckets and buffers in each step alike, FSDP gathers parameters, and logging depends on the Trainer."""
     keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
     for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
         keys = keys | torch._C.DispatchKeySet(_dispatch_key(other))
@@ -72,24 +76,40 @@ def leave_outside(module: nn.Module, *methods: str) -> None:
             object.__setattr__(module, name, outside(method))
 
 
-def named_parameters(models: Mapping[str, nn.Module]) -> Named:
-    """Each model's parameters by name. A block that torch.compile returned has the names of the one that it compiles."""
+def named_parameters(models: Mapping[str, nn.Module], instead: Mapping[int, torch.Tensor] = {}) -> Named:
+    """Each model's parameters by name, or what is given `instead` of one, by its identity. A block that torch.compile
+    returned has the names of the one that it compiles."""
 
     def named(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-        return [(name.replace("_orig_mod.", ""), parameter) for name, parameter in module.named_parameters()]
+        return [(name.replace("_orig_mod.", ""), instead.get(id(p), p)) for name, p in module.named_parameters()]
 
     return [(name, named(module)) for name, module in models.items()]
+
+
+def forward_parameters(models: Mapping[str, nn.Module]) -> Named:
+    """Each model's parameters by name, as its forward reads them: whole ones, where FSDP shards them. All ranks call it.
+    Raises: SettingsError where forwards read parts, as tensor parallelism has it."""
+    found = named_parameters(models, _shards.whole_parameters(models))
+    for _, parameters in found:
+        for name, parameter in parameters:
+            if _shards.own_part(parameter) is not parameter:
+                raise SettingsError(
+                    f'the forward reads a part of parameter "{name}" (tensor parallelism: no single rank has the operator '
+                    "of which a plan speaks): search a model whose ranks differ in their data"
+                )
+    return found
 
 
 def _require_usable(module: nn.Module) -> None:
     for path, part in module.named_modules():
         called = f'"{path}"' if path else "the model"
-        # fully_shard makes a class of its own of each module's, and FSDPModule.
-        if any(each.__name__ in ("FullyShardedDataParallel", "FSDPModule") for each in type(part).__mro__):
+        if any(each.__name__ == "FullyShardedDataParallel" for each in type(part).__mro__):
             raise SettingsError(
-                f"{called} is sharded by FSDP (its parameters are parts of tensors): search the model "
-                "before it is wrapped, or in DistributedDataParallel"
+                f"{called} is a FullyShardedDataParallel (it hides which parameters an operator reads): call "
+                "torch.distributed.fsdp.fully_shard instead"
             )
+        if _shards.is_sharded(part):
+            _shards.require_usable(called, part)
         if isinstance(part, nn.DataParallel):
             raise SettingsError(
                 f"{called} is a DataParallel (it runs in threads of its own, which no plan reaches): "

@@ -21,19 +21,9 @@ from comp import _comp
 from comp._comp import Error
 from comp._compile import Compilers, capturing, runs_as_captured, unheard
 from comp._higher_order import run_higher_order_in_fp32
-from comp._models import modules_of, named_parameters
-
-
-class _Open(threading.local):
-    """The regions that each thread is in, innermost last."""
-
-    def __init__(self) -> None:
-        self.regions: list[Region] = []
-        self.again = 0  # how many parts of regions it runs again, in the backward
-        self.checkpoints = 0  # how many such parts it is in, in the forward
-
-
-_open = _Open()
+from comp._models import forward_parameters, modules_of, named_parameters
+from comp._open import open_regions as _open
+from comp._shards import sharded
 
 
 class Region:
@@ -279,7 +269,7 @@ class Planned(Region):
         super().__init__(
             inner.regions,
             entered=self._tell,
-            evaluated=self._name_new_parameters,
+            evaluated=None if sharded(models) else self._name_new_parameters,
             compilers=Compilers(inner.regions),
         )
         self._inner = inner
@@ -384,7 +374,7 @@ def plan(
     models = modules_of(model)
     return Planned(
         _comp.Planned(
-            named_parameters(models),
+            forward_parameters(models),
             os.fspath(path),
             segments=list(segments),
             match=match,

@@ -75,7 +75,7 @@ def _chosen(policy: Any, strategy: Any, batches_strategy: Any) -> dict[str, Any]
 
 
 def _whole_state(job: Job, states_on: str | None) -> tuple[Any, list[tuple[torch.Tensor, Any, Any]]]:
-    weights = [(p, copied(p, states_on), copied(p.grad, states_on)) for _, named in job.named for _, p in named]
+    weights = [(p, copied(p, states_on), copied(p.grad, states_on)) for _, named in job.parameters for _, p in named]
     return job.state.save(), weights
 
 

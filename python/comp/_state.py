@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from comp._comp import SettingsError
+from comp._shards import own_part
 
 
 def random_state() -> tuple[Any, ...]:
@@ -140,7 +141,7 @@ class OtherState:
                 for v in entry.values()
                 if isinstance(v, torch.Tensor)
             ]
-        return found
+        return [own_part(each) for each in found]
 
     def _saved(self, optimizer: Any) -> dict[str, Any]:
         groups = [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

@@ -14,15 +14,15 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from comp import _comp, _ranks
+from comp import _comp, _ranks, _shards
 from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._compile import CompiledPlans
 from comp._data import Batches, own
-from comp._models import modules_of, named_parameters
+from comp._models import forward_parameters, modules_of, named_parameters
 from comp._optimizers import OptimizerWatch
 from comp._region import Region, depth, forget_beyond
-from comp._state import OtherState, set_random_state
+from comp._state import OtherState, copied, put, set_random_state
 
 _one_at_a_time = threading.Lock()
 
@@ -107,16 +107,26 @@ def _scalar(name: str, loss: Any) -> torch.Tensor:
 class _State:
     """The state that the C++ side does not know. That side holds this object, so this holds nothing of that side."""
 
-    def __init__(self, others: OtherState, audit: Audit) -> None:
+    def __init__(self, models: Mapping[str, nn.Module], others: OtherState, audit: Audit, device: str | None) -> None:
+        self._models = models
         self._others = others
         self._audit = audit
+        self._device = device
 
     def save(self) -> Any:
-        return self._others.save(), self._audit.save()
+        gradients = [copied(p.grad, self._device) for p in self._sharded()]
+        return self._others.save(), self._audit.save(), gradients
 
     def restore(self, saved: Any) -> None:
         self._others.restore(saved[0])
         self._audit.restore(saved[1])
+        _shards.reshard(self._models)
+        for parameter, gradient in zip(self._sharded(), saved[2]):
+            parameter.grad = put(parameter.grad, gradient)
+
+    def _sharded(self) -> list[torch.Tensor]:
+        """The parameters of which that side has a part, without its gradient."""
+        return [p for model in self._models.values() for p in model.parameters() if _shards.own_part(p) is not p]
 
 
 class Job:
@@ -149,10 +159,13 @@ class Job:
         self.models = modules_of(model)
         self.optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self.others = OtherState(self.models, self.optimizers, state, states_on)
+        read = forward_parameters(self.models)
         self.watch = OptimizerWatch(self.models, self.optimizers)
-        self.audit = Audit(step, self.models, self.optimizers, [*state, data], states_on)
-        self.state = _State(self.others, self.audit)
-        self.named = named_parameters(self.models)
+        keepers = [each for part in _shards.sharded(self.models) for each in _shards.keepers(part)]
+        self.audit = Audit(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
+        self.state = _State(self.models, self.others, self.audit, states_on)
+        self.parameters = named_parameters(self.models)
+        held = [(name, [(n, _shards.own_part(p)) for n, p in parameters]) for name, parameters in self.parameters]
         batches = self.batches = Batches(data, batches_per_epoch)
         self.epochs_before = 0  # epochs of the training that another process trained
         self.ranks = _ranks.team()
@@ -164,7 +177,8 @@ class Job:
         self._glue = _Glue(step, score, self.models, self.audit, self.watch, self.compiled)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
-            models=self.named,
+            models=held,
+            read=read,
             pull=batches.pull,
             step=self._glue.step,
             score=None if score is None else self._glue.score,
@@ -189,7 +203,7 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for _, parameters in self.named for _, p in parameters), torch.device("cpu"))
+        return next((p.device for _, parameters in self.parameters for _, p in parameters), torch.device("cpu"))
 
     @property
     def sentences(self) -> list[str]:

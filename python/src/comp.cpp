@@ -62,6 +62,8 @@ void add_regions(py::module_& m) {
       .def("enter", &regions::enter, "segment"_a)
       .def("exit", &regions::exit, "by_exception"_a)
       .def("here", &regions::here)
+      .def("format_of_parameter", &regions::format_of_parameter, "parameter"_a)
+      .def("pass_on", &regions::pass_on, "was"_a, "now"_a)
       .def("enter_again", &regions::enter_again, "place"_a)
       .def("compiles", &regions::compiles)
       .def_static("unheard", &regions::unheard, "work"_a)
@@ -143,7 +145,8 @@ void add_training(py::module_& m) {
       .def(
           "exchange", [](rank_team& t, const std::string& own) { return t.team().exchange(own); }, "own"_a);
   py::class_<training>(m, "Training")
-      .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
+      .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models,
+                       std::vector<std::pair<std::string, parameter_tree::named>> read, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
                        py::function tensors, py::function compile, py::object rates, std::int64_t length,
                        std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
@@ -151,6 +154,7 @@ void add_training(py::module_& m) {
                        bool separate_products, std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
+                  .read = std::move(read),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
                            std::move(tensors), std::move(compile), std::move(rates)},
                   .length = length,
@@ -165,8 +169,8 @@ void add_training(py::module_& m) {
                   .about = std::move(about),
                   .ranks = std::move(ranks)});
            }),
-           py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "compile"_a,
-           "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
+           py::kw_only(), "models"_a, "read"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a,
+           "compile"_a, "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
            "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",

@@ -57,7 +57,8 @@ struct place {
 class regions {
  public:
   using maker = std::function<std::unique_ptr<libtorch::region>(const std::string& segment, bool evaluates)>;
-  explicit regions(maker make) : make_{std::move(make)} {}
+  using format = std::function<at::ScalarType(const at::Tensor& parameter)>;
+  explicit regions(maker make, format of_parameter = {}) : make_{std::move(make)}, format_{std::move(of_parameter)} {}
   regions(const regions&) = delete;
   regions& operator=(const regions&) = delete;
 
@@ -135,6 +136,15 @@ class regions {
     now->go_to(end);
     return py::make_tuple(std::move(result));
   }
+  /// Returns: the format in which the operators of an open region of this thread read `parameter`, if it is one; else
+  /// FP32.
+  at::ScalarType format_of_parameter(const at::Tensor& parameter) {
+    return open() && format_ ? format_(parameter) : at::kFloat;
+  }
+  /// Tells the innermost region that code which it does not hear gave `now` for `was`, and changed no value.
+  void pass_on(const at::Tensor& was, const at::Tensor& now) {
+    if (const auto at = innermost(); at != open_.end()) at->second->pass_on(was, now);
+  }
   void enter_again(const place& from) { add(std::make_unique<libtorch::region>(from.resume())); }
   bool open() { return innermost() != open_.end(); }
   std::size_t entered() const { return entered_; }
@@ -165,6 +175,7 @@ class regions {
   }
 
   maker make_;
+  format format_;
   std::function<void()> at_end_;
   std::vector<entered_region> open_;
   std::size_t entered_ = 0;
@@ -180,9 +191,10 @@ class planned {
       : trees_{trees_of(models)},
         plan_{named_modules(models, trees_), path, std::move(settings)},
         regions_{[this](const std::string& segment, bool evaluates) {
-          return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
-                                                             : new libtorch::region{plan_.enter(segment)}};
-        }} {}
+                   return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
+                                                                      : new libtorch::region{plan_.enter(segment)}};
+                 },
+                 [this](const at::Tensor& parameter) { return plan_.executor().format_of_parameter(parameter); }} {}
 
   static std::vector<std::shared_ptr<parameter_tree>> trees_of(
       const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
@@ -200,9 +212,13 @@ class planned {
 
   /// Names parameters that have replaced others since, as load_state_dict(assign=True) does.
   void name_parameters(const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
+    add_names(plan_.executor(), models);
+  }
+  static void add_names(libtorch::program& executor,
+                        const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
     for (const auto& [name, parameters] : models) {
       const parameter_tree tree{parameters};
-      plan_.executor().name_parameters(static_cast<const torch::nn::Module&>(tree), name);
+      executor.name_parameters(static_cast<const torch::nn::Module&>(tree), name);
     }
   }
   regions& opened() { return regions_; }

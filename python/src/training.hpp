@@ -67,7 +67,8 @@ struct callbacks {
 };
 
 struct job {
-  std::vector<std::pair<std::string, parameter_tree::named>> models;
+  std::vector<std::pair<std::string, parameter_tree::named>> models;  // parameters as they are saved and put back
+  std::vector<std::pair<std::string, parameter_tree::named>> read;    // as the forward reads them; FSDP shards those
   callbacks call;
   std::int64_t length = 0;
   libtorch::replay_options keep;
@@ -115,10 +116,12 @@ class training_of final : public training {
         trainer_{make()},
         modelled_{given_.target.empty() ? nullptr : std::make_unique<modelled_type>(*trainer_, given_.target)},
         regions_{[this](const std::string& segment, bool evaluates) {
-          auto& program = trainer_->executor();
-          return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
-                                                             : new libtorch::region{program.enter(segment)}};
-        }} {
+                   auto& program = trainer_->executor();
+                   return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
+                                                                      : new libtorch::region{program.enter(segment)}};
+                 },
+                 [this](const at::Tensor& parameter) { return trainer_->executor().format_of_parameter(parameter); }} {
+    planned::add_names(trainer_->executor(), given_.read);
     if (given_.ranks != nullptr) regions_.at_end([this] { meet(); });
   }
 

@@ -39,6 +39,9 @@ class [[nodiscard]] region {
   bool listens() const { return guard_.has_value(); }
   /// Returns: what torch.compile captures parts of the region by; null where that is not possible.
   detail::capturable* as_capturable() const { return session_->as_capturable(); }
+  /// Tells that a torch::autograd::Function whose operators do not come here gave `now` for `was`, and changed no
+  /// value.
+  void pass_on(const at::Tensor& was, const at::Tensor& now) { session_->pass_on(was, now); }
   region(const region&) = delete;
   region& operator=(const region&) = delete;
 

@@ -46,6 +46,9 @@ class session : public listener {
                     "switch it off, the plan alone decides precisions",
                     c10::DeviceTypeName(device_, true))};
   }
+  /// Tells that a torch::autograd::Function of a library's, whose operators do not come here, gave `now` for `was` and
+  /// changed no value.
+  virtual void pass_on(const at::Tensor& /*was*/, const at::Tensor& /*now*/) {}
   /// Returns: this session where its parts can be compiled; null otherwise.
   virtual capturable* as_capturable() { return nullptr; }
   /// The region runs a part of an earlier region again (checkpoint.hpp), which stood in `block` there.

@@ -113,13 +113,18 @@ class wanted_formats {
       }
     }
   }
+  /// Returns: the format that all readers of `value` want; nothing where they differ, or take it as it is.
+  std::optional<at::ScalarType> of(std::uint32_t value) const {
+    const auto at = wanted_.find(value);
+    return at == wanted_.end() ? std::nullopt : at->second;
+  }
   /// Returns: the format that all readers of the results want; nothing where they differ.
   std::optional<at::ScalarType> of_results(const recorded_op& op) const {
     std::optional<at::ScalarType> all;
     for (const std::uint32_t value : op.outputs) {
-      const auto at = wanted_.find(value);
-      if (at == wanted_.end() || !at->second || (all && all != at->second)) return {};
-      all = at->second;
+      const format one = of(value);
+      if (!one || (all && all != one)) return {};
+      all = one;
     }
     return all;
   }
@@ -170,6 +175,19 @@ class compiler {
     }
     share(compiled);
     return compiled;
+  }
+
+  /// Returns: the parameters that all their readers want in one format below FP32, with that format.
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> low_parameters() const {
+    std::unordered_map<const c10::TensorImpl*, at::ScalarType> found;
+    for (const recorded_op& op : ops_) {
+      for (const recorded_input& input : op.inputs) {
+        if (op.parameter == nullptr || input.argument != op.parameter_argument || input.parameter < 0) continue;
+        const auto format = wanted_.of(input.value);
+        if (format && *format != at::kFloat) found.emplace(op.parameter, *format);
+      }
+    }
+    return found;
   }
 
  private:

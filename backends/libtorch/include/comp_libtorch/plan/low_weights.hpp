@@ -3,6 +3,7 @@
 // and dropped at its end, as autocast does. Or its memory is kept, and is written anew on first use in each region. So
 // no region sees the weights of an earlier one, however they were written. Within a region, every in-place write that
 // autograd counts is seen. The parameter stays FP32, and so does its gradient. Use from several threads is safe.
+// Where the memory of a parameter comes and goes, because FSDP shards it, no copies of any are kept.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -41,14 +42,16 @@ class low_weights {
   /// Ends a region: copies are dropped unless their memory is kept.
   void end_region() {
     const std::lock_guard only_one{mutex_};
+    sharded_ = sharded_ || std::ranges::any_of(entries_, &entry::has_no_memory);
     for (entry& e : entries_) {
-      if (!e.copy.defined()) e.drop();
+      if (!e.copy.defined() || sharded_) e.drop();
     }
   }
 
   /// Returns: the low copy of `parameter` as it is now. `keep`: its memory is kept.
   at::Tensor get(std::int32_t number, const at::Tensor& parameter, bool keep) {
     const std::lock_guard only_one{mutex_};
+    keep = keep && !sharded_;
     entry& e = entries_[static_cast<std::size_t>(number)];
     if (e.region != regions_ && keep && e.is_of(parameter) && e.has_room()) {
       e.refresh();
@@ -64,6 +67,7 @@ class low_weights {
   /// change of plans.
   void keep_known() {
     const std::lock_guard only_one{mutex_};
+    if (sharded_) return;
     for (entry& e : entries_) {
       const auto parameter = static_cast<std::size_t>(e.parameter);
       if (parameter < parameters_.size() && parameters_[parameter].defined()) e.make(parameters_[parameter], true);
@@ -101,6 +105,9 @@ class low_weights {
     std::uint32_t source_version = 0;
     std::uint32_t low_version = 0;  // an operator may return its input, which somebody then writes
 
+    bool has_no_memory() const {
+      return source.defined() && source.has_storage() && source.numel() > 0 && source.storage().nbytes() == 0;
+    }
     bool is_of(const at::Tensor& now) const {
       if (!low.defined() || source.unsafeGetTensorImpl() != now.unsafeGetTensorImpl()) return false;
       if (low.requires_grad() != now.requires_grad() && (low.requires_grad() || at::GradMode::is_enabled()))
@@ -163,6 +170,7 @@ class low_weights {
   mutable std::mutex mutex_;
   std::vector<entry> entries_;
   std::uint64_t regions_ = 0;
+  bool sharded_ = false;
   std::vector<at::Tensor> parameters_;  // parameters by their number in the recording, as `get` last saw them
 };
 

@@ -150,6 +150,12 @@ class program {
   /// Sets what chooses the precision of operators that were not recorded, for a plan file that has more operators.
   void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
+  /// Returns: the format in which all operators of the plan read `parameter`; FP32 where they read it in several.
+  at::ScalarType format_of_parameter(const at::Tensor& parameter) const {
+    const auto at = low_parameters_.find(parameter.unsafeGetTensorImpl());
+    return at == low_parameters_.end() || plan_.runs_autocast() ? at::kFloat : at->second;
+  }
+
   /// Ends a training step: times of operators are added up by steps.
   void end_step() { profiler_.end_of_step(); }
 
@@ -270,6 +276,7 @@ class program {
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
     first_plan_.reset();
     precisions_.clear();
+    low_parameters_.clear();
     choose_unrecorded_ = {};
     graph_ = {};
     gradients_.clear();
@@ -365,6 +372,7 @@ class program {
     std::vector<product_precisions> chosen;
     for (std::size_t i = 0; i < ops_.size(); ++i) chosen.push_back(planned(i));
     detail::compiler compiler{ops_, layers_, chosen, settings_, weights_};
+    low_parameters_ = compiler.low_parameters();
     precisions_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i)
       precisions_.add(layers_[i], graph_[i].kind, plan_[i], graph_[i].choosable);
@@ -395,8 +403,9 @@ class program {
   std::set<std::string> linear_layers_;        // names of operators, with those of their gradients
   std::vector<std::string> layers_;            // common names of graph_'s operators (layer_names.hpp)
   detail::named_precisions precisions_;        // of the recorded operators in the plan
-  detail::known_composites composites_;        // for evaluation
-  std::atomic<bool> evaluated_ = false;        // a forward was
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> low_parameters_;  // those that are read in one low format
+  detail::known_composites composites_;                                        // for evaluation
+  std::atomic<bool> evaluated_ = false;                                        // a forward was
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;

@@ -150,6 +150,15 @@ class recorder {
     names_.add_copy(copy, source);
   }
 
+  /// `now` is `was` behind a torch::autograd::Function that changes no values: it has the same producer.
+  void pass_on(const at::Tensor& was, const at::Tensor& now) {
+    origin same = find(was);
+    same.keep = address_of(now);
+    same.value = values_seen_++;  // gradients go through the Function, so it shares no cast with `was`
+    origins_.insert_or_assign(now.unsafeGetTensorImpl(), std::move(same));
+    names_.add_copy(now, was);
+  }
+
   /// Looks for results of a torch::autograd::Function that no operator has read.
   void end_of_segment() {
     for (const auto& [impl, from] : origins_) {

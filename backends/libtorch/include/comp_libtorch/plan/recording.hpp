@@ -107,6 +107,10 @@ class recording {
     const std::lock_guard only_one{mutex_};
     recorder_.add_copy(copy, source);
   }
+  void pass_on(const at::Tensor& was, const at::Tensor& now) {
+    const std::lock_guard only_one{mutex_};
+    recorder_.pass_on(was, now);
+  }
   bool is_of_parameters(const at::Tensor& tensor) {
     const std::lock_guard only_one{mutex_};
     return recorder_.names().is_of_parameters(tensor);
@@ -197,6 +201,7 @@ class recording_session : public session {
     recording_->end_call(std::move(now), stack);
   }
   void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
+  void pass_on(const at::Tensor& was, const at::Tensor& now) override { recording_->pass_on(was, now); }
 
  protected:
   virtual void run(const recorder::call& now, torch::jit::Stack& stack) { now.op.op.callBoxed(stack); }

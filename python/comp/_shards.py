@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that torch's fully_shard (FSDP2) spreads over ranks. Each rank keeps a part of each parameter, a DTensor. The
+forward reads whole parameters, whose memory is there only while their module runs: FSDP gathers them before, and again
+for the backward. A parameter that the plan reads in BF16 alone is gathered in BF16, to the same bits for half the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from comp._comp import Regions, SettingsError
+
+
+class Part(NamedTuple):
+    """This rank's part of a tensor that is spread over ranks, as checkpoints have it."""
+
+    values: torch.Tensor
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor that is spread over ranks; another tensor as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def parts_in(value: Any) -> Any:
+    """A nest of dicts and lists with a Part in place of each tensor that is spread over ranks."""
+    if isinstance(value, torch.Tensor) and own_part(value) is not value:
+        return Part(own_part(value))
+    if isinstance(value, dict):
+        return {key: parts_in(each) for key, each in value.items()}
+    return [parts_in(each) for each in value] if type(value) is list else value
+
+
+def spread(value: Any, like: torch.Tensor) -> Any:
+    """The tensor of which each rank has a Part, spread as `like`; any other value as it is."""
+    if not isinstance(value, Part):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    where: Any = like
+    values = value.values.to(where.device)
+    return DTensor.from_local(values, where.device_mesh, where.placements, shape=where.shape, stride=where.stride())
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether fully_shard was called on this very module: it makes a class of its own of each module's."""
+    return any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
+
+
+def sharded(models: Mapping[str, nn.Module]) -> list[Any]:
+    """The modules on which fully_shard was called."""
+    return [part for model in models.values() for part in model.modules() if is_sharded(part)]
+
+
+def keepers(module: Any) -> list[Any]:
+    """The objects by which FSDP handles a module that it shards: its state, and the group of its parameters."""
+    state = module._get_fsdp_state()
+    group = state._fsdp_param_group  # None where the modules in it have all of its parameters
+    return [state] if group is None else [state, group]
+
+
+def require_usable(path: str, module: nn.Module) -> None:
+    """Raises: SettingsError for a module that FSDP lowers by itself."""
+    low = keepers(module)[0]._mp_policy.param_dtype
+    if low not in (None, torch.float32):
+        raise SettingsError(
+            f"{path} is sharded with MixedPrecisionPolicy(param_dtype={low}), which lowers all its operators (here the plan "
+            "says which ones): call fully_shard without it; reduce_dtype may stay"
+        )
+
+
+def reshard(models: Mapping[str, nn.Module]) -> None:
+    """Frees whole parameters, which are of before, where parts have been written or a forward has failed."""
+    for part in sharded(models):
+        part.reshard()
+
+
+def whole_parameters(models: Mapping[str, nn.Module]) -> dict[int, torch.Tensor]:
+    """What forwards read in place of the parameters that FSDP shards, by these parameters' identity. They stay the same
+    tensors, and only their memory comes and goes. All ranks call it, since it gathers each module's once."""
+    found: dict[int, torch.Tensor] = {}
+    reshard(models)
+    for part in sharded(models):
+        kept = dict(part.named_parameters())
+        part.unshard()
+        found.update((id(kept[n]), whole) for n, whole in part.named_parameters() if whole is not kept[n])
+        part.reshard()
+    return found
+
+
+def groups_that_follow(models: Mapping[str, nn.Module], innermost: Callable[[], Regions | None]) -> list[Any]:
+    """Returns: the groups of parameters that FSDP shards, which are from now on gathered in the formats in which the plan
+    reads them. Outside of regions these are FP32. `innermost`: the region that this thread is in."""
+    groups = [group for part in sharded(models) for group in keepers(part)[1:]]
+    for group in groups:
+        if not hasattr(group, "follows_plans"):
+            _follow_plans(group, innermost)
+            group.follows_plans = True
+    return groups
+
+
+def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
+    unshard, post_backward, register = group.unshard, group.post_backward, group._register_post_backward_hook
+
+    def unshard_in_formats(*given: Any, **named: Any) -> Any:
+        if group._training_state.name == "FORWARD":  # the backward needs them as the forward had them
+            _choose_formats(group, innermost())
+        for each in group.fsdp_params:
+            if hasattr(each, "_unsharded_param"):
+                low = each._unsharded_param.dtype
+                each.param_dtype = None if low is each.orig_dtype else low
+        return unshard(*given, **named)
+
+    def post_backward_in_fp32(*given: Any) -> Any:
+        for each in group.fsdp_params:  # FSDP reduces the gradients of a module in one format
+            whole = getattr(each, "_unsharded_param", None)
+            gradient = None if whole is None else whole.grad
+            if gradient is not None and gradient.dtype is not each.orig_dtype:
+                before, whole.grad = each.unsharded_accumulated_grad, None
+                now = gradient.to(each.orig_dtype)
+                each.unsharded_accumulated_grad = now if before is None else before + now
+        return post_backward(*given)
+
+    def register_as_no_operator(*given: Any) -> Any:
+        """It passes the module's inputs through a Function that changes no value."""
+        made, region = register(*given), innermost()
+        if region is not None:
+            for was, now in zip(tree_leaves(given), tree_leaves(made)):
+                if was is not now and isinstance(was, torch.Tensor):
+                    region.pass_on(was, now)
+        return made
+
+    group.unshard = unshard_in_formats
+    group.post_backward = post_backward_in_fp32
+    group._register_post_backward_hook = register_as_no_operator
+
+
+def _choose_formats(group: Any, region: Regions | None) -> None:
+    for each in group.fsdp_params:
+        whole = getattr(each, "_unsharded_param", None)
+        if whole is None or each._unsharded_inner_tensors or len(each.all_gather_outputs) != 1:
+            continue  # never gathered, or its tensor class gathers in a format of its own
+        wanted = each.orig_dtype if region is None else region.format_of_parameter(whole)
+        if whole.dtype is not wanted:
+            group.wait_for_unshard()  # where it was gathered ahead, in the other format
+            group._to_sharded()
+            made = torch.empty_like(each.all_gather_outputs[0], dtype=wanted)
+            whole.data = made.as_strided(whole.shape, whole.stride())
+            made.untyped_storage().resize_(0)
+            each.all_gather_outputs = [made]
