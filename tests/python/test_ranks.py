@@ -24,7 +24,8 @@ import torch.distributed as dist
 from support import QUICK
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -77,7 +78,35 @@ class Training:
         return comp.search(self.step, model=self.net, optimizer=self.optimizer, data=self.data, **given)
 
     def weights(self):
-        return float(sum(p.detach().double().abs().sum() for p in self.net.parameters()))
+        return float(sum(whole(p).detach().double().abs().sum() for p in self.net.parameters()))
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, 'full_tensor') else tensor
+
+
+def shard(training, **how):
+    """Linear layers one by one, and then what is left."""
+    mesh = init_device_mesh('cpu', (2,))
+    for layer in [part for part in training.net.modules() if isinstance(part, nn.Linear)]:
+        fully_shard(layer, mesh=mesh, **how)
+    fully_shard(training.net, mesh=mesh, **how)
+    return training
+
+
+class Sharded(Training):
+    def __init__(self, **how):
+        super().__init__(wrapped=False)
+        self.net = nn.Sequential(nn.LayerNorm(64), *self.net)
+        shard(self, **how)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+
+
+class Unsharded(Training):
+    def __init__(self):
+        super().__init__(wrapped=False)
+        self.net = DistributedDataParallel(nn.Sequential(nn.LayerNorm(64), *self.net))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
 
 
 def told(found, training):
@@ -210,9 +239,106 @@ def has_another_model():
 
 
 def is_sharded():
-    training = Training(wrapped=False)
-    fully_shard(training.net, mesh=init_device_mesh('cpu', (2,)))
-    return training.search()
+    said = {}
+    for kind in Sharded, Unsharded:
+        training = kind()
+        found = training.search(policy='all_fp32')
+        result = found.train(epochs=12)
+        said[kind.__name__] = [found.baseline.curve, [e.loss for e in result.epochs], training.weights()]
+    return said
+
+
+def runs_a_plan_sharded():
+    """Two steps of two micro-batches, each with a forward outside of the plan between them."""
+    path = os.path.join(FOLDER, 'plan.json')
+    Unsharded().search(policy=in_bf16).save(path)
+    if RANK == 0:
+        put_linear_layers_in_bf16(path)
+    dist.barrier()
+    said = {}
+    for kind in Sharded, Unsharded:
+        training, seen = kind(), []
+        plan, layer = comp.plan(path, training.net), [m for m in training.net.modules() if isinstance(m, nn.Linear)][1]
+        layer.register_forward_pre_hook(lambda module, inputs: seen.append(str(module.weight.dtype)))
+        losses = []
+        for batch in training.data[:4]:
+            for i, (x, y) in enumerate(zip(*[half.chunk(2) for half in batch])):
+                sync = i == 1 or kind is Sharded
+                if kind is Sharded:
+                    training.net.set_requires_gradient_sync(i == 1)
+                with contextlib.nullcontext() if sync else training.net.no_sync():
+                    with plan:
+                        loss = cross_entropy(training.net(x), y)
+                    loss.backward()
+                losses.append(float(loss))
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            with torch.no_grad():
+                losses.append(float(training.net(batch[0]).sum()))
+        said[kind.__name__] = [losses, training.weights()]
+        said['formats of ' + kind.__name__] = seen[-3:]
+    return said
+
+
+def put_linear_layers_in_bf16(path):
+    """Whatever was fastest."""
+    with open(path) as file:
+        said = json.load(file)
+    for each in said['operators']:
+        each['precision'] = 'bf16' if 'linear' in each['name'] else 'fp32'
+    said['plan'] = ''.join('b' if each['precision'] == 'bf16' else '1' for each in said['operators'])
+    with open(path, 'w') as file:
+        json.dump(said, file)
+
+
+def fails_sharded():
+    """In BF16, in the midst of the forward. Then the training is put back to where it began."""
+    training = Sharded()
+
+    def refuse_bf16(module, inputs):
+        if torch.is_grad_enabled() and module.weight.dtype == torch.bfloat16:
+            raise RuntimeError('no BF16 here')
+
+    training.net[3].register_forward_pre_hook(refuse_bf16)
+    before = [whole(p).tolist() for p in training.net.parameters()]
+    x, y = training.data[0]
+
+    def loss():
+        with torch.no_grad():
+            return float(cross_entropy(training.net(x), y))  # it leaves the root's parameters whole
+
+    def step(plan, batch, ordinary=training.step):
+        result = ordinary(plan, batch)
+        loss()
+        return result
+
+    training.step = step
+    first = loss()
+    found = training.search(keep=False)
+    again = loss()
+    training.net.reshard()
+    after = [whole(p).tolist() for p in training.net.parameters()]
+    return {'trials': [t.sample.message for t in found.trials], 'losses': [first, again], 'same': before == after}
+
+
+def is_spread_otherwise():
+    """In ways that are refused. Returns: what is said."""
+
+    def lowered():
+        return Sharded(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+
+    def in_parts():
+        training = Training(wrapped=False)
+        parallelize_module(training.net, init_device_mesh('cpu', (2,)), {'0': ColwiseParallel()})
+        return training
+
+    said = []
+    for make in lowered, in_parts:
+        try:
+            make().search()
+        except comp.SettingsError as error:
+            said.append(str(error))
+    return {'said': said}
 
 
 def goes_on_from_a_ledger():
@@ -234,7 +360,9 @@ class Kept(Training):
     def __init__(self):
         super().__init__(wrapped=False)
         self.net = nn.Sequential(*net(), nn.Dropout(0.1))
-        if dist.is_initialized():
+        if os.path.exists(os.path.join(FOLDER, 'sharded')):
+            shard(self)
+        elif dist.is_initialized():
             self.net = DistributedDataParallel(self.net)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
         torch.manual_seed(100 + RANK)
@@ -249,7 +377,7 @@ class Kept(Training):
         return comp.resume(path or self.path, self.step, **given | more)
 
     def end(self, result):
-        tensors = [*self.net.state_dict().values(), torch.get_rng_state()]
+        tensors = [*map(whole, self.net.state_dict().values()), torch.get_rng_state()]
         weights = hashlib.sha256(b''.join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
         return {'end': weights, 'epochs': len(result.epochs), 'plan': result.plan, 'loss': result.epochs[-1].loss}
 
@@ -547,11 +675,6 @@ class Faults(unittest.TestCase):
         self.assertEqual(first['plan'], second['plan'])
         self.assertEqual(first['recalled'], before - 1)  # a line says whose runs they are
 
-    def test_a_sharded_model_is_refused(self):
-        said, _ = run('is_sharded')
-        for each in said:
-            self.expect(each, 'SettingsError', ['the model is sharded by FSDP'])
-
     def test_a_worker_stops(self):
         said, _ = run('waits_for_its_worker', wait_for=(0,))
         self.expect(said[0], 'RankError', ['rank 1 does not answer rank 0', f'more than {2 * TIMEOUT} s'])
@@ -570,6 +693,32 @@ class Faults(unittest.TestCase):
     def test_processes_without_a_process_group_are_told_what_to_do(self):
         said, _ = run('has_no_process_group', ranks=1, wait_for=(0,))
         self.expect(said[0], 'SettingsError', ['WORLD_SIZE is 2', 'init_process_group before comp.search'])
+
+
+class ShardedModels(unittest.TestCase):
+    """By fully_shard, on two ranks: their sums are those of DistributedDataParallel."""
+
+    def test_a_search_trains_to_the_bits_of_an_unsharded_one(self):
+        for said in run('is_sharded')[0]:
+            self.assertEqual(said['Sharded'], said['Unsharded'])
+
+    def test_weights_are_gathered_in_the_formats_of_the_plan_and_train_to_the_same_bits(self):
+        for said in run('runs_a_plan_sharded')[0]:
+            self.assertEqual(said['Sharded'], said['Unsharded'])
+            self.assertEqual(said['formats of Sharded'], ['torch.bfloat16', 'torch.bfloat16', 'torch.float32'])
+            self.assertEqual(said['formats of Unsharded'], ['torch.float32'] * 3)
+
+    def test_whole_parameters_of_another_moment_are_not_read(self):
+        for said in run('fails_sharded')[0]:
+            self.assertTrue(any('rank 1: no BF16 here' in each for each in said['trials']))
+            self.assertTrue(said['same'])
+            self.assertEqual(*said['losses'])
+
+    def test_models_that_are_spread_otherwise_are_refused(self):
+        for each in run('is_spread_otherwise')[0]:
+            lowered, in_parts = each['said']
+            self.assertIn('is sharded with MixedPrecisionPolicy(param_dtype=torch.bfloat16)', lowered)
+            self.assertIn('the forward reads a part of parameter "0.weight"', in_parts)
 
 
 class Checkpoints(unittest.TestCase):
@@ -616,6 +765,12 @@ class Checkpoints(unittest.TestCase):
         whole, _ = self.run_in_folder('trains_to_the_end_in_bf16')
         self.assertIn('b', whole[0]['plan'])
         self.check_that_it_ends_alike(whole, 'rank 0 in an epoch', 0)
+
+    def test_a_training_of_a_sharded_model_goes_on_to_the_same_bits(self):
+        open(self.path('sharded'), 'w').close()
+        whole, _ = self.run_in_folder('trains_to_the_end_in_bf16')
+        self.assertIn('b', whole[0]['plan'])
+        self.check_that_it_ends_alike(whole, 'rank 1 in an epoch', 1)
 
     def test_files_that_are_not_of_one_moment_are_refused_on_all_ranks(self):
         self.run_in_folder('trains_to_the_end_in_fp32')
