@@ -352,6 +352,42 @@ TEST_CASE("a view of a weight is taken of its low copy, and not where others rea
   CHECK(seen.dtype() == torch::kFloat);
 }
 
+TEST_CASE("a parameter has the format of all its readers") {
+  const auto w = torch::randn({4, 4}).requires_grad_(), other = torch::randn({4, 4}).requires_grad_();
+  const auto x = torch::randn({4, 4});
+  program p;
+  const auto low = [&](const torch::Tensor& parameter) { return p.format_of_parameter(parameter) == at::kBFloat16; };
+  CHECK_FALSE(low(w));
+  run_low(p, {"mm", "mm_2"}, [&] { return torch::mm(torch::mm(x, w), other.t()); });
+  CHECK(low(w));
+  CHECK(low(other));  // through a view
+  run_low(p, {"mm", "mm_2"}, [&] { return torch::mm(x, w) + w.exp() + torch::mm(x, other); });
+  CHECK_FALSE(low(w));
+  CHECK(low(other));
+  p.set_plan(comp::plan{p.graph().size()});
+  CHECK_FALSE(low(other));
+}
+
+TEST_CASE("no copies are kept of parameters whose memory comes and goes") {
+  const auto w = torch::randn({4, 4}).requires_grad_();
+  const auto values = w.detach().clone(), x = torch::randn({4, 4});
+  program p{{.weights = weight_casts::keep}};
+  const auto forward = [&] { return torch::mm(x, w); };
+  run_low(p, {"mm"}, forward);
+  CHECK(p.kept_bytes() > 0);
+  auto* const memory = w.storage().unsafeGetStorageImpl();
+  const std::size_t bytes = memory->nbytes();
+  for (int i = 0; i < 2; ++i) {
+    {
+      const auto r = p.enter();
+      CHECK(same(forward(), torch::mm(bf16(x), bf16(values))));
+      memory->set_nbytes(0);
+    }
+    CHECK(p.kept_bytes() == 0);
+    memory->set_nbytes(bytes);
+  }
+}
+
 TEST_CASE("channels-last convolutions give the same results within rounding") {
   std::vector<outcome> seen;
   for (const auto images : {memory_format::as_is, memory_format::channels_last}) {

@@ -52,6 +52,15 @@ struct doubled : torch::autograd::Function<doubled> {
   }
 };
 
+/// y = x, as FSDP marks the inputs of a module.
+struct marked : torch::autograd::Function<marked> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/, const torch::Tensor& x) { return x; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 torch::autograd::variable_list gradients) {
+    return gradients;
+  }
+};
+
 /// An operator of the user's own that knows FP32 only.
 torch::Tensor only_floats(const torch::Tensor& x) {
   auto y = torch::empty_like(x);
@@ -267,6 +276,31 @@ TEST_CASE("an autograd function of the user's own works in FP32, forward and bac
   CHECK_FALSE(p.graph()[1].choosable);
   CHECK(through.dtype() == torch::kFloat);
   CHECK(w.grad().dtype() == torch::kFloat);
+  CHECK(x.grad().isfinite().all().item<bool>());
+}
+
+TEST_CASE("what an unheard function passes on has the producer and the format of its input") {
+  const auto x = torch::randn({4, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
+  program p;
+  torch::Tensor read;
+  const auto forward = [&] {
+    auto r = p.enter();
+    const auto y = torch::mm(x, w);
+    {
+      const comp::libtorch::detail::unheard_guard none;
+      read = marked::apply(y);
+    }
+    r.pass_on(y, read);
+    return torch::mm(read, w) + torch::mm(y, w);
+  };
+  p.record(true);
+  forward();
+  p.record(false);
+  CHECK(names(p.graph()) == "mm mm_2 mm_3 add");
+  CHECK(p.graph()[1].producers == producers{0});
+  p.set_plan(everywhere(p.graph(), precision::bf16));
+  forward().sum().backward();
+  CHECK(read.dtype() == torch::kBFloat16);
   CHECK(x.grad().isfinite().all().item<bool>());
 }
 
