@@ -244,7 +244,7 @@ def is_sharded():
         training = kind()
         found = training.search(policy='all_fp32')
         result = found.train(epochs=12)
-        said[kind.__name__] = [found.baseline.curve, [e.loss for e in result.epochs], training.weights()]
+        said[kind.__name__] = [found.fingerprint, found.baseline.curve, [e.loss for e in result.epochs], training.weights()]
     return said
 
 
