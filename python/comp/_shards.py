@@ -117,7 +117,7 @@ def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
 
     def post_backward_in_fp32(*given: Any) -> Any:
         for each in group.fsdp_params:  # FSDP reduces the gradients of a module in one format
-            whole = getattr(each, "_unsharded_param", None)
+            whole: Any = getattr(each, "_unsharded_param", None)
             gradient = None if whole is None else whole.grad
             if gradient is not None and gradient.dtype is not each.orig_dtype:
                 before, whole.grad = each.unsharded_accumulated_grad, None
