@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user may choose of a search beside the policy and the strategies. Every default can be left as it is.
+// The settings of a search besides its policy and strategies. Every default can be left as it is.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -29,12 +29,12 @@ enum class stages : std::uint8_t {
 
 /// When a candidate's run is ended early, because it is hopeless.
 struct early_cut {
-  double slower_than_fp32 = 1.5;  // cut when three in four of its batches take more than so many times FP32's median
-  double slower_than_best = 1.2;  // the same, of the median of the fastest accepted candidate
+  double slower_than_fp32 = 1.5;  // cut when three in four of its batches take more than this many times FP32's median
+  double slower_than_best = 1.2;  // the same, against the fastest accepted candidate's median
   std::size_t batches = 6;        // batches that are trained before times are judged; the first one is not counted
-  double at_once = 4;  // before that: cut when even its quickest batch takes so many times what the limits allow
+  double at_once = 4;  // before that: cut when even its quickest batch takes this many times what these limits allow
   double diverged =
-      2.0;  // cut when its mean loss is above FP32's on the same batches by so many times FP32's mean |loss|
+      2.0;  // cut when its mean loss is above FP32's on the same batches by this many times FP32's mean |loss|
   std::size_t loss_batches = 8;  // batches that are trained before divergence is judged
 };
 
@@ -44,7 +44,7 @@ struct race_settings {
   std::size_t max_rounds = 10;      // rounds at most of a candidate of stage 2
   std::size_t fp32_rounds = 10;     // rounds at most in which FP32 takes part, as its batches cost most
   std::size_t contest_rounds = 40;  // rounds at most of the final comparison, which ends when the fastest plan is clear
-  double hopeless = 1.3;  // a plan leaves when it takes so many times the best plan's time in both of two rounds
+  double hopeless = 1.3;  // a plan leaves when it takes this many times the best plan's time, or in a contest FP32's
 };
 
 /// Whether training makes the loss lower or higher.

@@ -22,8 +22,8 @@
 
 namespace comp::detail {
 
-/// Returns `p` with each operator below 16 bits in BF16, or in FP16 where the trainer has no BF16; FP32 where there is
-/// none such.
+/// Returns `p` with each operator below 16 bits in BF16, or in FP16 where the trainer has no BF16; where no operator is
+/// below 16 bits, `fp32`.
 inline plan raised(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
   if (std::none_of(p.begin(), p.end(), is_scaled)) return fp32;
   const auto has = [&](precision q) { return std::find(supported.begin(), supported.end(), q) != supported.end(); };
@@ -37,11 +37,10 @@ inline plan raised(const plan& p, const std::vector<precision>& supported, const
   return up;
 }
 
-/// Returns: the mean of the differences between two trainings that parted before the first of them, and its standard
-/// error: that of noise, which neighbouring batches may share, and that of the trainings' wandering apart, by which
-/// means of successive blocks differ more than noise lets them. A steady drift is neither. All this is estimated
-/// without margins, because a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or
-/// more.
+/// Returns: the mean difference between two trainings from where they parted, and its standard error. The error has two
+/// parts: noise, which neighbouring batches may share, and the trainings' random walk apart, by which means of
+/// successive blocks differ more than by noise. A steady drift is neither. Both are estimated without margins, because
+/// a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or more.
 inline path_end mean_of_path(std::span<const double> path) {
   const std::size_t n = path.size(), block = std::max<std::size_t>(2, n / 5);
   const auto count = static_cast<double>(n), b = static_cast<double>(block);
@@ -88,7 +87,7 @@ class raise_trial {
       if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
       if (low_.ends_lost() || raised_.ends_lost()) continue;
       gain_ = mean_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
-      // The loss is as low without it, as far as noise lets tell.
+      // As far as noise shows, the loss is as low without it.
       if (gain_.mean + 2 * gain_.error < worth_) break;
       if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
     }

@@ -80,7 +80,7 @@ inline std::vector<double> paired_differences(std::span<const double> plan, std:
 /// No path of fewer batches is judged.
 inline constexpr std::size_t first_look = 8;
 
-/// So many standard errors are more than FP32 itself wanders.
+/// FP32 itself wanders by fewer standard errors than this.
 inline constexpr double beyond_wandering = 2.7;
 
 /// The question that FP32's training beside a plan is to answer.
