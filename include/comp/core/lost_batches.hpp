@@ -37,7 +37,7 @@ inline std::vector<double> finite_of(std::span<const double> losses) {
 }
 
 /// Returns how many batches were lost in `losses` and not in `other`. Both are losses of the same batches, so a batch
-/// that is lost under every plan does not count against one.
+/// lost under every plan does not count against one.
 inline std::size_t lost_alone(std::span<const double> losses, std::span<const double> other) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < std::min(losses.size(), other.size()); ++i)

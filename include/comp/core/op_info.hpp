@@ -26,7 +26,7 @@ struct tensor_info {
                            // weights are one tensor and have one number; -1: unknown
 };
 
-/// What the author of a model has decided about an operator in the model's own code, which no plan changes.
+/// What a model's author has decided about an operator in the model's own code, which no plan changes.
 enum class author_choice : std::uint8_t {
   none,
   autocast_off,  // the block around it switches autocast off: FP32

@@ -42,7 +42,7 @@ struct product_precisions {
   constexpr precision& of(product p) {
     return p == product::input_gradient ? input_gradient : p == product::weight_gradient ? weight_gradient : forward;
   }
-  /// Returns whether a plain operator cannot do these products, because they differ or round to a format below 16 bits.
+  /// Returns whether a plain operator cannot do them, because they differ or round to a format below 16 bits.
   constexpr bool need_rounding() const { return is_scaled(forward) || *this != product_precisions{forward}; }
   bool operator==(const product_precisions&) const = default;
 };

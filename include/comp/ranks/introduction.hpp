@@ -76,7 +76,7 @@ inline std::optional<std::string> difference_of(const std::vector<introduction>&
   return {};
 }
 
-/// Returns: what the machines of all ranks have in common: the units that each has, and the fewest threads.
+/// Returns: what all ranks' machines have in common: units that each has, the fewest threads.
 inline hardware common_hardware(const std::vector<introduction>& ranks) {
   hardware all = ranks.front().hardware;
   std::vector<std::string> names{all.name};

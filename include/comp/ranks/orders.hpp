@@ -18,11 +18,11 @@
 
 namespace comp::ranks::detail {
 
-/// Why an order was not carried out, the worst last: of the ranks' failures the worst is the order's.
+/// Why an order was not carried out, the worst last; the ranks' worst failure is the order's.
 enum class failure : std::uint8_t { none, abandoned, failed, out_of_memory, interrupted, settings, file, lost };
 
 enum class task : std::uint8_t {
-  end,  // the first value, in the same form in every version
+  end,  // first, and in the same form in every version
   introduce,
   set_precision,
   run_batch,
@@ -76,7 +76,7 @@ inline answer answer_of_exception() {
   }
 }
 
-/// Throws: the exception that `a` describes.
+/// Throws: what `a` says.
 [[noreturn]] inline void throw_as(const answer& a) {
   if (a.why == failure::lost) throw rank_error{a.text};
   if (a.why == failure::interrupted) throw interrupted{a.text};

@@ -14,7 +14,7 @@
 
 namespace comp::ranks::detail {
 
-/// Folds `member` over all ranks, element by element. Returns: nothing where ranks differ in the number of elements.
+/// Folds `member` over all ranks, element by element; gives nothing where their lengths differ.
 template <class Fold>
 std::vector<double> folded(const std::vector<sample>& ranks, std::vector<double> sample::*member, Fold fold) {
   std::vector<double> all = ranks.front().*member;

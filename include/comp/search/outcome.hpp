@@ -79,8 +79,8 @@ struct stage_cost {
   double seconds = 0;       // its wall time; putting states back and warming up are counted
 };
 
-/// Runs whose repeat is at least one of these numbers do not judge a plan: FP32 again with perturbed roundings, a first
-/// look at a precision, and numbers about operators (profiles, sensitivities).
+/// Repeats from these numbers on do not judge a plan: FP32 again with perturbed roundings, a first look at a precision,
+/// and numbers about operators (profiles, sensitivities).
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
 
 inline constexpr std::size_t compile_repeat = 4'000'000;  // of the seconds that compiling a step takes
@@ -107,7 +107,7 @@ struct outcome {
   std::vector<op_evidence> evidence = {};  // what a guided search learned of each operator; empty for other strategies
   std::vector<op_reason> reasons = {};     // why each operator has its precision
   std::vector<comp::plan> fallbacks =
-      {};  // what a training may go back to: the winner first, FP32 (or what stands for it) last
+      {};  // what a training may go back to: the winner first, the most conservative plan last
   std::array<stage_cost, 5> costs = {};    // what each stage cost; index: `stage`
   double run_seconds = 0;                  // time of all runs, those that were undone too
   double batch_seconds = 0;                // median time of a batch under the winner

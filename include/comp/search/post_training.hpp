@@ -3,13 +3,13 @@
 // finite in batch after batch, puts the last good state back, and FP32 trains the epoch instead. Where FP32's loss does
 // the same, the plan is acquitted and trains on.
 // Some harm is too slow for that, and for the few batches of a search. So FP32 trains beside the plan from the plan's
-// start, for as many batches as it takes to tell, and again in epochs without progress (shadow_watch.hpp).
+// start, as long as it takes to tell, and again in epochs without progress (shadow_watch.hpp).
 // Where FP32 is clearly better, its training is kept, and bisection finds the operators to blame (plan_mending.hpp).
 // Where that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never
 // given up for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left
 // out of means and reported.
 // A backend that cannot restore its state cannot be compared with FP32: a suspicious plan is then given up for the next
-// one. At most three states are kept: the last good one, and two of a comparison.
+// one. Kept states: the last good one, and two of a comparison.
 // The plan may also change without harm: to those of `outcome::later`, and to a higher precision for the last part of
 // the training (raise_trial.hpp).
 // Not here: harm that begins late and slowly while the loss still falls.

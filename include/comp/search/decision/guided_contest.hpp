@@ -175,8 +175,8 @@ class guided_contest {
     return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }
 
-  // Returns: the index of the fastest contestant whose own losses are accepted. A rejected fastest one is mended, twice
-  // at most, and what is left takes part; one below 16 bits gives way to wider formats.
+  // Returns: the fastest contestant whose own losses are accepted. A rejected one is mended, twice at most, and what is
+  // left takes part; below 16 bits wider formats do.
   std::size_t fastest_accepted() {
     std::vector<contestant>& contest = search_.log.contest;
     const search_settings& settings = search_.settings;
@@ -201,8 +201,7 @@ class guided_contest {
     }
   }
 
-  // Enters a plan in the place of a rejected one: the cheapest without its narrowest formats, which are dropped one
-  // after the other until the losses are accepted or no format is below 16 bits.
+  // Enters the cheapest plan without a rejected one's narrowest formats; more go until losses are accepted.
   bool enter_wider(const plan& rejected) {
     plan wider = guided_.without_narrowest(rejected);
     search_.run.timed(stage::contest, [&] {

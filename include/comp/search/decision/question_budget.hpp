@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what the questions of a guided search may still cost. Batches under FP32 and under accepted plans are training
-// and cost nothing; what a search costs are the batches that are undone, and those under plans that are slower than the
+// What the questions of a guided search may still cost. Batches under FP32 and under accepted plans are training and
+// cost nothing; what a search costs are the batches that are undone, and those under plans that are slower than the
 // best. Recalled runs count as if they were run, so that a search which is resumed decides as it did.
 // On a modelled GPU a batch counts alike under every plan, because this machine runs it: its modelled seconds would
 // spend the budget on FP32's batches alone, which take many times as long there as those of the plan that is sought.
@@ -25,7 +25,7 @@ class question_budget {
     kept_ = accepted.sample.batches;
     counted_ = search_.log.trials.size();
   }
-  /// Sets the number of batches that are the training, where an accepted plan is given up.
+  /// Sets how many batches are the training, where an accepted plan is given up.
   void keep_batches(std::int64_t batches) { kept_ = batches; }
   /// Races among accepted plans were held; their batches are kept. `seconds`: of a batch under the fastest of them.
   void keep_races(double seconds) {
@@ -45,8 +45,7 @@ class question_budget {
   }
 
   /// Returns: seconds that the search may still cost. `gain`: seconds of a batch that further questions could save; a
-  /// quarter of what that saves in the whole training may be spent on top of the budget, at most seven times the
-  /// budget.
+  /// quarter of what that saves in the whole training may be spent beyond the budget, at most seven times the budget.
   double left(double gain) const {
     if (per_epoch_ == 0) return std::numeric_limits<double>::infinity();
     const double fp32 = search_.trials.fp32_seconds(), best = std::min(best_seconds_, fp32);
@@ -57,8 +56,8 @@ class question_budget {
     return share * planned() * batch - (spent - static_cast<double>(trained()) * batch);
   }
 
-  /// Returns: how many batches a test of losses may have. A whole test may take what is left of the budget, where each
-  /// of its batches also costs one of FP32's; it may always take a few.
+  /// Returns: how many batches a test of losses may have. A whole test may take what is left of the budget, each of its
+  /// batches with one of FP32's, and always a few.
   std::size_t batches_of_a_test() const {
     const std::size_t least = 2 * search_.trials.least();
     const std::size_t epoch = std::max(per_epoch_ > 0 ? per_epoch_ : 256, least);

@@ -168,7 +168,7 @@ inline bool loses_fewer_batches(std::span<const double> fp32, std::span<const do
 }
 
 /// Chooses the epochs under a plan that are audited, in which FP32 trains beside it. These are the fourth, eighth,
-/// sixteenth, ... since the plan began, where the loss is no better than half as many epochs before. After two
+/// sixteenth, ... since the plan began, where the loss is hardly better than half as many epochs before. After two
 /// acquittals the next audit is not before four times as many. Where another plan was given up before, the first and
 /// second epochs are audited, too, whatever the loss.
 class audit_times {

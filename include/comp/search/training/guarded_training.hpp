@@ -196,7 +196,7 @@ class guarded_training {
     shadow_watch_.plan_changed(epoch);
   }
 
-  // Returns: true where batches were trained to decide it.
+  // Returns: true where that took batches.
   bool change_plan_where_due() {
     if (auto due = changes_.take_due(record_.batches())) {
       // What was given up for its harm is not lowered again.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets the training after a search apart from the search: the trainer is told which it is, nothing is recalled from a
-// ledger, and the batches that the search trained count as the first epochs. It begins where a search ended, or where
-// another process stopped.
+// Sets the training after a search apart from the search: the trainer is told, nothing is recalled from a ledger, and
+// the batches that the search trained count as the first epochs. It begins where a search ended, or where another
+// process stopped.
 #pragma once
 
 #include <comp/core/error.hpp>
