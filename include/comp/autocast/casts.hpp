@@ -80,7 +80,7 @@ inline std::int64_t floats_of(const op_info& op) {
   return std::accumulate(op.outputs.begin(), op.outputs.end(), std::int64_t{0},
                          [](std::int64_t all, const tensor_info& t) { return all + (t.floating ? elements(t) : 0); });
 }
-/// Returns the bytes that a cast of so many values reads and writes.
+/// Returns the bytes that a cast of `values` values reads and writes.
 inline std::int64_t moved(std::int64_t values, precision from, precision to) {
   return static_cast<std::int64_t>(static_cast<double>(values) * (traits(from).bytes + traits(to).bytes));
 }

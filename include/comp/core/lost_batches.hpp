@@ -47,7 +47,7 @@ inline std::size_t lost_alone(std::span<const double> losses, std::span<const do
 
 }  // namespace detail
 
-/// After so many lost batches in a row the weights are taken to be not finite. A smaller number would end sound
+/// After this many lost batches in a row the weights are taken to be not finite. A smaller number would end sound
 /// trainings by chance, a larger one would train longer in vain.
 inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;
 

@@ -97,7 +97,7 @@ class grad_scaler {
     ended_ = state_.micro_batches > 0;
     return ended_;
   }
-  /// Returns the factor that turns the scaled gradients of so many micro-batches into those of their mean loss.
+  /// Returns the factor that turns the scaled gradients of `micro_batches` micro-batches into those of their mean loss.
   double unscale_factor(std::int64_t micro_batches) const {
     return static_cast<double>(settings_.micro_batches) / (state_.scale * static_cast<double>(micro_batches));
   }

@@ -81,9 +81,9 @@ COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& p
 }  // namespace detail
 
 /// Checks all that two batches in FP32 can tell, one from the restored state, an epoch of up to 64 batches, and two
-/// batches in each low precision that the trainer names. The trainer keeps its state, under an FP32 plan; one that
-/// cannot restore its state is not trained. `policy`: the one to search with. Throws: what save() and restore() throw.
-/// What a batch throws is a finding, too.
+/// batches in each low precision that the trainer names. The trainer keeps its state, under FP32; one that cannot
+/// restore its state is not trained. `policy`: the one to search with. Throws: what save() and restore() throw. What a
+/// batch throws is a finding, too.
 template <class B, class P = policy::pytorch>
 check_report check(B&& trainer, const P& policy = {}) {
   constexpr bool sound = expect_trainer<B>() && expect_policy<P>();

@@ -51,7 +51,7 @@ struct op_evidence {
     fixed,        // the policy fixes its precision
     unsupported,  // the backend runs it in none of the precisions that were searched
     dropped,      // a batch with all operators in the precision was too slow to look further
-    harmful,      // a plan was rejected for it: lowered alone, or beside what was accepted before
+    harmful,      // a plan was rejected for it: lowered alone, or together with what was accepted before
     undecided,    // it was low in a rejected plan only, and no question was asked of it alone
     unasked,      // no plan with it low was judged, because by the costs none would pay
     accepted      // a plan with it in `low` was accepted
@@ -137,7 +137,7 @@ struct outcome {
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
-  /// Returns: overhead_seconds() as a part of a training of `epochs` epochs, search included. The paper gives this part
+  /// Returns: overhead_seconds() as a fraction of a training of `epochs` epochs, search included. The paper gives this
   /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is on
   /// this machine.
   double overhead_share(std::size_t epochs = 100) const {

@@ -34,8 +34,9 @@ namespace comp {
 struct post_training {
   std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
   guard_settings guard = {};  // when the plan is compared with FP32
-  /// The part of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it begins,
-  /// the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to be lower.
+  /// The fraction of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it
+  /// begins, the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to
+  /// be lower.
   double finish = 0;
 
   using fallback = training_fallback;

@@ -55,14 +55,14 @@ enum class loss_direction : std::uint8_t {
 
 /// What a user may choose of a search.
 struct search_settings {
-  double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a part of it; the paper's 101% is 0.01
+  double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a fraction of it; the paper's 101% is 0.01
   double level = 0.05;      // the chance that a plan is wrongly accepted, or wrongly rejected
   comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
   loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
-  double budget = 0.01;              // the part of that training that the search may cost; docs/guide.md says more
+  double budget = 0.01;              // the fraction of that training that the search may cost; docs/guide.md says more
   std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
-  double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this part at most
+  double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this fraction at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast
@@ -71,7 +71,7 @@ struct search_settings {
   comp::stages stages = comp::stages::both;  // which stages run
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed
-  rival_source rivals = {};  // makes plans that the found one has to beat, beside FP32 and those of the policy's rules
+  rival_source rivals = {};  // makes plans that the found one has to beat, besides FP32 and those of the policy's rules
   bool self_check = true;    // true: a batch or two, which are undone, show at the start whether the trainer has faults
 
   /// Throws: `settings_error` for a value that cannot be used.

@@ -22,7 +22,7 @@ namespace comp {
 /// How many questions mending may ask.
 struct mending_settings {
   std::size_t questions = 200;  // the most questions; the search ends earlier where they no longer pay
-  double worth = 0.03;          // ends where the rest of the items is worth less than this part of all items
+  double worth = 0.03;          // ends where the rest of the items is worth less than this fraction of all items
   std::size_t hopeless = 3;     // with an order: gives up the rest after this many refused items in a row
 };
 
@@ -132,7 +132,7 @@ class mending {
   std::vector<std::size_t> rest_, accepted_ = {}, harmful_ = {};
   std::vector<bool> seen_ = {};  // for each decided item in turn: whether it was harmful
   double all_ = 0;               // sum of all gains
-  std::size_t refused_ = 0;      // so many first items of the rest were refused together, and are being bisected
+  std::size_t refused_ = 0;      // how many first items of the rest were refused together, and are being bisected
   // The first items of the rest that the question is about; questions asked; items refused in a row; the least size of
   // the next block, which doubles as long as blocks are accepted.
   std::size_t probe_ = 0, asked_ = 0, in_vain_ = 0, grown_ = 0;

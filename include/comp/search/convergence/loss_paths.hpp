@@ -14,7 +14,7 @@
 
 namespace comp {
 
-/// Returns: `candidate` - `fp32` of each batch that both have, as a part of the scale of FP32's losses; above 0 is
+/// Returns: `candidate` - `fp32` of each batch that both have, as a fraction of the scale of FP32's losses; above 0 is
 /// worse. `loss_sign`: -1 for losses that are maximised, else 1.
 inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> candidate,
                                      double loss_sign) {

@@ -34,7 +34,7 @@ namespace comp {
 
 /// Settings of the test.
 struct loss_test_settings {
-  double tolerance = 0.01;  // a part of FP32's mean loss, or of its spread where the mean is nearly zero
+  double tolerance = 0.01;  // a fraction of FP32's mean loss, or of its spread where the mean is nearly zero
   double level = 0.05;      // chance of a wrong answer, whenever one is given
   std::size_t least = 16;   // how many batches are needed before a candidate is accepted
   /// How many times its growth so far a clearly growing harm is expected to grow further. 0: once, but not for the last
@@ -100,7 +100,7 @@ inline double sequence_radius(const series_mean& series, std::size_t batches, do
          student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), series.freedom);
 }
 
-/// Returns: the scale that a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for
+/// Returns: the scale that a tolerance is a fraction of: |mean|, or the standard deviation where that is larger; 1 for
 /// losses that are all 0. Losses are clipped at 30 median absolute deviations, so that a single explosion does not make
 /// the scale.
 inline double loss_scale(std::span<const double> fp32) {

@@ -185,7 +185,7 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
 
 /// Returns: the order in which contestants are offered as the winner, the fastest first and up to FP32. Among those as
 /// fast as the first, FP32 comes first, then the lower loss, then the smaller memory. Contestants that tie with the
-/// first have its label in `tie`. `slowdown`: where above 0, those slower than the fastest by this part at most are
+/// first have its label in `tie`. `slowdown`: where above 0, those slower than the fastest by this fraction at most are
 /// ordered by memory.
 inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0, double slowdown = 0) {

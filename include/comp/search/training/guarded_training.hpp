@@ -263,7 +263,7 @@ class guarded_training {
                    run_.restores() ? "; the trainer is in its last good state" : "");
   }
 
-  // A higher precision has to lower the loss by this part of the search's tolerance to be worth its time.
+  // A higher precision has to lower the loss by this fraction of the search's tolerance to be worth its time.
   static constexpr double worth_raising = 0.05;
 
   const post_training& settings_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the operators that are to blame for harm that a training showed, and the plan without them. Parts of the plan
 // train the same batches from the same state as the plan and FP32 did; bisection (strategy/mending.hpp) chooses the
-// parts. A part is to blame where it shows two fifths of the plan's harm, or a third of its lost batches.
+// parts. A part is to blame where it shows two fifths of the plan's harm, a third for lost batches.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
 #pragma once
 
@@ -154,7 +154,7 @@ class plan_mending {
         .mean;
   }
 
-  // The part of the plan's harm that makes an operator guilty: each of two may do half.
+  // The fraction of the plan's harm that makes an operator guilty: each of two may do half.
   static constexpr double part_that_counts = 0.4;
 
   evaluator& run_;

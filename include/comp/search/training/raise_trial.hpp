@@ -74,7 +74,7 @@ class raise_trial {
   /// Fewer batches than this tell nothing.
   static constexpr std::size_t fewest_batches = 16;
 
-  /// Begins at the trainer's present state. `worth`: the part of the loss that a raised plan has to gain at least.
+  /// Begins at the trainer's present state. `worth`: the fraction of the loss that a raised plan has to gain.
   raise_trial(evaluator& run, const plan& low, const plan& raised, double worth, double loss_sign)
       : low_{run, low, "the plan beside a higher precision"},
         raised_{run, raised, "a higher precision beside the plan"},
@@ -94,7 +94,7 @@ class raise_trial {
     return low_;
   }
 
-  /// Returns: how much lower the raised plan's loss is, as a part of it.
+  /// Returns: how much lower the raised plan's loss is, as a fraction of it.
   const path_end& gain() const { return gain_; }
 
  private:
