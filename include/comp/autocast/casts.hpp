@@ -2,8 +2,8 @@
 // The casts that a training step under a plan needs at least. A tensor is cast once per precision and its readers share
 // the cast, which stands before or behind the tensor's views, wherever it moves fewer bytes. The costs of a plan are
 // estimated from this list; trainers place their own casts while they run.
-// A cast always reads the tensor that the kernel wrote and never the result of another cast: an operator that sums in
-// FP32 and hands on FP16 is not cast to FP16 and back to FP32 for a reader that wants FP32.
+// A cast always reads the tensor that the kernel wrote and never the result of another cast: where an operator sums in
+// FP32 and hands on FP16, a reader that wants FP32 gets the sum, not FP16 cast back.
 // TVM places a cast for each argument of each reader, TensorFlow one for each output; this list is never longer than
 // theirs (docs/decisions.md, "Casts: a view belongs to what it views").
 // Not here: casts of the model's own (own_casts.hpp), which run under every plan.
@@ -80,7 +80,7 @@ inline std::int64_t floats_of(const op_info& op) {
   return std::accumulate(op.outputs.begin(), op.outputs.end(), std::int64_t{0},
                          [](std::int64_t all, const tensor_info& t) { return all + (t.floating ? elements(t) : 0); });
 }
-/// Returns the bytes that a cast of so many values reads and writes.
+/// Returns the bytes that a cast of `values` values reads and writes.
 inline std::int64_t moved(std::int64_t values, precision from, precision to) {
   return static_cast<std::int64_t>(static_cast<double>(values) * (traits(from).bytes + traits(to).bytes));
 }
@@ -143,7 +143,7 @@ class cast_placer {
       if (out && types_.handed_on[root_[i]] == to && source(i) != to) asked_[i] = true;
     }
   }
-  /// Decides where casts stand: at a node whose own readers ask for the precision, and at one where a single cast costs
+  /// Decides where casts stand: at a node whose own readers ask for the precision, and a node where a single cast costs
   /// no more than the casts that its views would need.
   void price(precision to) {
     below_.assign(graph_.size(), {});
@@ -172,7 +172,7 @@ class cast_placer {
   // All vectors have an entry for each operator.
   std::vector<std::size_t> viewed_, root_;  // whose tensor it views; who made that tensor
   std::vector<bool> asked_ = {},
-                    here_ = {};         // whether a reader asks for a cast of its result; whether one stands there
+                    here_ = {};         // whether a reader asks for a cast of its result; whether a cast stands there
   std::vector<cast_price> below_ = {};  // the price of the casts at its views
   std::vector<std::size_t> slot_ = {};  // the index of its result's cast in the list
 };

@@ -82,7 +82,7 @@ inline precision met(const op_graph& graph, const std::vector<handed>& carried, 
       .value_or(precision::fp32);
 }
 
-/// What an operator hands on whose precision cannot be chosen: an in-place write keeps the format of the tensor that it
+/// What an operator whose precision cannot be chosen hands on: an in-place write keeps the format of the tensor that it
 /// writes, a cast of the model's own gives its target, and others give what they read (`read`).
 inline handed passed_on(const op_graph& graph, const std::vector<handed>& carried, const op_info& op, precision read) {
   if (const std::optional<precision> to = cast_target(op)) {

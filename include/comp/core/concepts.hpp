@@ -224,13 +224,13 @@ constexpr bool expect_trainer() {
 ///   sensitivity(precision)      Measures the error of each operator lowered alone, for all operators in a pass or two. The
 ///                               training state must be the same afterwards.
 ///   perturb(seed)               Moves each weight at random by about half a unit in its last place. A training from there
-///                               shows how far two FP32 trainings part that differ in roundings only.
+///                               shows how far roundings alone drive two FP32 trainings apart.
 ///   batches_per_epoch()         Lets the batches that a search trained count as part of the training. Without it they are
 ///                               undone when the search ends, since nobody knows which epoch they belong to.
 ///   validate()                  Returns a score; higher is better.
 ///   supported_precisions()      Lists what the backend computes in. Default: fp32, bf16, fp16.
 ///   supports(op, precision)     Returns false for an operator that cannot run in this precision, although others can.
-///                               Default: each operator runs in each supported precision. FP32 is never asked about.
+///                               Default: each operator runs in each supported precision. FP32 is asked about, too.
 ///   own_autocast(precision)     Returns the precisions that the backend's own mixed precision (such as torch.autocast) gives
 ///                               each operator, with plan::runs_autocast() set. set_precision of that plan trains under that
 ///                               mixed precision itself. Each search has it as a rival.

@@ -51,7 +51,7 @@ struct out_of_memory : error {
 struct interrupted : error {
   using error::error;
 };
-/// Of several ranks that train as one, one is gone or does not answer in time: nothing can be trained on without it.
+/// One of several ranks that train as one is gone or does not answer in time, and training cannot go on without it.
 struct rank_error : interrupted {
   using interrupted::interrupted;
 };

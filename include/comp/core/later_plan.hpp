@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans over time: a training may begin with one plan and change to others, as when its last part has a higher
-// precision, or its fragile first part.
+// Plans over time: a training may change its plan, for instance to raise the precision of its last part, or to lower it
+// after a fragile start.
 // Not here: whether a training's last part should have a higher precision (search/training/raise_trial.hpp).
 #pragma once
 

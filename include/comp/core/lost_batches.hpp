@@ -36,8 +36,8 @@ inline std::vector<double> finite_of(std::span<const double> losses) {
   return sound;
 }
 
-/// Returns how many batches were lost in `losses` and not in `other`. Both are losses of the same batches, so what data
-/// loses under every plan is not counted against one plan.
+/// Returns how many batches were lost in `losses` and not in `other`. Both are losses of the same batches, so a batch
+/// lost under every plan does not count against one.
 inline std::size_t lost_alone(std::span<const double> losses, std::span<const double> other) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < std::min(losses.size(), other.size()); ++i)
@@ -47,7 +47,7 @@ inline std::size_t lost_alone(std::span<const double> losses, std::span<const do
 
 }  // namespace detail
 
-/// After so many lost batches in a row the weights are taken to be not finite. A smaller number would end sound
+/// After this many lost batches in a row the weights are taken to be not finite. A smaller number would end sound
 /// trainings by chance, a larger one would train longer in vain.
 inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;
 

@@ -57,7 +57,7 @@ class op_graph {
     for (const op_info& op : operators_) {
       mix_text(op.name);
       mix_text(op.kind);
-      mix(computes(op));  // a model is the same one when its author's blocks are freed
+      mix(computes(op));  // freeing the blocks that its author fixed leaves the model the same
       for (const auto* tensors : {&op.inputs, &op.outputs}) {
         mix(tensors->size());
         for (const tensor_info& tensor : *tensors) {

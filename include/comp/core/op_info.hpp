@@ -26,7 +26,7 @@ struct tensor_info {
                            // weights are one tensor and have one number; -1: unknown
 };
 
-/// What the author of a model has decided of an operator in the model's own code, which no plan changes.
+/// What a model's author has decided about an operator in the model's own code, which no plan changes.
 enum class author_choice : std::uint8_t {
   none,
   autocast_off,  // the block around it switches autocast off: FP32
@@ -62,7 +62,7 @@ struct op_info {
   std::int64_t flops = 0;  // operations of one forward; a multiply-add counts as 2
 
   /// True: the operator's readers get FP32 whatever it computes in, because code that the backend does not see reads
-  /// it.
+  /// its result.
   bool hands_on_fp32 = false;
   bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
   comp::product product = comp::product::all;  // which of a linear layer's products it is

@@ -17,7 +17,7 @@ enum class product : std::uint8_t {
   weight_gradient  // dW = dy' x
 };
 
-/// Returns what the name of the layer's operator is followed by: nothing for `all` and `forward`.
+/// Returns what follows the layer's name in the name of the product's operator: nothing for `all` and `forward`.
 constexpr std::string_view suffix(product p) {
   return p == product::input_gradient ? ".input_gradient" : p == product::weight_gradient ? ".weight_gradient" : "";
 }
@@ -42,7 +42,7 @@ struct product_precisions {
   constexpr precision& of(product p) {
     return p == product::input_gradient ? input_gradient : p == product::weight_gradient ? weight_gradient : forward;
   }
-  /// Returns whether an operator as it is does not do them: they differ, or round to a format below 16 bits.
+  /// Returns whether a plain operator cannot do them, because they differ or round to a format below 16 bits.
   constexpr bool need_rounding() const { return is_scaled(forward) || *this != product_precisions{forward}; }
   bool operator==(const product_precisions&) const = default;
 };

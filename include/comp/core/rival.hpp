@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rival is a plan that the search did not find and that the found plan has to beat in the contest, beside FP32 and
+// A rival is a plan that the search did not find and that the found plan has to beat in the contest, besides FP32 and
 // the policy's rule-based plans. Use: settings.rivals = comp::system_rules(); (systems/system_rules.hpp), or a function
 // of one's own. Cost: one batch of each distinct plan per round of the contest, so at most race.contest_rounds batches
 // each; a plan that is hopelessly slower than FP32 leaves after two. A rival that is fastest has to have its losses

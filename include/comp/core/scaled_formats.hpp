@@ -13,7 +13,7 @@ namespace comp {
 /// A matrix that a product of a linear layer reads: x, w or dy.
 enum class operand : std::uint8_t { input, weight, gradient };
 
-/// The values that one operand has between its scales: sign, exponent and fraction, with subnormals.
+/// The format of an operand's elements, which scales multiply: sign, exponent and fraction, with subnormals.
 struct element_format {
   int exponent_bits, fraction_bits;
   float largest;
@@ -42,7 +42,7 @@ enum class transform : std::uint8_t {
   hadamard16  // each 16 values along the contraction, by one Hadamard matrix with signs; both operands or none
 };
 
-/// The values that share a scale: so many along the contraction, and across it. 0: all of them.
+/// How many values share a scale, along the contraction and across it. 0: all of them.
 struct block_shape {
   int along = 0, across = 0;
   bool operator==(const block_shape&) const = default;
@@ -64,14 +64,13 @@ inline constexpr std::uint32_t hadamard_negative = 0xd7e8;
 
 /// Returns: how an operator in precision `p` rounds operand `o` of product `of`.
 /// Requires: is_scaled(p), and a product that reads the operand.
-/// Source: fp8_*      TransformerEngine 2.20's Float8CurrentScaling, hybrid; fp8_e5m2 has E5M2 for x of the forward,
-/// too
-///         fp8_block128  DeepSeek-V3 (arXiv 2412.19437), scales as TransformerEngine's Float8BlockScaling has them
-///                    without settings: FP32 that are powers of two
-///         mxfp8, mxfp4  OCP Microscaling Formats 1.0, scales rounded up as arXiv 2506.08027, and not as OCP rounds
-///         them,
-///                    which clamps the largest elements; E4M3 everywhere as TransformerEngine's MXFP8BlockScaling
-///         nvfp4      arXiv 2509.25149 as TransformerEngine's NVFP4BlockScaling
+/// Source:
+///   fp8_*         TransformerEngine 2.20's Float8CurrentScaling, hybrid; fp8_e5m2 has E5M2 also for the forward's x
+///   fp8_block128  DeepSeek-V3 (arXiv 2412.19437) with the default scales of TransformerEngine's Float8BlockScaling:
+///                 FP32 that are powers of two
+///   mxfp8, mxfp4  OCP Microscaling Formats 1.0, but scales rounded up as in arXiv 2506.08027, because OCP's rounding
+///                 clamps the largest elements; E4M3 everywhere as in TransformerEngine's MXFP8BlockScaling
+///   nvfp4         arXiv 2509.25149 as TransformerEngine's NVFP4BlockScaling
 constexpr operand_format format_of(precision p, product of, operand o) {
   const bool weight = o == operand::weight, gradient = o == operand::gradient;
   const element_format e4m3 = element_of(precision::fp8_e4m3), e5m2 = element_of(precision::fp8_e5m2);

@@ -47,8 +47,8 @@ constexpr bool expect_strategy() {
 /// nothing, and the same settings with the same results give the same search again. What syntax cannot say:
 ///   ask(n)        Returns up to n plans of the space, none of them a second time; no plan when nothing is left to try. All
 ///                 of them are told, in the order of asking, before the next ask.
-///   tell(trial)   Takes one result. `accepted` and `seconds` are what a strategy decides by; `sample` has the rest, with
-///                 losses turned so that lower is better.
+///   tell(trial)   Takes one result. `accepted` and `seconds` are what a strategy decides by; `sample` has the rest; of
+///                 its losses, lower is better.
 ///   at_most()     Optional: how many plans a run that has just started will ask for at most; progress bars show it.
 template <class S>
 concept SearchStrategy = expect_strategy<S, false>() || unmet<"no SearchStrategy: static_assert(comp::expect_strategy<T>()) says why">();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The progress of a post-training (the training with the found plan, after the search): its result so far, and all that
 // its guard knows. Together with the trainer's state of the same moment it lets the training go on in another process
-// (post_training::go_on). Only evidence against the plan that was being gathered begins anew, because the states that
-// it compares are not kept.
+// (post_training::go_on). Only a comparison with FP32 that was under way begins anew, because the states that it
+// compares are not kept.
 // Not here: the guard, which watches for harm of the plan (search/training/guard.hpp), and the file
 // (files/training_file.hpp).
 #pragma once
@@ -50,7 +50,7 @@ struct audit_state {
   // The epoch in which the plan began to train; how many epochs after that the next audit may be; how many audits found
   // no harm.
   std::size_t began = 0, next = 4, acquittals = 0;
-  bool settled = false;  // the plan's first batches were shown to do no slow harm, or the test of that took its time
+  bool settled = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
   double known = 0;  // the evidence on slow harm that the search's own batches gave (search/training/shadow_test.hpp)
 };
 

@@ -38,7 +38,7 @@ struct trial {
   bool accepted = false;  // its loss is within the tolerance; where no loss is judged: it ran to its end
   double seconds = std::numeric_limits<double>::infinity();  // median time of a batch; infinity: the run did not finish
   interval bounds = {};                                      // 95% confidence interval of `seconds`
-  std::string label = {};  // the plan's name where it has one: "fp32", "pytorch bf16"; empty: a candidate
+  std::string label = {};  // the plan's name where it has one: "fp32", "rule-based bf16"; empty: a candidate
 };
 
 /// Returns: true when `a` was accepted and its interval lies wholly below that of `b`; where an interval is unknown,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The means to refuse a class in sentences. A compiler's own error for an unmet concept lists expressions, of which a
-// user has to guess the meaning. So each concept here has a function with its conditions, expect_backend() for Backend.
-// The concept asks the function for the answer alone; called by itself the function has a static_assert for each
-// condition, and g++, clang and nvcc print its sentence first. The assertions are written out, because a macro around
-// them would double the lines of each error.
+// The means to refuse a class in sentences. A compiler's own error for an unmet concept lists expressions whose meaning
+// a user has to guess. So each concept here has a function with its conditions, expect_backend() for Backend. The
+// concept asks the function for the answer alone; called by itself the function has a static_assert for each condition,
+// and g++, clang and nvcc print its sentence first. The assertions are written out, because a macro around them would
+// double the lines of each error.
 #pragma once
 
 #include <comp/core/cxx20.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares two examinations of one model, made in other processes, on other machines or with other versions, and finds
-// the operator at which the two runs part. Entries are compared that have the same name; the names of several calls of
-// one operator differ.
+// the operator at which the two runs part. Entries of the same name are compared; several calls of one operator have
+// different names.
 #pragma once
 
 #include <algorithm>

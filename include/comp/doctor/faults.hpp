@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds what is wrong in an examined step. Each fault is named once, where it begins: at the operator whose inputs are
 // sound and whose results are not; operators behind it only pass it on.
-// In FP32, NaN and infinity are faults. For FP16, it is a fault where values leave its range, where a whole tensor
-// vanishes, and where a constant is one that FP16 cannot hold. No faults are the -inf of a mask, a share of small
-// values that vanish, and small gradients that loss scaling saves: healthy trainings have all three.
+// In FP32, NaN and infinity are faults. For FP16, faults are values out of its range, a whole tensor that vanishes, and
+// a constant that FP16 cannot hold. The -inf of a mask, a share of small values that vanish, and small gradients that
+// loss scaling saves are no faults: healthy trainings have all three.
 #pragma once
 
 #include <algorithm>
@@ -75,7 +75,7 @@ class fault_finder {
  private:
   static constexpr auto half = precision::fp16;
 
-  /// True where an entry that entry `i` read is so.
+  /// True where `is` holds for an entry that entry `i` read.
   template <class Is>
   bool any_input(std::size_t i, Is is) const {
     return std::ranges::any_of(all_[i].inputs, [&](std::size_t from) { return is(all_[from]); });
@@ -133,7 +133,7 @@ class fault_finder {
     }
   }
 
-  /// Looks for a constant that FP16 makes 0 or infinite, as an epsilon of 1e-8. 0 and infinities are meant as they are.
+  /// Looks for a constant that FP16 makes 0 or infinite, as an epsilon of 1e-8. A constant 0 or infinity is intended.
   void constants(std::size_t i) {
     for (const double c : all_[i].constants) {
       const double size = std::abs(c);
@@ -178,8 +178,8 @@ class fault_finder {
                       g.largest, g.below(lowest(scale_)), g.counted(), scale_));
     }
   }
-  /// True where the gradient of the operator's results was so already, in the backward of each operator that read them.
-  /// Then this operator did not cause it.
+  /// True where `is` held for the gradient of the operator's results already, in the backward of each operator that
+  /// read them. Then this operator did not cause it.
   template <class Is>
   bool came(std::size_t i, Is is) const {
     bool any = false;

@@ -52,7 +52,7 @@ struct value_counts {
   std::array<std::uint64_t, all_precisions.size()> overflows = {};  // how many finite values each format makes infinite
 
   bool finite() const { return nans == 0 && infinities == 0; }
-  /// Returns how many values are finite and not 0: of these the shares are told that a format loses.
+  /// Returns how many values are finite and not 0: the shares that a format loses are shares of these.
   std::uint64_t counted() const { return values - zeros - nans - infinities; }
 
   /// Returns how many finite values other than 0 have a magnitude below 2^exponent.

@@ -2,8 +2,8 @@
 // Reads JSON that comes from outside. A reader knows its value, the fields that lead to it, and the file and line of
 // the text. So each error can say
 // `"search.jsonl" line 3: field sample.status is "great" (one of ok, diverged, ... is needed): <remedy>`.
-// Requires: a reader is used while its document, the reader that it came from, and the name that its field was asked
-// for by still exist; it only refers to them.
+// Requires: a reader does not outlive its document, the reader that it came from, or the name that its field was asked
+// for by, because it only refers to them.
 #pragma once
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 // `execution` holds the backend's choices (core/execution.hpp) and may be missing. "hands_on_fp32": true marks an
 // operator whose results are cast back to FP32, "author": "autocast off" one that the model's own code fixes
 // (core/op_info.hpp).
-// `later` holds the plans that a training changes to, from which batch on, counted from its first one, which is 0.
+// `later` holds the plans that a training changes to, each with its first batch; the training's first batch is 0.
 // `plan` and `operators` say the same twice and must agree; either may be left out. To change precisions by hand, edit
 // one of them and delete the other. A plan that was saved without its model has neither `operators` nor `model`, and
 // only its number of operators can be checked.

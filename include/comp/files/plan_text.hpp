@@ -262,7 +262,7 @@ COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, 
                     from.file));
   }
   for (const later_plan& next : from.later) {
-    // The author's choices hold at all times, and are told of once.
+    // The author's choices hold in later plans, too; one warning is enough.
     loaded_plan kept{.plan = next.plan};
     detail::keep_authors_choices(kept, graph, from.file);
     result.later.push_back({next.batch, std::move(kept.plan), next.reason});

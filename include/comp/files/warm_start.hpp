@@ -35,7 +35,7 @@ inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {
     for (std::size_t i = 0; i < graph.size(); ++i) {
       const std::string_view name = graph[i].name, kind = graph[i].kind;
       auto at = chosen.find({name, kind});
-      // A plan of whole layers says of a layer's products what it says of the layer.
+      // A plan that lists whole layers gives each product of a layer the layer's precision.
       if (at == chosen.end()) at = chosen.find({name.substr(0, name.size() - suffix(graph[i].product).size()), kind});
       if (at != chosen.end()) set(i, at->second);
     }

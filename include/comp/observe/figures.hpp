@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The figures that report, summary, table and progress have in common, so that all four show the same: which plan won,
-// how fast it is against which other, and what the search cost.
+// how fast it is relative to others, and what the search cost.
 // Not here: numbers as texts (observe/number_text.hpp), and losses against FP32's (observe/loss_change.hpp).
 #pragma once
 

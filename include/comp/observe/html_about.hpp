@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of the report that say which model, data and machine it is of, and what its reader can do next: use the
+// The parts of the report that say which model, data and machine it is about, and what its reader can do next: use the
 // plan, see which operators the loss keeps in FP32, and search again where another search would tell more.
 #pragma once
 

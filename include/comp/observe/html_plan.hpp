@@ -103,7 +103,7 @@ inline std::string_view place_of(const op_info& op) {
   return std::string_view{op.name}.substr(0, std::min(op.name.find('.'), op.name.size()));
 }
 
-/// Above so many operators a cell of the strip stands for several neighbours and shows the share of each precision.
+/// Above this many operators a cell of the strip stands for several neighbours and shows the share of each precision.
 inline constexpr std::size_t most_cells = 2000;
 
 /// Returns the operator behind the cell that begins with operator `first`. In a large graph a cell has at most one

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The change of a run's loss against FP32's on the same batches from the same state, relative to FP32's loss: what
-// reports show of losses. Means of different batches are never compared, because a later batch of a training has a
-// lower loss whatever its precision.
+// Computes what reports show of a loss: its change against FP32's on the same batches from the same state, relative to
+// FP32's loss. Means of different batches are never compared, because a later batch of a training has a lower loss
+// whatever its precision.
 // Not here: deciding whether a loss is accepted (search/convergence/loss_test.hpp).
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines the function of save_outcome.hpp.
+// Defines save() of save_outcome.hpp.
 #pragma once
 
 #include <comp/core/linkage.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the report and the summary show and a search cannot know, such as the name of the data. The user fills in what
-// he wants to be shown.
+// is to be shown.
 #pragma once
 
 #include <ctime>

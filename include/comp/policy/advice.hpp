@@ -37,7 +37,7 @@ struct advice {
 };
 
 /// Paddle's guide says that models of little computing and much dispatching gain nothing from mixed precision. It gives
-/// no number; a model is taken for one where contractions move less than this share of its bytes.
+/// no number; here a model counts as one where contractions move less than this share of its bytes.
 inline constexpr double light_contraction_bytes = 0.2;
 
 inline bool is_contraction(const op_info& op) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as bytes, and back, between ranks of one version of comp: packed(value), unpacked<T>(bytes). A type of comp's
-// is packed by its `fields`, which name its members once for both ways.
+// Turns values into bytes, and back, between ranks of one version of comp: packed(value), unpacked<T>(bytes). Each
+// type's `fields` name its members once for both directions.
 // Not here: files, which people and other versions read (comp/files). Numbers have this machine's layout, which all
 // machines that comp runs on share.
 #pragma once

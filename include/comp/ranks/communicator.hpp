@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The concept of what carries bytes between the ranks of a training, and any of these behind virtual functions.
-// Rank 0 leads: it tells all others something (broadcast), or hears something from each (gather).
+// The concept of a carrier of bytes between a training's ranks, and any such carrier behind virtual functions. Rank 0
+// leads: it tells all others something (broadcast), or hears something from each (gather).
 // Not here: what is said (team.hpp), and carriers themselves (comp_libtorch/ranks/process_group.hpp has c10d's).
 #pragma once
 
@@ -13,12 +13,11 @@
 namespace comp::ranks {
 
 // clang-format off
-/// Carries bytes between rank 0 and all others. Both members are called by all ranks, in the same order. Neither may wait
-/// for ever: where a rank is gone, or has not answered within the communicator's timeout, both throw `rank_error`, which
-/// names the rank as far as it is known. A broadcast then
-/// still reaches those that are left.
+/// Carries bytes between rank 0 and all others. Both members are called by all ranks, in the same order. Neither may
+/// wait for ever: where a rank is gone, or has not answered within the communicator's timeout, both throw `rank_error`,
+/// which names the rank if it is known. A broadcast then still reaches those that are left.
 /// Optional: void hurry(). This rank has failed for good, and the others may be stuck in a step that waits for it: from
-/// now on it waits for some seconds at most, whatever the timeout is.
+/// now on the communicator waits for some seconds at most, whatever its timeout.
 template <class C>
 concept Communicator =
     (requires(C& c) { { c.rank() } -> std::convertible_to<int>; }
@@ -31,7 +30,7 @@ concept Communicator =
      || unmet<"a Communicator needs: std::vector<std::string> gather(std::string), which returns on rank 0 what each gave">());
 // clang-format on
 
-/// Any Communicator behind virtual functions, so that what is said is compiled once.
+/// Any Communicator behind virtual functions, so that the code that speaks through it is compiled once.
 class any_communicator {
  public:
   virtual ~any_communicator() = default;

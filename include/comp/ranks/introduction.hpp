@@ -76,7 +76,7 @@ inline std::optional<std::string> difference_of(const std::vector<introduction>&
   return {};
 }
 
-/// Returns: the machine that all ranks are at least: units that each has, the fewest threads.
+/// Returns: what all ranks' machines have in common: units that each has, the fewest threads.
 inline hardware common_hardware(const std::vector<introduction>& ranks) {
   hardware all = ranks.front().hardware;
   std::vector<std::string> names{all.name};
@@ -90,7 +90,7 @@ inline hardware common_hardware(const std::vector<introduction>& ranks) {
   return all;
 }
 
-/// Takes for all ranks what each of them has. Adds to `remarks` what one lacks that others have.
+/// Returns: what all ranks have in common. Adds to `remarks` what one lacks that others have.
 inline introduction in_common(const std::vector<introduction>& ranks, std::vector<std::string>& remarks) {
   introduction all = ranks.front();
   comp::detail::fnv1a signatures;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainer that is the trainers of all ranks, for the search that runs on rank 0. Each call is an order: all ranks
-// carry it out, and the result is all ranks' (rank_samples.hpp), or the failure of the first rank that failed, by its
-// name. A state is saved on each rank, and known here by a number. Where a rank is gone, each further call throws
-// `rank_error`, but for those that put rank 0's own part back.
+// A trainer that stands for those of all ranks, for the search that runs on rank 0. Each call is an order: all ranks
+// carry it out, and the result is all ranks' (rank_samples.hpp), or the worst failure, with the ranks' numbers. A state
+// is saved on each rank, and known here by a number. Where a rank is gone, each further call throws `rank_error`,
+// except those that put rank 0's own part back.
 #pragma once
 
 #include <fmt/format.h>
@@ -97,7 +97,7 @@ class leading_trainer final : public any_trainer {
     return slowest(all_give<std::vector<op_error>>(o), &op_error::output, &op_error::gradient);
   }
   void perturb(std::uint64_t seed) override { (void)carried_out({.what = task::perturb, .number = seed}); }
-  /// Returns: those of the shortest; 0 where one rank does not know.
+  /// Returns: the fewest of any rank; 0 where a rank does not know.
   std::size_t batches_per_epoch() override {
     const auto all = all_give<std::size_t>({.what = task::batches_per_epoch});
     const auto [fewest, most] = std::minmax_element(all.begin(), all.end());
@@ -146,7 +146,7 @@ class leading_trainer final : public any_trainer {
     if (!team_.broken()) (void)carried_out({.what = task::post_training, .number = on});
   }
 
-  /// Has all ranks do what they were given as team::called. Returns: what each answers, by rank.
+  /// Calls each rank's team::called. Returns: the answers, by rank.
   std::vector<std::string> call(const std::string& text) { return carried_out({.what = task::call, .text = text}); }
 
   /// Returns: what a user should know of how the ranks differ.
@@ -164,7 +164,7 @@ class leading_trainer final : public any_trainer {
     return unpacked_all<T>(carried_out(std::move(o), stop));
   }
 
-  /// Has all ranks carry out `o`. Returns: what each gives. Throws: the worst failure, with the names of its ranks.
+  /// Has all ranks carry out `o`. Returns: what each gives. Throws: the worst failure, with the numbers of its ranks.
   std::vector<std::string> carried_out(order o, const stop_predicate& stop = {}) {
     o.released = std::exchange(*released_, {});
     team_.order(packed(o));
@@ -185,7 +185,7 @@ class leading_trainer final : public any_trainer {
     return results;
   }
 
-  /// Returns: for each operator the greatest that a rank has.
+  /// Returns: for each operator the largest numbers of any rank.
   template <class T>
   static std::vector<T> slowest(const std::vector<std::vector<T>>& ranks, double T::*first, double T::*second) {
     std::vector<T> all = ranks.front();
@@ -203,7 +203,7 @@ class leading_trainer final : public any_trainer {
   own_part own_;
   introduction common_;
   std::vector<std::string> remarks_;
-  std::optional<plan> set_ = {};  // by all ranks
+  std::optional<plan> set_ = {};  // the plan that all ranks have set
   std::uint64_t states_ = 0;      // the last one's number
   std::shared_ptr<std::vector<std::uint64_t>> released_ = std::make_shared<std::vector<std::uint64_t>>();
   std::optional<std::size_t> batches_ = {};  // of an epoch, once it was asked for

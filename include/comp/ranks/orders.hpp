@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The orders that rank 0 gives, how a rank carries one out on its own trainer, and how it says what became of it.
+// The orders that rank 0 gives, how a rank carries one out on its own trainer, and how it reports the result.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,11 +18,11 @@
 
 namespace comp::ranks::detail {
 
-/// Why an order was not carried out. The greatest of the ranks' is why none did.
+/// Why an order was not carried out, the worst last; the ranks' worst failure is the order's.
 enum class failure : std::uint8_t { none, abandoned, failed, out_of_memory, interrupted, settings, file, lost };
 
 enum class task : std::uint8_t {
-  end,  // first, and its form the same in every version
+  end,  // first, and in the same form in every version
   introduce,
   set_precision,
   run_batch,

@@ -14,7 +14,7 @@
 
 namespace comp::ranks::detail {
 
-/// Folds what each rank has of `member`, element by element: fewer elements than another rank has are none.
+/// Folds `member` over all ranks, element by element; gives nothing where their lengths differ.
 template <class Fold>
 std::vector<double> folded(const std::vector<sample>& ranks, std::vector<double> sample::*member, Fold fold) {
   std::vector<double> all = ranks.front().*member;
@@ -32,13 +32,13 @@ inline std::vector<double> mean_over(const std::vector<sample>& ranks, std::vect
   return all;
 }
 
-/// Returns: how badly a run ended; what makes the others' failures follow from it comes last.
+/// Returns: how badly a run ended. A failure that other ranks' failures follow from counts as worst.
 constexpr int badness(status s) {
   constexpr int order[] = {0, 2, 3, 5, 1, 4};  // ok, diverged, not_finite, out_of_memory, stopped_early, failed
   return order[static_cast<std::size_t>(s)];
 }
 
-/// Returns: the message of rank `r`, with its name.
+/// Returns: the message of rank `r`, with its number.
 inline std::string said_by(std::size_t r, const std::string& message) { return fmt::format("rank {}: {}", r, message); }
 
 /// Returns: the ranks' samples as one. Where they are of different lengths, the run has failed.
@@ -81,7 +81,7 @@ inline sample of_all_ranks(const std::vector<sample>& ranks) {
   return all;
 }
 
-/// Returns: the part of a run that a batch added: totals, and of each series the last.
+/// Returns: the part of a run that a batch added: its totals, and the last element of each series.
 inline sample without_history(const sample& so_far) {
   const auto last_of = [](const std::vector<double>& all) {
     return all.empty() ? all : std::vector<double>{all.back()};

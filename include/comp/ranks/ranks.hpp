@@ -31,7 +31,7 @@ COMP_INLINE std::string follow(any_trainer& trainer, team& ranks);
 /// Rank 0: runs `work` on all ranks as one, and gives its result, as bytes, to all.
 COMP_INLINE void lead(any_trainer& trainer, team& ranks, const std::function<std::string(leading_trainer&)>& work);
 
-/// Runs `work(trainer)` on rank 0, where the trainer is all ranks'. Returns: its result, on all ranks.
+/// Runs `work(trainer)` on rank 0, with a trainer for all ranks. Returns: its result, on all ranks.
 template <class Result, class Work>
 Result together(any_trainer& trainer, team& ranks, Work work) {
   if (!ranks.leads()) return unpacked<Result>(follow(trainer, ranks));

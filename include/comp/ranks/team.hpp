@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a training, one process each, and how they speak. Rank 0 leads and the others follow: it gives an order,
-// all carry it out, and it hears from each how that went (leader.hpp, follower.hpp). While they carry it out, they may
-// have to agree on a number (`maximum`, after each batch of an epoch): that is a round. A rank that failed takes part
-// in no more rounds; the others are then told to give up, and all meet again at the end of the order.
+// The ranks of a training, one process each, and how they communicate. Rank 0 leads and the others follow: it gives an
+// order, all carry it out, and it hears from each how that went (leader.hpp, follower.hpp). While they carry it out,
+// they may have to agree on a number (`maximum`, after each batch of an epoch): that is a round. A rank that failed
+// takes part in no more rounds; the others are then told to give up, and all meet again at the end of the order.
 // Why one rank decides: docs/decisions.md, "Ranks".
 #pragma once
 
@@ -64,7 +64,7 @@ class team {
     return all;
   }
 
-  /// What a rank does when the leader calls all in the midst of a search or a training (leading_trainer::call), beside
+  /// What a rank does when the leader calls all in the midst of a search or a training (leading_trainer::call), besides
   /// what a trainer is asked for. It gets the leader's text and returns its own.
   std::function<std::string(const std::string&)> called = {};
 
@@ -113,15 +113,15 @@ class team {
   }
   /// As a Communicator's: this rank has failed for good.
   void hurry() { speaks_->hurry(); }
-  /// Leader: the last order. Where a rank is gone, the others are told that, whatever they wait for; what then cannot
-  /// be told is known to them already.
+  /// Leader: the last order. Where a rank is gone, the others are told that, whatever they wait for; ranks that cannot
+  /// be told know it already.
   void dismiss(const std::string& bytes) {
     try {
       (void)speaks_->broadcast(broken_ ? lost + *broken_ : ordered + bytes);
     } catch (const std::exception&) {
     }
   }
-  /// Returns: whether a rank is gone. Nothing is said any more then.
+  /// Returns: whether a rank is gone. Nothing is sent any more then.
   bool broken() const { return broken_.has_value(); }
 
  private:
@@ -134,7 +134,7 @@ class team {
     return are;
   }
 
-  /// After a first failure nobody knows what the others wait for, so nothing more is said.
+  /// After a first failure nobody knows what the others wait for, so nothing more is sent.
   template <class F>
   auto reached(F speak) {
     if (broken_) throw rank_error{*broken_};

@@ -7,8 +7,8 @@
 //   step.clip_norm(1.0);
 //   const step_report report = std::move(step).apply([&] { optimizer.step(); });
 // With several optimizers, call unscale(gradients, "critic") and step() for each, then update() once.
-// A step whose gradients are not finite is skipped and reported. Where that happens at the lowest scale, the report
-// names the tensors, since a smaller scale cannot help any more.
+// A step whose gradients are not finite is skipped, and the report names the tensors. At the lowest scale it also has a
+// diagnosis, since a smaller scale cannot help.
 // Not here: the arithmetic on gradients, which a backend does (scaling/gradients.hpp), and LibTorch's optimizers
 // (comp_libtorch/train/grad_scaler.hpp).
 // Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
@@ -97,7 +97,7 @@ class grad_scaler {
     ended_ = state_.micro_batches > 0;
     return ended_;
   }
-  /// Returns the factor that turns the scaled gradients of so many micro-batches into those of their mean loss.
+  /// Returns the factor that turns the scaled gradients of `micro_batches` micro-batches into those of their mean loss.
   double unscale_factor(std::int64_t micro_batches) const {
     return static_cast<double>(settings_.micro_batches) / (state_.scale * static_cast<double>(micro_batches));
   }

@@ -80,8 +80,8 @@ namespace detail {
 COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& policy);
 }  // namespace detail
 
-/// Checks everything that can be told from two batches in FP32, one from the restored state, and two in each low
-/// precision that the trainer names. The trainer is left in the state that it had, under an FP32 plan; one that cannot
+/// Checks all that two batches in FP32 can tell, one from the restored state, an epoch of up to 64 batches, and two
+/// batches in each low precision that the trainer names. The trainer keeps its state, under FP32; one that cannot
 /// restore its state is not trained. `policy`: the one to search with. Throws: what save() and restore() throw. What a
 /// batch throws is a finding, too.
 template <class B, class P = policy::pytorch>

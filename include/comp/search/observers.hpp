@@ -24,18 +24,17 @@ struct search_info {
   const op_graph& graph;
   const comp::hardware& hardware;
   std::string signature;            // everything that makes recorded trials usable again, as one line of text
-  double tolerance;                 // settings.tolerance: a part of the loss
+  double tolerance;                 // settings.tolerance: a fraction of the loss
   std::size_t epochs_at_most = 0;   // the most epochs that will be run, where the strategies know; 0: not known
   const outcome* so_far = nullptr;  // what the search has found so far; nullptr where there is no search
-  std::function<void(std::string)> warn =
-      {};  // adds a warning to the search's for what an observer finds wrong; may be empty
+  std::function<void(std::string)> warn = {};  // lets an observer add a warning to the search's; may be empty
 };
 
 namespace detail {
 template <class R>
 inline constexpr bool is_void_or_bool = std::is_void_v<R> || std::is_same_v<R, bool>;
 template <class R>
-concept void_or_bool = is_void_or_bool<R>;  // one condition: two alternatives would be explained on ten lines
+concept void_or_bool = is_void_or_bool<R>;  // one concept, because a compiler explains two alternatives on ten lines
 }  // namespace detail
 
 }  // namespace comp

@@ -51,14 +51,14 @@ struct op_evidence {
     fixed,        // the policy fixes its precision
     unsupported,  // the backend runs it in none of the precisions that were searched
     dropped,      // a batch with all operators in the precision was too slow to look further
-    harmful,      // a plan was rejected for it: lowered alone, or beside what was accepted before
+    harmful,      // a plan was rejected for it: lowered alone, or together with what was accepted before
     undecided,    // it was low in a rejected plan only, and no question was asked of it alone
     unasked,      // no plan with it low was judged, because by the costs none would pay
     accepted      // a plan with it in `low` was accepted
   };
   kind what = kind::none;
   precision low = precision::fp32;  // the low precision that this is about
-  std::size_t others_low = 0;       // if harmful: so many accepted operators were low beside it
+  std::size_t others_low = 0;       // if harmful: how many accepted operators were low beside it
   double difference =
       std::numeric_limits<double>::quiet_NaN();             // if harmful: loss_verdict::difference of the rejected plan
   double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch that `low` saves, casts left out
@@ -79,8 +79,8 @@ struct stage_cost {
   double seconds = 0;       // its wall time; putting states back and warming up are counted
 };
 
-/// Repeats from these numbers on are no judged runs of a plan: FP32 again with perturbed roundings, a first look at a
-/// precision, and numbers about operators (profiles, sensitivities).
+/// Repeats from these numbers on do not judge a plan: FP32 again with perturbed roundings, a first look at a precision,
+/// and numbers about operators (profiles, sensitivities).
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
 
 inline constexpr std::size_t compile_repeat = 4'000'000;  // of the seconds that compiling a step takes
@@ -98,7 +98,7 @@ struct outcome {
   std::vector<precision> precisions = {};  // which precisions were searched; FP32 comes first
   sample baseline = {};                    // FP32's batches, from the state in which the search began
   std::size_t trained_batches =
-      0;  // how many batches of the training the search did: the trainer's state has them behind it
+      0;  // how many batches of the training the search did; the trainer's state is the one after them
   std::size_t batches_per_epoch = 0;       // how many batches an epoch has; 0: not known
   sample trained = {};                     // the `trained_batches` as one run, with their losses and times
   std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
@@ -106,12 +106,13 @@ struct outcome {
   std::size_t recalled = 0;                // how many of `trials` were read from a ledger instead of being run
   std::vector<op_evidence> evidence = {};  // what a guided search learned of each operator; empty for other strategies
   std::vector<op_reason> reasons = {};     // why each operator has its precision
-  std::vector<comp::plan> fallbacks = {};  // what a training may go back to: the winner first, all FP32 last
+  std::vector<comp::plan> fallbacks =
+      {};  // what a training may go back to: the winner first, the most conservative plan last
   std::array<stage_cost, 5> costs = {};    // what each stage cost; index: `stage`
   double run_seconds = 0;                  // time of all runs, those that were undone too
   double batch_seconds = 0;                // median time of a batch under the winner
   std::vector<std::string> warnings = {};  // what makes the result doubtful and what to do, a sentence each
-  comp::criterion criterion = {};          // by what it was judged whether a plan trains
+  comp::criterion criterion = {};          // what decided whether a plan trains
   double tolerance = 0.01;                 // settings.tolerance
   bool higher_is_better = false;           // true: settings.direction says that losses are maximised
   std::int64_t memory_limit = 0;           // settings.memory_limit, in bytes; 0: none
@@ -136,7 +137,7 @@ struct outcome {
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
-  /// Returns: overhead_seconds() as a part of a training of `epochs` epochs, search included. The paper gives this part
+  /// Returns: overhead_seconds() as a fraction of a training of `epochs` epochs, search included. The paper gives this
   /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is on
   /// this machine.
   double overhead_share(std::size_t epochs = 100) const {

@@ -2,16 +2,16 @@
 // Trains on with the found plan under a guard that watches the loss. A loss that is suspicious (guard.hpp), or not
 // finite in batch after batch, puts the last good state back, and FP32 trains the epoch instead. Where FP32's loss does
 // the same, the plan is acquitted and trains on.
-// Some harm is too slow for that, and for the few batches of a search. FP32 therefore trains beside the plan from where
-// it begins, as far as it takes to tell, and again in epochs without progress (shadow_watch.hpp).
+// Some harm is too slow for that, and for the few batches of a search. So FP32 trains beside the plan from the plan's
+// start, as long as it takes to tell, and again in epochs without progress (shadow_watch.hpp).
 // Where FP32 is clearly better, its training is kept, and bisection finds the operators to blame (plan_mending.hpp).
 // Where that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never
 // given up for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left
 // out of means and reported.
 // A backend that cannot restore its state cannot be compared with FP32: a suspicious plan is then given up for the next
-// one. Kept states: the last good one, and two of what is compared.
-// The plan may also change without any harm: to those of `outcome::later`, and to a higher precision for the last part
-// of the training (raise_trial.hpp).
+// one. Kept states: the last good one, and two of a comparison.
+// The plan may also change without harm: to those of `outcome::later`, and to a higher precision for the last part of
+// the training (raise_trial.hpp).
 // Not here: harm that begins late and slowly while the loss still falls.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
 #pragma once
@@ -34,8 +34,9 @@ namespace comp {
 struct post_training {
   std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
   guard_settings guard = {};  // when the plan is compared with FP32
-  /// The part of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it begins,
-  /// the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to be lower.
+  /// The fraction of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it
+  /// begins, the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to
+  /// be lower.
   double finish = 0;
 
   using fallback = training_fallback;

@@ -194,8 +194,8 @@ class search_run {
     });
   }
 
-  // Returns: when a candidate is cut. A guided search asks about losses, and a plan with few low operators may well be
-  // slow by its casts, so that a slow one is hardly cut.
+  // Returns: when a candidate is cut. A guided search asks about losses, and a plan with few low operators may be slow
+  // because of its casts, so slowness hardly ever cuts one.
   early_cut candidates_cut() const {
     early_cut cut = settings_.cut;
     if (guide_ == nullptr) return cut;
@@ -227,8 +227,8 @@ class search_run {
     crown(log_.contest[staged_contest{session(), budget()}.hold(std::move(racers))]);
   }
 
-  // Decides for a training that is too short to search in: the rules' plan is taken where one look at its losses and
-  // times finds nothing against it, else FP32.
+  // Decides for a training that is too short to search in: takes the rules' plan where one look at its losses and times
+  // finds nothing against it, else FP32.
   void look_at_rules() {
     const plan& fp32 = plans_.fp32();
     log_.compiled = false;  // the times are those of the batches that judge losses

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user may choose of a search beside the policy and the strategies. Every default can be left as it is.
+// The settings of a search besides its policy and strategies. Every default can be left as it is.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -29,12 +29,12 @@ enum class stages : std::uint8_t {
 
 /// When a candidate's run is ended early, because it is hopeless.
 struct early_cut {
-  double slower_than_fp32 = 1.5;  // cut when three in four of its batches take more than so many times FP32's median
-  double slower_than_best = 1.2;  // the same, of the median of the fastest accepted candidate
+  double slower_than_fp32 = 1.5;  // cut when three in four of its batches take more than this many times FP32's median
+  double slower_than_best = 1.2;  // the same, against the fastest accepted candidate's median
   std::size_t batches = 6;        // batches that are trained before times are judged; the first one is not counted
-  double at_once = 4;  // before that: cut when even its quickest batch takes so many times what the limits allow
+  double at_once = 4;  // before that: cut when even its quickest batch takes this many times what these limits allow
   double diverged =
-      2.0;  // cut when its mean loss is above FP32's on the same batches by so many times FP32's mean |loss|
+      2.0;  // cut when its mean loss is above FP32's on the same batches by this many times FP32's mean |loss|
   std::size_t loss_batches = 8;  // batches that are trained before divergence is judged
 };
 
@@ -44,7 +44,7 @@ struct race_settings {
   std::size_t max_rounds = 10;      // rounds at most of a candidate of stage 2
   std::size_t fp32_rounds = 10;     // rounds at most in which FP32 takes part, as its batches cost most
   std::size_t contest_rounds = 40;  // rounds at most of the final comparison, which ends when the fastest plan is clear
-  double hopeless = 1.3;  // a plan leaves when it takes so many times the best plan's time in both of two rounds
+  double hopeless = 1.3;  // a plan leaves when it takes this many times the best plan's time, or in a contest FP32's
 };
 
 /// Whether training makes the loss lower or higher.
@@ -55,14 +55,14 @@ enum class loss_direction : std::uint8_t {
 
 /// What a user may choose of a search.
 struct search_settings {
-  double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a part of it; the paper's 101% is 0.01
+  double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a fraction of it; the paper's 101% is 0.01
   double level = 0.05;      // the chance that a plan is wrongly accepted, or wrongly rejected
   comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
   loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
-  double budget = 0.01;              // the part of that training that the search may cost; docs/guide.md says more
+  double budget = 0.01;              // the fraction of that training that the search may cost; docs/guide.md says more
   std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
-  double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this part at most
+  double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this fraction at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast
@@ -71,7 +71,7 @@ struct search_settings {
   comp::stages stages = comp::stages::both;  // which stages run
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed
-  rival_source rivals = {};  // makes plans that the found one has to beat, beside FP32 and those of the policy's rules
+  rival_source rivals = {};  // makes plans that the found one has to beat, besides FP32 and those of the policy's rules
   bool self_check = true;    // true: a batch or two, which are undone, show at the start whether the trainer has faults
 
   /// Throws: `settings_error` for a value that cannot be used.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two-stage search of the paper. From a policy, strategies and settings it makes a plan whose loss is accepted, and
-// which is never slower than FP32 or a rule-based plan beyond noise.
+// The two-stage search of the paper. By a policy, strategies and settings it finds a plan whose loss is accepted and
+// which is not slower than FP32 or a rule-based plan, beyond noise.
 // Use: comp::two_stage search{policy, stage1, stage2}; comp::outcome best = search.run(trainer, observers...);
 // Source: CoMP paper, section 3. What comp adds to it, and why: docs/decisions.md, "The search".
 #pragma once

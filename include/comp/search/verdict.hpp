@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on a plan's losses beside FP32's, and the criterion that it goes by. Not here: how it is decided
+// The verdict on a plan's losses beside FP32's, and the criterion behind it. Not here: how it is decided
 // (convergence/loss_test.hpp for batches, convergence/acceptance.hpp for whole epochs).
 #pragma once
 
@@ -12,7 +12,7 @@ namespace comp {
 
 /// What decides whether a plan trains as well as FP32.
 enum class criterion : std::uint8_t {
-  batch_losses,  // losses of the same batches from the same state, as few as decide
+  batch_losses,  // losses of the same batches from the same state, until they decide
   epoch_losses,  // the paper's rule: mean losses of whole epochs
   scores         // what the backend's validate() gives after a whole epoch; higher is better
 };
@@ -29,7 +29,7 @@ enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
 /// What the losses of the same batches say about a plan and FP32.
 struct loss_verdict {
   loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
-  double difference = 0;  // how far the mean loss is above FP32's; a part of FP32's, as the tolerance is
+  double difference = 0;  // how far the mean loss is above FP32's, relative to FP32's as the tolerance is
   double radius = 0;  // half of the confidence interval around `difference`; infinity where there are too few batches
   double line = 0;    // what `difference` has to be under for the plan to be accepted
   double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 where growth is not counted

@@ -28,7 +28,7 @@ namespace comp::strategy {
 struct annealing {
   std::size_t trials = 128;  // how many plans are asked for
   std::uint64_t seed = 0;
-  double hot = 0.02;    // temperature at the start: a step to a plan slower by this part is taken 1 in e times
+  double hot = 0.02;    // temperature at the start: a step to a plan slower by this fraction has probability 1/e
   double cold = 0.001;  // temperature at the end
 
   class run;

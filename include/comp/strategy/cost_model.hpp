@@ -5,9 +5,9 @@
 // times operators one by one, so it cannot know what neighbours save when a backend runs them as one, nor what casts
 // between two low precisions cost. Timed batches therefore correct the estimates by a Bayesian linear regression: by
 // kind of operator, by operator and precision, by the two formats of a cast, and by edge.
-// How far a profile, and a sum of operators at all, can be trusted differs from backend to backend. It is no setting:
-// of several beliefs about that, the one is taken under which the timed batches are most probable. docs/decisions.md,
-// "Times are believed as far as batches confirm them", says what this gains.
+// How far to trust a profile, or any sum over operators, differs from backend to backend. It is no setting: of several
+// beliefs about it, the model takes the one under which the timed batches are most probable. docs/decisions.md, "Times
+// are believed as far as batches confirm them", says what this gains.
 // Not here: the regression's algebra (strategy/ridge.hpp), the cheapest plan (strategy/min_cut.hpp), which plan to time
 // next (search/decision/next_question.hpp).
 // Source: MacKay 1992 (evidence); Doucet 2010 (drawing from a posterior by conditioning a draw from the prior).
@@ -85,8 +85,8 @@ class cost_model {
     return true;
   }
 
-  /// Learns that a batch under `p` took so many seconds; a time that is not finite or not above 0 is ignored. `spread`
-  /// is the time's standard deviation relative to the time.
+  /// Learns that a batch under `p` took `seconds`; a time that is not finite or not above 0 is ignored. `spread` is the
+  /// time's standard deviation relative to the time.
   void learn_batch(const plan& p, double seconds, double spread = 0.005) {
     if (!std::isfinite(seconds) || seconds <= 0) return;
     if (p == anchor_ || batch_ == 0) {
@@ -108,9 +108,8 @@ class cost_model {
 
   /// Returns the most probable costs, by all that was learned so far.
   const plan_costs& costs() const { return now_; }
-  /// Draws costs from the posterior, costs that are as compatible with what was seen. Plans that are cheapest under
-  /// such draws are worth asking about (Thompson sampling). A draw from the prior is made first, and then corrected by
-  /// the batches as the estimates are.
+  /// Draws costs from the posterior. Plans that are cheapest under such draws are worth asking about (Thompson
+  /// sampling). A draw from the prior is made first, and then corrected by the batches as the estimates are.
   plan_costs drawn(std::mt19937_64& random) const {
     std::normal_distribution<double> normal;
     plan_costs made = prior();
@@ -193,9 +192,9 @@ class cost_model {
     std::size_t plan, beside;
     double ratio, spread;
   };
-  // Standard deviations of what is not known beforehand. `operators`: of an operator's time around its profile,
-  // relative to the operator. `edges`: of what neighbours save when they agree, relative to a usual operator. `plans`:
-  // of a plan's time around the sum of its operators, relative to a batch.
+  // Standard deviations of the prior. `operators`: of an operator's time around its profile, relative to the operator.
+  // `edges`: of what neighbours save when they agree, relative to a usual operator. `plans`: of a plan's time around
+  // the sum of its operators, relative to a batch.
   struct belief {
     double operators, edges, plans;
   };
@@ -469,9 +468,8 @@ class cost_model {
 
   const op_graph& graph_;
   std::vector<std::vector<precision>> levels_;
-  std::vector<precision> searched_ =
-      {};                               // those that any operator may have; formats that nobody asked for are not drawn
-  std::vector<shared_tensor> tensors_;  // tensors with their casts, and edges (plan_costs.hpp)
+  std::vector<precision> searched_ = {};  // the precisions that any operator may have; no others are drawn
+  std::vector<shared_tensor> tensors_;    // tensors with their casts, and edges (plan_costs.hpp)
   plan anchor_;
   std::vector<std::size_t> kind_;  // by operator: the number of its kind
   std::size_t kinds_ = 0;

@@ -23,7 +23,7 @@ namespace comp::strategy {
 
 struct guided {
   std::size_t questions = 40;  // the most questions about times; fewer are asked where answers do not pay
-  double memory_worth = 0.01;  // the time that the memory of all operators' results is worth, as a part of FP32's batch
+  double memory_worth = 0.01;  // what the memory of all operators' results is worth, as a fraction of FP32's batch time
   mending_settings mend = {};  // how rejected plans are mended
 
   using run = greedy::run;

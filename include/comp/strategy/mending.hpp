@@ -2,9 +2,9 @@
 // Mending: given a set of operators whose lowering was rejected, finds a large part of it that is accepted, in few
 // questions. A question is a plan to judge by its losses, so each costs tens of batches.
 // Items (operators) come in an order, those that are thought least harmful first. The longest accepted beginning of the
-// order is found by bisection. Then blocks of the rest are added; a block is as large as the share of harmful items so
-// far lets expect to be accepted every second time. A refused block is bisected in turn. Each question includes all
-// items that were accepted before, so that items that only harm together are found, too.
+// order is found by bisection. Then blocks of the rest are added. Their size is such that, by the share of harmful
+// items so far, every second block is accepted. A refused block is bisected in turn. Each question includes all items
+// that were accepted before, so that items that only harm together are found, too.
 // With a right order of 64 items it takes 7 questions; with no order and a single harmful item of 64 about 10.
 // Source: Hwang 1972 (generalized binary splitting), by an order instead of at random; HAWQ and ADAPT (the order).
 #pragma once
@@ -22,8 +22,8 @@ namespace comp {
 /// How many questions mending may ask.
 struct mending_settings {
   std::size_t questions = 200;  // the most questions; the search ends earlier where they no longer pay
-  double worth = 0.03;          // ends where the rest of the items is worth less than this part of all items
-  std::size_t hopeless = 3;     // with an order: gives up the rest after so many refused items in a row
+  double worth = 0.03;          // ends where the rest of the items is worth less than this fraction of all items
+  std::size_t hopeless = 3;     // with an order: gives up the rest after this many refused items in a row
 };
 
 /// Mends one rejected set. Items are numbered from 0 in their order.
@@ -86,9 +86,9 @@ class mending {
   std::size_t questions() const { return asked_; }
 
  private:
-  // A right order has the harmless items first, so several refused items in a row mean that the rest harms, too. That
-  // does not hold for a wrong order. It is taken to be wrong where a third of the items decided so far harm: then it is
-  // dropped for the second order, and the questions go on.
+  // In a right order the harmless items come first, so several refused items in a row mean that the rest harms, too. An
+  // order is taken to be wrong where a third of the items decided so far harm: then the second order replaces it, and
+  // the questions go on.
   // Returns: false where the order was right so far.
   bool disproved() {
     if (accepted_.size() > 2 * harmful_.size()) return false;
@@ -115,9 +115,8 @@ class mending {
     rest_.erase(rest_.begin());
     ++in_vain_;
   }
-  // Returns a number of items that are all harmless about every second time, by the share of harmful ones so far: a
-  // question with an even chance tells most. With an order only the last 8 decided items count, since harm increases
-  // along the order.
+  // Returns how many items are all harmless with even odds, by the share of harmful ones so far: a question with an
+  // even chance tells most. With an order only the last 8 decided items count, since harm increases along the order.
   std::size_t block() const {
     const std::size_t window = ordered_ ? std::min<std::size_t>(seen_.size(), 8) : seen_.size();
     const auto harmful = std::count(seen_.end() - static_cast<std::ptrdiff_t>(window), seen_.end(), true);
@@ -133,7 +132,7 @@ class mending {
   std::vector<std::size_t> rest_, accepted_ = {}, harmful_ = {};
   std::vector<bool> seen_ = {};  // for each decided item in turn: whether it was harmful
   double all_ = 0;               // sum of all gains
-  std::size_t refused_ = 0;      // so many first items of the rest were refused together, and are being bisected
+  std::size_t refused_ = 0;      // how many first items of the rest were refused together, and are being bisected
   // The first items of the rest that the question is about; questions asked; items refused in a row; the least size of
   // the next block, which doubles as long as blocks are accepted.
   std::size_t probe_ = 0, asked_ = 0, in_vain_ = 0, grown_ = 0;

@@ -196,7 +196,7 @@ class expansion {
 }  // namespace detail
 
 /// Returns: the cheapest plan for two precisions; for more, a plan that does not get cheaper when any set of operators
-/// changes to one precision. Of equally cheap plans the one nearer to `start`, where the search begins.
+/// changes to one precision. Among equally cheap plans it is the one nearer to `start`.
 /// Throws: `settings_error` where `start` has another length than `costs`, or a precision that is not allowed.
 inline plan min_cut_plan(const plan_costs& costs, plan start) {
   require<settings_error>(start.size() == costs.size(),

@@ -45,7 +45,7 @@ inline std::size_t at_most_plans(const search_space& space, std::size_t trials) 
 /// Draws uniformly from [0, 1).
 inline double fraction(std::mt19937_64& generator) { return static_cast<double>(generator() >> 11) * 0x1p-53; }
 
-/// Draws a plan: first the share of groups that are lowered, then which groups. Plans near both ends so come as often
+/// Draws a plan: first the share of groups that are lowered, then which groups. So plans near both ends come as often
 /// as those in the middle. In a large space, uniform draws (search_space::random) nearly always lower about half of the
 /// groups.
 inline plan draw_plan(const search_space& space, std::mt19937_64& generator) {

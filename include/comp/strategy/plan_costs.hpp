@@ -32,7 +32,7 @@ struct shared_tensor {
   std::uint32_t producer = 0;               // the operator that makes it
   std::vector<std::uint32_t> readers = {};  // the operators that read it
   double cast_seconds = 0;                  // seconds of a cast to another precision
-  /// Further seconds where a reader has another precision than the producer: a backend can then no longer run both as
+  /// Further seconds where a reader has another precision than the producer, because a backend can then not run both as
   /// one.
   double apart_seconds = 0;
 };
@@ -103,7 +103,7 @@ inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
       for (const auto root : seen) tensors[root].readers.push_back(i);
       roots[i] = {i};
     } else if (seen.size() <= 8) {
-      roots[i] = seen;  // an operator that joins more tensors is left out: each would make all of its readers theirs
+      roots[i] = seen;  // a view that joins more tensors is left out: each would count all of its readers
     }
   }
   return tensors;

@@ -37,7 +37,7 @@ struct leaf_rule {
   bool always = false;  // true: they count even where the graph does not show that the operator has leaves
 };
 
-/// What the walk needs to know beside the rules.
+/// What the walk needs to know besides the rules.
 struct follow_settings {
   precision low = precision::fp16;
   precision full = precision::fp32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares a training's losses with FP32's as a path of differences per batch, and tells when such a path says so
-// little by itself that it has to be repeated.
+// Compares a training's losses with FP32's as a path of differences per batch, and tells when one such path says too
+// little, so that the trainings have to be repeated.
 // Not here: the test of one path (loss_test.hpp), and who runs what (loss_trials.hpp).
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace comp {
 
-/// Returns: `candidate` - `fp32` of each batch that both have, as a part of the scale of FP32's losses; above 0 is
+/// Returns: `candidate` - `fp32` of each batch that both have, as a fraction of the scale of FP32's losses; above 0 is
 /// worse. `loss_sign`: -1 for losses that are maximised, else 1.
 inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> candidate,
                                      double loss_sign) {
@@ -39,9 +39,8 @@ inline bool strays(std::span<const double> path, double tolerance) {
   return std::sqrt(squares) > 0.4 * tolerance;
 }
 
-/// Returns: true where a path leads away step by step, as those of two trainings do that roundings drive apart:
-/// neighbours are alike, and their steps add up to more than the tolerance within so many batches. The mean of such a
-/// path says little.
+/// Returns: true where a path is a random walk, as that of two trainings that roundings drive apart: neighbours are
+/// alike, and over the path their steps add up to more than the tolerance. The mean of such a path says little.
 /// Source: von Neumann 1941 (mean square successive difference).
 inline bool wanders(std::span<const double> path, double tolerance) {
   if (path.size() < 8) return false;
@@ -55,9 +54,9 @@ inline bool wanders(std::span<const double> path, double tolerance) {
   return steps < squares && std::sqrt(steps / (n - 1) * n / 3) > tolerance;
 }
 
-/// Returns: how far the loss of each of so many `batches` has to be above FP32's for harm to be beyond doubt. Where
-/// FP32's own differences are known, as `fp32_paths`, it is far above those. Else it is a multiple of the tolerance,
-/// larger for fewer than eight batches; roundings need longer than that to drive trainings apart.
+/// Returns: how far above FP32's each loss of `batches` batches has to be for harm to be beyond doubt: far above FP32's
+/// own differences (`fp32_paths`) where these are known; else a multiple of the tolerance, larger for fewer than eight
+/// batches. In so short a run, roundings do not drive trainings apart.
 inline double blatant_difference(std::span<const std::vector<double>> fp32_paths, double tolerance,
                                  std::size_t batches) {
   double farthest = 0;

@@ -34,11 +34,11 @@ namespace comp {
 
 /// Settings of the test.
 struct loss_test_settings {
-  double tolerance = 0.01;  // a part of FP32's mean loss, or of its spread where the mean is nearly zero
+  double tolerance = 0.01;  // a fraction of FP32's mean loss, or of its spread where the mean is nearly zero
   double level = 0.05;      // chance of a wrong answer, whenever one is given
-  std::size_t least = 16;   // so many batches are needed before a candidate is accepted
-  /// How many times as much harm that clearly grows is expected to grow on. 0: once, and the last answer does not count
-  /// on it.
+  std::size_t least = 16;   // how many batches are needed before a candidate is accepted
+  /// How many times its growth so far a clearly growing harm is expected to grow further. 0: once, but not for the last
+  /// answer.
   double more_growth = 0;
 };
 
@@ -100,9 +100,9 @@ inline double sequence_radius(const series_mean& series, std::size_t batches, do
          student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), series.freedom);
 }
 
-/// Returns: the scale that a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for
-/// losses that are all 0. A loss counts at most 30 usual distances from the median, so that a single explosion does not
-/// make the scale.
+/// Returns: the scale that a tolerance is a fraction of: |mean|, or the standard deviation where that is larger; 1 for
+/// losses that are all 0. Losses are clipped at 30 median absolute deviations, so that a single explosion does not make
+/// the scale.
 inline double loss_scale(std::span<const double> fp32) {
   std::vector<double> losses = finite_of(fp32);
   if (losses.empty()) return 1;
@@ -170,7 +170,8 @@ inline double fp32_stray(const std::vector<std::vector<double>>& paths, double f
 inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
 
 /// Sets the answer and the radius of `verdict`. `path`: differences from FP32. Returns: the mean that decides where no
-/// further batch comes; it is that of the later half, or the expected one, where the differences clearly grow.
+/// further batch comes: the whole mean or, where the differences clearly grow, that of the later half, or the expected
+/// one.
 inline double decide(const loss_test_settings& settings, std::span<const double> path, loss_verdict& verdict) {
   const std::size_t n = path.size();
   if (n < 4) return verdict.difference;
@@ -204,8 +205,8 @@ inline double decide(const loss_test_settings& settings, std::span<const double>
 }  // namespace detail
 
 /// Returns: accepted or rejected where the evidence says so at the level, else go_on. `last`: no further batch will
-/// come, so the answer is one of the two: accepted where the estimate is under the line, else rejected. Without a batch
-/// to compare it is rejected.
+/// come, so an undecided plan is accepted where the estimate is under the line, else rejected. Without a batch to
+/// compare it is rejected.
 inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& evidence, bool last = false) {
   using namespace detail;
   constexpr double infinity = std::numeric_limits<double>::infinity();

@@ -71,15 +71,15 @@ class loss_trials {
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
     if (run_.restores() && !run_.last_was_recalled()) epoch_end_ = run_.save();
   }
-  /// Tells whether a decision may cost so many more seconds; where it is empty, it may cost any number.
+  /// Tells whether a decision may cost this many more seconds; where it is empty, a decision may cost any number.
   std::function<bool(double)> affords = {};
 
   /// Sets the number of batches after which a plan is accepted or rejected by what they say, even if that is little.
   void set_max_batches(std::size_t batches) { max_batches_ = std::max(batches, min_batches_); }
   std::size_t least() const { return min_batches_; }
-  /// Tells that a plan lost so many of `batches` that FP32 does not lose. Rare losses need many batches to show: from
-  /// now on plans are judged by as many as show such a loss nine times in ten. Plans that were accepted by fewer are
-  /// judged again when they are next asked about.
+  /// Reports that a plan lost `lost` of `batches` batches that FP32 does not lose. Rare lost batches need many batches
+  /// to show: from now on plans are judged by as many as show one nine times in ten. Plans that were accepted by fewer
+  /// are judged again when they are next asked about.
   void expect_lost(std::size_t lost, std::size_t batches) {
     constexpr double nine_in_ten = 2.3;
     const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
@@ -87,7 +87,7 @@ class loss_trials {
     const double enough_batches = nine_in_ten * static_cast<double>(batches) / static_cast<double>(lost);
     raise_least(static_cast<std::size_t>(std::min(enough_batches, most_batches)));
   }
-  /// From now on plans are judged by so many batches at least, and harm that grows counts as what it would grow to.
+  /// From now on plans are judged by `batches` batches at least, and growing harm counts as what it would grow to.
   /// Plans that were accepted by fewer are judged again when they are next asked about.
   void expect_growth(std::size_t batches) {
     raise_least(batches);

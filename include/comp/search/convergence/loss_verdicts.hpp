@@ -21,8 +21,9 @@ class loss_verdicts {
   loss_verdicts(const sample& fp32, const reference_run& reference, const search_settings& settings)
       : fp32_{fp32}, reference_{reference}, settings_{settings} {}
 
-  /// From now on harm that clearly grows is expected to grow on until a training of so many batches ends, by as much
-  /// whenever the batches triple, which is what it did from the middle of the earlier half to that of the later one.
+  /// From now on, harm that clearly grows is extrapolated to the end of a training of `batches` batches. It is taken to
+  /// grow by the same amount whenever the batches triple, as they do from the middle of the earlier half to that of the
+  /// later one.
   void expect_growth_until(double batches) { planned_ = batches; }
   /// Returns: 1 where a larger loss is worse, else -1.
   double loss_sign() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
@@ -35,7 +36,7 @@ class loss_verdicts {
   bool harm_beyond_doubt(const sample& candidate) const {
     return beyond_doubt(path_of(candidate), spread_paths(), settings_.tolerance);
   }
-  /// Returns: true where the differences from FP32 go to and fro more than a verdict on their mean allows.
+  /// Returns: true where the differences from FP32 wander too far for a verdict on their mean.
   bool path_wanders(const sample& candidate) const { return wanders(path_of(candidate), settings_.tolerance); }
 
   /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them. A

@@ -41,7 +41,7 @@ inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const 
   std::vector<double> ratios(n - 1);
   std::transform(plan_warm.begin(), plan_warm.end(), fp32_warm.begin(), ratios.begin(), std::divides<>{});
   const double spread_of_times = spread({fp32_warm.begin(), fp32_warm.end()});
-  // Noise alone spreads ratios more than times. Of few batches more is asked: 0.5% of noisy machines look so by chance.
+  // Noise alone spreads ratios more than times. Few batches must show more: 0.5% of noisy machines look so by chance.
   const double at_least = n < 12 ? 3 : 2;
   return n >= 8 && spread_of_times > 0.05 && spread_of_times > at_least * spread(std::move(ratios));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs FP32's batches from the search's start, the reference that all candidates are compared with (loss_0 of the
 // paper's algorithm 1). Each batch is run once, and only as many as were asked for. It also runs FP32 with perturbed
-// roundings, which shows how much trainings differ that are equally good.
+// roundings, which shows how much equally good trainings differ.
 #pragma once
 
 #include <comp/search/trainer/evaluator.hpp>

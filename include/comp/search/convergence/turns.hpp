@@ -29,8 +29,8 @@ inline constexpr std::array<bool, 8> order_of_turns{false, true, true, false, tr
 struct turn_lengths {
   std::size_t block = 16, rounds = 8;  // batches of a block; rounds at most
 
-  /// Returns: lengths that together are about a twentieth of the training at most. `planned`: batches of the training;
-  /// 0: not known.
+  /// Returns: lengths that together are a twentieth of the training, within 64 to 1024. `planned`: the training's
+  /// batches; 0: not known.
   static turn_lengths of_training(std::size_t planned) {
     const std::size_t most = planned > 0 ? std::clamp<std::size_t>(planned / 20, 64, 1024) : 1024;
     const std::size_t block = std::clamp<std::size_t>(most / 32, 4, 16);

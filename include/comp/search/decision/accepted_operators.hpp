@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators may be low: the largest part of a wanted plan whose losses are accepted, found in few questions
+// Finds which operators may be low: the largest part of a wanted plan whose losses are accepted, in few questions
 // (strategy/mending.hpp), and what was learned of each operator on the way. A plan that lowers a part of what was
-// accepted counts as accepted, too: it is judged before it wins. Source: CoMP paper, section 4.4 ("gradually return to
-// a more conservative plan").
+// accepted counts as accepted, but is judged before it wins. Source: CoMP paper, section 4.4 ("gradually return to a
+// more conservative plan").
 #pragma once
 
 #include <algorithm>
@@ -45,8 +45,8 @@ class accepted_operators {
     return allowed_;
   }
 
-  /// The same for a plan whose losses were rejected although it is a part of one that was accepted. That says that
-  /// parts of accepted plans may harm, so what was accepted before is forgotten.
+  /// The same for a plan whose losses were rejected although it is a part of one that was accepted. So parts of
+  /// accepted plans may harm here, and what was accepted before is forgotten.
   const plan& find_again(const plan& wanted) {
     allowed_ = fp32_;
     for (std::size_t i = 0; i < fp32_.size(); ++i) levels_[i] = {fp32_[i]};
@@ -97,7 +97,7 @@ class accepted_operators {
       if (!contains(levels_[i], p[i])) levels_[i].push_back(p[i]);
     }
   }
-  // Seconds of a batch that `p` saves beside what is allowed.
+  // Returns: the seconds of a batch that `p` saves over `allowed_`.
   double gain(const plan& p) const { return std::max(costs_.batch_seconds(allowed_) - costs_.batch_seconds(p), 0.0); }
 
   // `quick`: answered from the least batches; judged at the level later, where it matters.
@@ -134,8 +134,8 @@ class accepted_operators {
     }
   }
 
-  // Asks about what the rules lower of `wanted`, the cheapest plan first: the first that is accepted is what all other
-  // operators are added to.
+  // Asks about the part of `wanted` that each rule-based plan lowers, the cheapest first. To the first accepted part
+  // all other operators are added.
   void start_from_rules(const plan& wanted) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {
@@ -152,7 +152,8 @@ class accepted_operators {
     }
   }
 
-  // An operator that harms in one precision may do no harm in another, which is asked once, beside what was accepted.
+  // An operator that harms in one precision may do no harm in another. That is asked once, together with what was
+  // accepted.
   void mend(const plan& wanted) {
     const std::vector<std::size_t> harmful = mend_once(wanted);
     plan other = allowed_;

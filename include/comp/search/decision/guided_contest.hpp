@@ -87,7 +87,7 @@ class guided_contest {
     for (const racer& r : refused) contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
   }
 
-  // Takes out whose losses were not accepted, or are not known and cost too much to judge. The state stays.
+  // Takes out the racers whose losses were not accepted, or are unknown and too dear to judge. The state stays.
   std::vector<racer> take_refused(std::vector<racer>& racers) {
     const checkpoint here = search_.run.save();
     std::vector<racer> refused;
@@ -175,8 +175,8 @@ class guided_contest {
     return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }
 
-  // The fastest contestant whose own losses are accepted. Where those of the very fastest are rejected it is mended,
-  // and what is left takes part, twice at most.
+  // Returns: the fastest contestant whose own losses are accepted. A rejected one is mended, twice at most, and what is
+  // left takes part; below 16 bits wider formats do.
   std::size_t fastest_accepted() {
     std::vector<contestant>& contest = search_.log.contest;
     const search_settings& settings = search_.settings;
@@ -201,7 +201,7 @@ class guided_contest {
     }
   }
 
-  // Of the accepted plans without the narrowest formats of a contestant that was rejected the fastest takes part.
+  // Enters the cheapest plan without a rejected one's narrowest formats; more go until losses are accepted.
   bool enter_wider(const plan& rejected) {
     plan wider = guided_.without_narrowest(rejected);
     search_.run.timed(stage::contest, [&] {
@@ -212,8 +212,8 @@ class guided_contest {
     return enter_mended(wider);
   }
 
-  // What is left of a contestant that was rejected takes part by the times of the batches that judged it; where the
-  // contest timed compiled steps, it is held again.
+  // Enters what is left of a rejected contestant, with the times of the batches that judged it. Where the contest timed
+  // compiled steps, it is held again.
   bool enter_mended(const plan& part) {
     std::vector<contestant>& contest = search_.log.contest;
     const auto same = [&](const contestant& c) { return c.plan == part; };
@@ -229,7 +229,7 @@ class guided_contest {
     return true;
   }
 
-  // A part of an accepted plan is expected to train; the one that is taken is judged itself. The state stays.
+  // A part of an accepted plan is expected to train; before it is taken it is judged itself. The state stays.
   bool is_accepted(contestant& c) {
     choice_.expect_growing_harm(c.plan, guided_.batches_left());
     const auto* before = search_.trials.known(c.plan);

@@ -251,7 +251,7 @@ class guided_search {
   }
 
   // Proposes plans of accepted operators that store ever less, until `look(plan)` is false. Each stored byte gets a
-  // price in seconds that doubles from plan to plan, so that memory counts more and more beside time.
+  // price in seconds that doubles from plan to plan, so that memory counts more and more against time.
   template <class Look>
   void for_smaller(const plan& best, Look look) {
     plan last = best;

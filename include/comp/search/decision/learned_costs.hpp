@@ -62,9 +62,8 @@ class learned_costs {
   double spread(const plan& p, const plan& q) const { return model_.spread(p, q); }
 
   /// Returns: the cheapest plan whose operators have precisions of `levels`; dropped precisions are left out.
-  /// `per_byte`: what each stored byte costs beside the time [s]. Two precisions make this a minimum cut, which is
-  /// exact. More make it NP-hard: expansion moves then start from FP32 and from each of `starts`, and the best result
-  /// counts.
+  /// `per_byte`: what each stored byte costs besides time [s]. Two precisions make this a minimum cut, which is exact.
+  /// More make it NP-hard: expansion moves then start from FP32 and from each of `starts`, and the best result counts.
   plan cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte = 0) const {
     return cheapest(model_.costs(), levels, starts, per_byte);
   }
@@ -106,7 +105,7 @@ class learned_costs {
     return best;
   }
 
-  static constexpr double too_slow = 3;  // a batch that takes so many times FP32's is hopeless
+  static constexpr double too_slow = 3;  // a batch that takes this many times FP32's is hopeless
 
   // Runs one batch with everything in `low`: FP16 on a CPU can be 50 times slower than FP32. A slow one is run once
   // more, because a first batch may only be warming up. BF16 and TF32 have never been hopeless and are not tried.

@@ -25,7 +25,7 @@ class question_budget {
     kept_ = accepted.sample.batches;
     counted_ = search_.log.trials.size();
   }
-  /// So many batches are the training, where a plan that was accepted is given up.
+  /// Sets how many batches are the training, where an accepted plan is given up.
   void keep_batches(std::int64_t batches) { kept_ = batches; }
   /// Races among accepted plans were held; their batches are kept. `seconds`: of a batch under the fastest of them.
   void keep_races(double seconds) {
@@ -45,7 +45,7 @@ class question_budget {
   }
 
   /// Returns: seconds that the search may still cost. `gain`: seconds of a batch that further questions could save; a
-  /// quarter of what that saves in the whole training may be spent beside the budget, at most seven times the budget.
+  /// quarter of what that saves in the whole training may be spent beyond the budget, at most seven times the budget.
   double left(double gain) const {
     if (per_epoch_ == 0) return std::numeric_limits<double>::infinity();
     const double fp32 = search_.trials.fp32_seconds(), best = std::min(best_seconds_, fp32);
@@ -57,7 +57,7 @@ class question_budget {
   }
 
   /// Returns: how many batches a test of losses may have. A whole test may take what is left of the budget, each of its
-  /// batches also one of FP32's, and a few in any case.
+  /// batches with one of FP32's, and always a few.
   std::size_t batches_of_a_test() const {
     const std::size_t least = 2 * search_.trials.least();
     const std::size_t epoch = std::max(per_epoch_ > 0 ? per_epoch_ : 256, least);

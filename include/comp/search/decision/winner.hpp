@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which contestant is taken at the end of a search: what is asked of it beside the time of its batches.
+// Decides which contestant is taken at the end of a search, by more than the times of its batches.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace comp {
 
-/// A contestant that is to be held against the best rules' plan.
+/// A contestant that is to be compared with the best rules' plan.
 struct question_beside_rules {
   std::size_t winner = 0;  // its index in the contest
   bool raced = true;       // it took part in the contest's race

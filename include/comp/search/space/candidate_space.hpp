@@ -41,7 +41,7 @@ struct candidate_space {
   std::vector<op_role> roles = {};       // per operator
 };
 
-/// Returns: the name that an operator shares with those that it changes precision with.
+/// Returns: the name that all operators share that change precision together.
 inline std::string_view tie_name(const op_info& op, tie tied_by) {
   if (tied_by == tie::kind) return op.kind;
   if (tied_by == tie::scope && !op.scopes.empty()) return op.scopes.front();
@@ -144,7 +144,7 @@ inline candidate_space make_candidate_space(const any_policy& policy, const op_g
 }
 
 /// Returns: the space of the paper's ablation without stage 1 (section 4.6): operators that stage 1 would decide are
-/// searched by time alone, as those are that no list names.
+/// searched by time alone, like those on no list.
 inline search_space space_without_losses(const candidate_space& candidates, const op_graph& graph,
                                          std::span<const precision> lows, tie tied_by, const op_support& support = {}) {
   group_builder groups{graph, tied_by};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells whether the found plan is faster than the rules' plan, which a user has without a search, as by torch.autocast.
-// The found plan wins only where it is shown to be faster. Both plans are known to train, so further rounds between the
-// two are training.
+// Tells whether the found plan is faster than the rules' plan, which a user has without a search (torch.autocast). The
+// found plan wins only where it is shown to be faster. Both plans are known to train, so further rounds between the two
+// are training.
 #pragma once
 
 #include <algorithm>

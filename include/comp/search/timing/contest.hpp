@@ -146,8 +146,8 @@ inline std::string why_fp32_is_kept(const contestant& faster, double tolerance) 
 using predicted_seconds = std::function<double(const plan&)>;
 
 /// Returns: for each contestant the logarithm of its time relative to one of them; infinity for one that cannot win.
-/// Where the race is clear its times count; else the learned costs do, where there are any, because they know this race
-/// and all others.
+/// Where the race is clear its times count; else the learned costs count, where there are any, because they draw on all
+/// races.
 /// `memory_limit`: contestants that need more bytes cannot win where another one fits; 0: no limit.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
@@ -159,8 +159,8 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
   const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
   const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
   const auto usable = [&](const contestant& c) { return some_fit ? fits(c) : ran(c); };
-  // All are compared with a contestant that had the most rounds. Of those it is the one that is thought fastest,
-  // because times relative to a slow one hardly tell two fast ones apart.
+  // All are compared with one contestant: of those with the most rounds, the one thought fastest, because times
+  // relative to a slow one hardly tell two fast ones apart.
   const auto reference =
       std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
         const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
@@ -185,8 +185,8 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
 
 /// Returns: the order in which contestants are offered as the winner, the fastest first and up to FP32. Among those as
 /// fast as the first, FP32 comes first, then the lower loss, then the smaller memory. Contestants that tie with the
-/// first have its label in `tie`. `slowdown`: where above 0, those that are at most by this part slower than the
-/// fastest are ordered by memory.
+/// first have its label in `tie`. `slowdown`: where above 0, those slower than the fastest by this fraction at most are
+/// ordered by memory.
 inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0, double slowdown = 0) {
   constexpr double noticeable = 0.003;  // logarithms of times that differ by less are equal

@@ -67,7 +67,7 @@ class race {
         if (round_start && !std::exchange(first, false)) run_.restore(*round_start);
         if (round_start && !run_.has_run(r.plan)) {
           (void)run_.run_batch(stage_, r.plan,
-                               r.label);  // cold, run_batch() times its second batch, which is another one
+                               r.label);  // the first time, run_batch() times a later batch
           run_.restore(*round_start);
         }
         run_batch(r);
@@ -181,7 +181,7 @@ class race {
     return slowdown.ratio > settings_.hopeless || (drop_slower && slowdown.clearly_faster());
   }
 
-  // A single slow batch is noise, so where there are few rounds all of them have to be hopeless.
+  // A single slow batch may be noise, so of few rounds each has to be hopeless.
   bool always_hopeless(const racer& r, const racer& other, std::size_t rounds) const {
     for (std::size_t i = 0; i < rounds; ++i) {
       if (r.seconds[i] <= settings_.hopeless * other.seconds[i]) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects what takes part in the contest beside the search's plans: the rivals that can run. Each distinct plan takes
+// Collects what takes part in the contest besides the search's plans: the rivals that can run. Each distinct plan takes
 // part once.
 #pragma once
 

@@ -88,7 +88,7 @@ class batch_clock {
   std::map<plan, batch_times> times_in_a_row_ = {};
   plan last_plan_ = {};
   double last_measured_ = 0;
-  // Changes of plan after which comp's clock shows another time, and those of them after which the given time stayed.
+  // Changes of plan after which comp's clock shows another time, and how many left the trainer's time unchanged.
   std::size_t plan_changes_ = 0, late_reports_ = 0;
 };
 

@@ -195,9 +195,9 @@ class evaluator {
     compiled_ = compiles && on;
     return compiles;
   }
-  /// Trains and times the next batch under `p`. Before a plan's first one other batches are trained, which are neither
-  /// timed nor returned. One pays for what is made once (primitives, workspaces, compiled code), and a second one for
-  /// compiled code that is made anew where sizes turn out to vary.
+  /// Trains and times the next batch under `p`. Before a plan's first one a warm-up batch is trained, which is neither
+  /// timed nor returned: it pays for what is made once (primitives, workspaces, compiled code). Compiled steps get a
+  /// second one, because code is compiled anew where sizes vary.
   trial run_batch(stage where, const plan& p, std::string label) {
     const trial t = run(where, p, std::move(label), [&](const trial& begun) {
       sample warm_up, timed_batch;
@@ -290,7 +290,7 @@ class evaluator {
     return scores_search_epochs_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
 
-  // Returns what numbers about a plan cost. This machine's clock would spend a budget of modelled batches at once, so
+  // Returns the cost of numbers about a plan. This machine's clock would spend a budget of modelled batches at once, so
   // on a modelled GPU they cost one of FP32's batches at most.
   double seconds_of_numbers(double wall_seconds) const {
     const sample& fp32 = log_.baseline;

@@ -2,7 +2,7 @@
 // Replays recorded runs as a Backend, so that strategies and settings can be compared on real searches without
 // training. Files: observe/replay_file.hpp.
 // The state is the number of batches since the start. Batch k under a plan has the loss and the time of batch k of that
-// plan's recorded epoch, so that plans compare on the same batches as they did. After the epoch come the batches that
+// plan's recorded epoch, so that plans are compared on the same batches as then. After the epoch come the batches that
 // were timed on their own, in the order of the record; what is used up begins anew. A record that ended badly ends
 // badly at the same batch. A plan that was not recorded gives a failed sample that says so. Nothing is random, and no
 // clock is read.

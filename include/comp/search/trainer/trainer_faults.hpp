@@ -123,9 +123,9 @@ inline std::string sentence_of_wrong_length(std::string_view had, std::size_t de
       had, declared);
 }
 
-/// Checks restore(). `first`, `again`: losses of the same batches from a state, and after that state was put back; one
-/// of each at least, and two of one of them. The amount by which a batch moves the loss tells a state that was not put
-/// back from mere roundings.
+/// Checks restore(). `first`, `again`: losses of the same batches from a state, and after that state was put back; at
+/// least one of each, and two of one. The amount by which a batch moves the loss tells a state that was not put back
+/// from mere roundings.
 inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {
   const std::span<const double> longer = first.size() < 2 ? again : first;
   if (first.empty() || again.empty() || longer.size() < 2) return {};

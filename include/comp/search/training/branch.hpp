@@ -19,7 +19,7 @@ class branch {
   branch(evaluator& run, comp::plan plan, std::string label)
       : run_{run}, plan_{std::move(plan)}, label_{std::move(label)}, end_{run.save()} {}
 
-  /// Trains until the branch has so many `batches`. Returns: how the trainer, which is left in another state, ended.
+  /// Trains until the branch has `batches` batches. Returns: how the trainer, which is left in another state, ended.
   status train_to(std::size_t batches) {
     trial t = run_.run(stage::training, plan_, label_, [&](const trial& begun) {
       run_.restore(end_);

@@ -46,13 +46,13 @@ class plan_ladder {
   /// Requires: not is_most_conservative().
   const plan& next() const { return plans_[rung_ + 1]; }
 
-  /// Gives the present plan up. The next one takes over; or `mended` does, where there is one, followed by what the
-  /// more conservative plans lower of it.
+  /// Gives the present plan up. The next one takes over; or `mended` does, where there is one, then its parts that the
+  /// more conservative plans lower.
   void give_up(const plan* mended) {
     if (mended != nullptr) return change_to(*mended);
     ++rung_;
   }
-  /// Lets `next` take over, followed by what the more conservative plans lower of it.
+  /// Lets `next` take over, then its parts that the more conservative plans lower.
   void change_to(const plan& next) {
     const plan fp32 = plans_.back();
     std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(++rung_), plans_.end()};

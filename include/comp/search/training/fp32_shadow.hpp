@@ -32,7 +32,7 @@ class fp32_shadow {
         question_{question},
         at_beginning_{at_beginning} {}
 
-  /// Trains FP32 until it has so many `batches`, and puts the trainer back to where it was. Returns: true where FP32
+  /// Trains FP32 until it has `batches` batches, and puts the trainer back to where it was. Returns: true where FP32
   /// trained.
   bool train_to(std::size_t batches) {
     const bool trained = fp32_.train_to(batches) == status::ok;
@@ -53,7 +53,7 @@ class fp32_shadow {
   /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
   void doubt() { batches_before_harm_ = 2 * size(); }
 
-  /// Returns: true where so many batches could bring an answer. Ask it after the first look.
+  /// Returns: true where `batches` batches could bring an answer. Ask it after the first look.
   bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
     return could_tell(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)), batches);
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the training after a search by the recent level and spread of its own losses. A best epoch is not the
-// measure, so a loss that fluctuates around nearly nothing, grows, crosses zero or restarts counts as healthy. What
-// looks suspicious is no verdict yet: it is compared with FP32 on the same batches from the same state
-// (post_training.hpp). A lost batch, whose loss is not finite (core/lost_batches.hpp), belongs to no level.
+// Watches the training after a search by the recent level and spread of its own losses. The best epoch is not the
+// yardstick, so a loss that fluctuates near zero, grows, crosses zero or restarts counts as healthy. What looks
+// suspicious is no verdict yet: it is compared with FP32 on the same batches from the same state (post_training.hpp). A
+// lost batch, whose loss is not finite (core/lost_batches.hpp), belongs to no level.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,12 @@ namespace comp {
 
 /// When a training with the found plan is compared with FP32.
 struct guard_settings {
-  bool on = true;            // false: only runs that fail or end without a finite loss are given up
-  double above = 1;          // a loss is suspicious above its recent highest level plus so many times its recent spread
-  std::size_t batches = 20;  // a level is the mean of so many batches, or of a quarter of an epoch where that is less
-  double worse = 0.05;       // a plan without progress is given up when FP32's loss is lower by more than this part
-  double evidence = 0.02;    // the part of the training's time that FP32 may take beside a plan that is not suspicious
+  bool on = true;    // false: only runs that fail or end without a finite loss are given up
+  double above = 1;  // a loss is suspicious above its recent highest level plus this many times its recent spread
+  std::size_t batches = 20;  // a level is the mean of this many batches, or of a quarter of an epoch where that is less
+  double worse = 0.05;       // a plan without progress is given up when FP32's loss is lower by more than this fraction
+  double evidence =
+      0.02;  // the fraction of the training's time that FP32 may take beside a plan that is not suspicious
 };
 
 namespace detail {
@@ -103,7 +104,7 @@ inline std::vector<double> make_lower_better(std::vector<double> losses, double 
 /// Collects the losses of an epoch while it runs, and returns the status to end it with.
 class epoch_watch {
  public:
-  /// `loss_sign`: -1 for losses that are maximised, whose negatives all levels are then of; else 1. `ends_suspicious`:
+  /// `loss_sign`: -1 for losses that are maximised, so that levels are of their negatives; else 1. `ends_suspicious`:
   /// true where an epoch ends when it becomes suspicious.
   epoch_watch(const recent_levels& normal, bool ends_suspicious, double loss_sign)
       : normal_{normal}, ends_suspicious_{ends_suspicious}, loss_sign_{loss_sign} {}
@@ -168,7 +169,7 @@ inline bool loses_fewer_batches(std::span<const double> fp32, std::span<const do
 }
 
 /// Chooses the epochs under a plan that are audited, in which FP32 trains beside it. These are the fourth, eighth,
-/// sixteenth, ... since the plan began, where the loss is no better than half as many epochs before. After two
+/// sixteenth, ... since the plan began, where the loss is hardly better than half as many epochs before. After two
 /// acquittals the next audit is not before four times as many. Where another plan was given up before, the first and
 /// second epochs are audited, too, whatever the loss.
 class audit_times {

@@ -49,7 +49,7 @@ class guarded_training {
   post_training::result run() {
     report_progress();
     while (result().epochs.size() < settings_.epochs) {
-      if (change_plan_where_due()) continue;  // the batches of that may reach the next change, or the end
+      if (change_plan_where_due()) continue;  // its batches may reach the next change, or the end
       if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch(plans_.fp32());
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
       const std::size_t part = batches_before_change();
@@ -196,7 +196,7 @@ class guarded_training {
     shadow_watch_.plan_changed(epoch);
   }
 
-  // Returns: true where that trained batches.
+  // Returns: true where that took batches.
   bool change_plan_where_due() {
     if (auto due = changes_.take_due(record_.batches())) {
       // What was given up for its harm is not lowered again.
@@ -263,7 +263,7 @@ class guarded_training {
                    run_.restores() ? "; the trainer is in its last good state" : "");
   }
 
-  // A higher precision has to lower the loss by this part of the search's tolerance to be worth its time.
+  // A higher precision has to lower the loss by this fraction of the search's tolerance to be worth its time.
   static constexpr double worth_raising = 0.05;
 
   const post_training& settings_;

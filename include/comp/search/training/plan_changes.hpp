@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knows at which batches of a training the plan changes, or may change, though it did no harm.
+// Knows at which batches of a training the plan changes, or may change, for another reason than harm.
 // Not here: the changes themselves (guarded_training.hpp).
 #pragma once
 

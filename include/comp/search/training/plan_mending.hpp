@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the operators that are to blame for harm that a training showed, and the plan without them. Parts of the plan
 // train the same batches from the same state as the plan and FP32 did; bisection (strategy/mending.hpp) chooses the
-// parts. A part is to blame where its losses end nearer to the plan's than to FP32's.
+// parts. A part is to blame where it shows two fifths of the plan's harm, a third for lost batches.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
 #pragma once
 
@@ -29,7 +29,7 @@ struct shown_harm {
   sign shown_by = sign::high_losses;
   checkpoint start = {};
   std::vector<double> plan = {}, fp32 = {};
-  std::size_t last_batches = 1;  // so many of the last batches show the harm
+  std::size_t last_batches = 1;  // how many of the last batches show the harm
 };
 
 /// The largest part of a plan that does not show the harm; FP32 where every part does.
@@ -129,7 +129,7 @@ class plan_mending {
     return end_above_fp32(losses).mean > part_that_counts * harm_so_far(losses.size());
   }
 
-  // Returns: true where the answer is clear before the last batch, beyond what a training wanders by; never before the
+  // Returns: true where the answer is clear before the last batch, by more than a training wanders; never before the
   // harm itself has shown.
   bool answer_is_clear(const std::vector<double>& curve) const {
     const std::size_t n = curve.size();
@@ -154,7 +154,7 @@ class plan_mending {
         .mean;
   }
 
-  // A part of the plan's harm that makes an operator guilty, as each of two may do half of it.
+  // The fraction of the plan's harm that makes an operator guilty: each of two may do half.
   static constexpr double part_that_counts = 0.4;
 
   evaluator& run_;

@@ -22,8 +22,8 @@
 
 namespace comp::detail {
 
-/// Returns `p` with each operator below 16 bits in BF16, or in FP16 where the trainer has no BF16; FP32 where there is
-/// none such.
+/// Returns `p` with each operator below 16 bits in BF16, or in FP16 where the trainer has no BF16; where no operator is
+/// below 16 bits, `fp32`.
 inline plan raised(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
   if (std::none_of(p.begin(), p.end(), is_scaled)) return fp32;
   const auto has = [&](precision q) { return std::find(supported.begin(), supported.end(), q) != supported.end(); };
@@ -37,11 +37,10 @@ inline plan raised(const plan& p, const std::vector<precision>& supported, const
   return up;
 }
 
-/// Returns: the mean of the differences between two trainings that parted before the first of them, and its standard
-/// error: that of noise, which neighbouring batches may share, and that of the trainings' wandering apart, by which
-/// means of successive blocks differ more than noise lets them. A steady drift is neither. All this is estimated
-/// without margins, because a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or
-/// more.
+/// Returns: the mean difference between two trainings from where they parted, and its standard error. The error has two
+/// parts: noise, which neighbouring batches may share, and the trainings' random walk apart, by which means of
+/// successive blocks differ more than by noise. A steady drift is neither. Both are estimated without margins, because
+/// a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or more.
 inline path_end mean_of_path(std::span<const double> path) {
   const std::size_t n = path.size(), block = std::max<std::size_t>(2, n / 5);
   const auto count = static_cast<double>(n), b = static_cast<double>(block);
@@ -75,7 +74,7 @@ class raise_trial {
   /// Fewer batches than this tell nothing.
   static constexpr std::size_t fewest_batches = 16;
 
-  /// Begins at the trainer's present state. `worth`: the part of the loss that a raised plan has to gain at least.
+  /// Begins at the trainer's present state. `worth`: the fraction of the loss that a raised plan has to gain.
   raise_trial(evaluator& run, const plan& low, const plan& raised, double worth, double loss_sign)
       : low_{run, low, "the plan beside a higher precision"},
         raised_{run, raised, "a higher precision beside the plan"},
@@ -88,14 +87,14 @@ class raise_trial {
       if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
       if (low_.ends_lost() || raised_.ends_lost()) continue;
       gain_ = mean_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
-      // The loss is as low without it, as far as noise lets tell.
+      // As far as noise shows, the loss is as low without it.
       if (gain_.mean + 2 * gain_.error < worth_) break;
       if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
     }
     return low_;
   }
 
-  /// Returns: how much lower the raised plan's loss is, as a part of it.
+  /// Returns: how much lower the raised plan's loss is, as a fraction of it.
   const path_end& gain() const { return gain_; }
 
  private:

@@ -80,13 +80,13 @@ inline std::vector<double> paired_differences(std::span<const double> plan, std:
 /// No path of fewer batches is judged.
 inline constexpr std::size_t first_look = 8;
 
-/// So many standard errors are more than FP32 itself wanders.
+/// FP32 itself wanders by fewer standard errors than this.
 inline constexpr double beyond_wandering = 2.7;
 
 /// The question that FP32's training beside a plan is to answer.
 struct shadow_question {
-  double line = 0.01;    // harm is a difference above this part of the loss
-  double drift = 3e-4;   // the part of the loss by which harm is thought to grow per batch
+  double line = 0.01;    // harm is a difference above this fraction of the loss
+  double drift = 3e-4;   // the fraction of the loss by which harm is thought to grow per batch
   double missed = 0.05;  // the chance that a plan with such a drift is taken for harmless
   double known = 0;      // logarithm of the likelihood ratio that earlier batches gave
 };
@@ -96,7 +96,7 @@ struct shadow_question {
 inline shadow_question shadow_of_beginning(double tolerance, double known) {
   return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
 }
-/// Returns: the question for an audited epoch of so many batches: FP32 would be better by twice `worse` at its end.
+/// Returns: the question for an audited epoch of `batches` batches: FP32 would be better by twice `worse` at its end.
 inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
   return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
 }
@@ -111,7 +111,7 @@ inline double drift_likelihood(const shadow_question& question, std::span<const 
   return question.known + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
-/// Returns: true where so many batches could tell the drift from wandering.
+/// Returns: true where `batches` batches could tell the drift from wandering.
 inline bool could_tell(const shadow_question& question, std::span<const double> path, double batches) {
   const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));
   return question.drift * 5 / 6 * batches > 1.4 * error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides when FP32 trains beside a plan, and how far: from where the plan begins until it is known to do no slow harm,
-// and again in epochs that bring no progress (audits).
+// Decides when FP32 trains beside a plan, and how far: from the plan's start until it is known to do no slow harm, and
+// again in epochs without progress (audits).
 // Not here: what becomes of a plan that is found harmful (guarded_training.hpp).
 #pragma once
 

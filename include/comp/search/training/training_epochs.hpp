@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells the training after a search from a search itself: the trainer is told of it, nothing is recalled from a ledger,
-// and the batches that the search trained count as its first epochs. It begins where a search ended, or where another
+// Sets the training after a search apart from the search: the trainer is told, nothing is recalled from a ledger, and
+// the batches that the search trained count as the first epochs. It begins where a search ended, or where another
 // process stopped.
 #pragma once
 

@@ -28,7 +28,7 @@ inline double seconds_per_batch(const sample& run) {
 
 class training_record {
  public:
-  /// `loss_sign`: -1 for losses that are maximised, whose negatives all levels are then of; else 1.
+  /// `loss_sign`: -1 for losses that are maximised, so that levels are of their negatives; else 1.
   training_record(const guard_settings& guard, double loss_sign, training_progress from)
       : loss_sign_{loss_sign},
         normal_{guard, std::move(from.normal)},
@@ -58,7 +58,7 @@ class training_record {
 
   void count_comparison() { ++result_.compared; }
   void add_change(later_plan to) {
-    // A plan that trained no batch is none of the training's.
+    // A plan that trained no batch is not recorded.
     if (!result_.later.empty() && result_.later.back().batch == to.batch) result_.later.pop_back();
     result_.later.push_back(std::move(to));
   }

@@ -52,7 +52,7 @@ class epoch_runner {
     return judge_end(std::move(t.sample), fp32, watch);
   }
 
-  /// Trains so many batches of an epoch. `label`: empty where they end it.
+  /// Trains `batches` batches of an epoch. `label`: empty where they end it.
   watched_epoch train_batches(const plan& p, const plan& fp32, epoch_watch& watch, std::size_t batches,
                               std::string label) {
     trial t = run_.run(stage::training, p, std::move(label), [&](const trial& as) {
