@@ -94,10 +94,22 @@ TEST_CASE("a precision that one rank lacks is searched on none, and that is said
 
 TEST_CASE("an operator that one rank does not run in BF16 stays in FP32 on all") {
   fake::world without = typical();
-  without.runs = [](const comp::op_info& op, comp::precision) { return op.kind != "allow.conv"; };
+  without.runs = [](const comp::op_info& op, comp::precision p) {
+    return p == comp::precision::fp32 || op.kind != "allow.conv";
+  };
   const ended all = search_in({typical(), without});
   CHECK(all.errors == std::vector<std::string>(2));
   CHECK(all.found[0].plan.str() == "1b11");
+}
+
+TEST_CASE("an operator that one rank does not run in FP32 is in BF16 on all") {
+  fake::world without = typical();
+  without.runs = [](const comp::op_info& op, comp::precision p) {
+    return p == comp::precision::bf16 || op.kind != "allow.head";
+  };
+  const ended all = search_in({typical(), without});
+  CHECK(all.errors == std::vector<std::string>(2));
+  for (const comp::outcome& found : all.found) CHECK(found.plan.str()[2] == 'b');
 }
 
 TEST_CASE("epochs end with the shortest of the ranks', and that is told once") {

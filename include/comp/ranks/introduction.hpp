@@ -40,7 +40,7 @@ inline introduction introduction_of(any_trainer& trainer) {
   for (const op_info& op : graph) {
     own.operators.push_back(fmt::format("\"{}\" ({})", op.name, op.kind));
     if (!trainer.has.supports) continue;
-    for (const precision p : all_precisions) own.refused += is_low(p) && !trainer.supports(op, p) ? '1' : '0';
+    for (const precision p : all_precisions) own.refused += trainer.supports(op, p) ? '0' : '1';
   }
   return own;
 }
