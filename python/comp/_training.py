@@ -107,26 +107,31 @@ def _scalar(name: str, loss: Any) -> torch.Tensor:
 class _State:
     """The state that the C++ side does not know. That side holds this object, so this holds nothing of that side."""
 
-    def __init__(self, models: Mapping[str, nn.Module], others: OtherState, audit: Audit, device: str | None) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        spread: Sequence[torch.Tensor],
+        others: OtherState,
+        audit: Audit,
+        device: str | None,
+    ) -> None:
+        """`spread`: the parameters of which that side has a part, without its gradient."""
         self._models = models
+        self._spread = spread
         self._others = others
         self._audit = audit
         self._device = device
 
     def save(self) -> Any:
-        gradients = [copied(p.grad, self._device) for p in self._sharded()]
+        gradients = [copied(p.grad, self._device) for p in self._spread]
         return self._others.save(), self._audit.save(), gradients
 
     def restore(self, saved: Any) -> None:
         self._others.restore(saved[0])
         self._audit.restore(saved[1])
         _shards.reshard(self._models)
-        for parameter, gradient in zip(self._sharded(), saved[2]):
+        for parameter, gradient in zip(self._spread, saved[2]):
             parameter.grad = put(parameter.grad, gradient)
-
-    def _sharded(self) -> list[torch.Tensor]:
-        """The parameters of which that side has a part, without its gradient."""
-        return [p for model in self._models.values() for p in model.parameters() if _shards.own_part(p) is not p]
 
 
 class Job:
@@ -163,8 +168,9 @@ class Job:
         self.watch = OptimizerWatch(self.models, self.optimizers)
         keepers = [each for part in _shards.sharded(self.models) for each in _shards.keepers(part)]
         self.audit = Audit(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
-        self.state = _State(self.models, self.others, self.audit, states_on)
         self.parameters = named_parameters(self.models)
+        spread = [p for _, parameters in self.parameters for _, p in parameters if _shards.own_part(p) is not p]
+        self.state = _State(self.models, spread, self.others, self.audit, states_on)
         held = [(name, [(n, _shards.own_part(p)) for n, p in parameters]) for name, parameters in self.parameters]
         batches = self.batches = Batches(data, batches_per_epoch)
         self.epochs_before = 0  # epochs of the training that another process trained

@@ -107,7 +107,7 @@ TEST_CASE("a rival that is faster than what was found wins, if its own losses ar
   }
 }
 
-TEST_CASE("on a machine too noisy to tell the rules' plan is kept where its losses are accepted, else FP32") {
+TEST_CASE("on a machine too noisy to tell the rule-based plan is kept where its losses are accepted, else FP32") {
   fake::world noisy = fake::typical();
   const auto turns = std::make_shared<std::map<plan, std::size_t>>();
   noisy.seconds = [turns](const plan& p) {  // two batches in five take twice as long as FP32's

@@ -213,7 +213,7 @@ TEST_CASE("a training that is too short to search in costs one look, and the rea
 }
 
 TEST_CASE("a trainer that cannot restore gets a plan where its epochs are short, and is told how much faster it is") {
-  for (const std::size_t batches : {2, 5}) {  // 200 batches are one look at the rules' plan, 500 a search
+  for (const std::size_t batches : {2, 5}) {  // 200 batches are one look at the rule-based plan, 500 a search
     int lowered = 0, told = 0;
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       truth::draw random{seed};

@@ -23,7 +23,7 @@
 
 namespace comp {
 
-/// A plan of the final comparison, in which the found plan, FP32 and the rules' plans train batches in turns.
+/// A plan of the final comparison, in which the found plan, FP32 and the rule-based plans train batches in turns.
 struct contestant {
   std::string label = {};            // what the plan is called: "fp32", "rule-based bf16", "comp: all but head in bf16"
   comp::plan plan = {};              // which plan it is

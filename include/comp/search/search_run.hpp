@@ -227,8 +227,8 @@ class search_run {
     crown(log_.contest[staged_contest{session(), budget()}.hold(std::move(racers))]);
   }
 
-  // Decides for a training that is too short to search in: takes the rules' plan where one look at its losses and times
-  // finds nothing against it, else FP32.
+  // Decides for a training that is too short to search in: takes the rule-based plan where one look at its losses and
+  // times finds nothing against it, else FP32.
   void look_at_rules() {
     const plan& fp32 = plans_.fp32();
     log_.compiled = false;  // the times are those of the batches that judge losses
@@ -251,9 +251,9 @@ class search_run {
         fmt::format("the training is too short to search in ({} batches; a search takes about {}): {}. More epochs, "
                     "an earlier search's plan in settings.warm_start or its ledger make a search pay",
                     budget().planned(), batches_of_a_search,
-                    winner > 0                        ? "the rules' plan was looked at, and taken"
+                    winner > 0                        ? "the rule-based plan was looked at, and taken"
                     : budget().is_too_short_for_one() ? "FP32 stays"
-                                                      : "the rules' plan was looked at, and FP32 stays"));
+                                                      : "the rule-based plan was looked at, and FP32 stays"));
     if (winner == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     crown(log_.contest[winner]);
   }

@@ -15,7 +15,7 @@
 namespace truth {
 
 /// 5 to 59 batches an epoch. An allow operator raises the loss by 10% to 30% where another one is *not* low; that one
-/// is slower low, so the fastest part of what the rules lower harms, and the rules' plan does not.
+/// is slower low, so the fastest part of what the rules lower harms, and the rule-based plan does not.
 inline world harms_apart(std::uint64_t seed) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 12 + random.below(19), .allow = 0.5};
@@ -30,8 +30,8 @@ inline world harms_apart(std::uint64_t seed) {
   return made;
 }
 
-/// Neither FP32 nor the rules' plan fits, all low does, and so does all low but what harms: a deny operator, in every
-/// second world an allow operator instead.
+/// Neither FP32 nor the rule-based plan fits, all low does, and so does all low but what harms: a deny operator, in
+/// every second world an allow operator instead.
 inline world no_room(std::uint64_t seed) {
   for (;; seed += 1'000'003) {
     draw random{seed};

@@ -42,7 +42,7 @@ class search_budget {
   }
 
   /// Returns: how many plans a contest of compiled steps may compile, so that it takes at most about a twentieth of the
-  /// training, and three at least: FP32, a rules' plan and the found one. `each`: the seconds that compiling a plan
+  /// training, and three at least: FP32, a rule-based plan and the found one. `each`: the seconds that compiling a plan
   /// takes; `batch`: the seconds of FP32's batch.
   std::size_t plans_to_compile(double each, double batch) const {
     constexpr std::size_t least = 3, most = 100;

@@ -13,7 +13,7 @@
 
 namespace comp {
 
-/// A contestant that is to be compared with the best rules' plan.
+/// A contestant that is to be compared with the best rule-based plan.
 struct question_beside_rules {
   std::size_t winner = 0;  // its index in the contest
   bool raced = true;       // it took part in the contest's race
@@ -71,8 +71,9 @@ class winner_choice {
     if (winner == 0 && fastest != nullptr) search_.run.warn(why_fp32_is_kept(*fastest, search_.settings.tolerance));
   }
 
-  /// Returns: the index of the contestant to take: the winner, or a rules' plan. A rules' plan that is not slower than
-  /// FP32 is kept unless the winner was shown to be faster. Where noise lets nothing be shown, it stands for FP32.
+  /// Returns: the index of the contestant to take: the winner, or a rule-based plan. A rule-based plan that is not
+  /// slower than FP32 is kept unless the winner was shown to be faster. Where noise lets nothing be shown, it stands
+  /// for FP32.
   std::size_t beside_rules(const question_beside_rules& asked) const {
     const contestant& won = search_.log.contest[asked.winner];
     if (won.rule_based || search_.settings.slowdown > 0) return asked.winner;

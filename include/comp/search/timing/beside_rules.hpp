@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells whether the found plan is faster than the rules' plan, which a user has without a search (torch.autocast). The
-// found plan wins only where it is shown to be faster. Both plans are known to train, so further rounds between the two
-// are training.
+// Tells whether the found plan is faster than the rule-based plan, which a user has without a search (torch.autocast).
+// The found plan wins only where it is shown to be faster. Both plans are known to train, so further rounds between the
+// two are training.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
     if (gain.clearly_faster() || gain.clearly_slower()) break;
     std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
     race{run, stage::contest, settings, settings.min_rounds, batches}.run(two, false);
-    // The rules' plan no longer trains, so nothing was shown.
+    // The rule-based plan no longer trains, so nothing was shown.
     if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};
     if (two[1].status != status::ok) return {.ratio = 0, .bounds = {0, 0}};
     of_rules.insert(of_rules.end(), two[0].seconds.begin(), two[0].seconds.end());
@@ -53,7 +53,7 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
   return gain;
 }
 
-/// Returns: the warning for a rules' plan that stands for FP32, because noise hides which of the two is faster.
+/// Returns: the warning for a rule-based plan that stands for FP32, because noise hides which of the two is faster.
 inline std::string why_rules_stand_for_fp32(const contestant& rules) {
   return fmt::format(
       "too noisy to tell: \"{}\" kept ({:.2f} to {:.2f} times as fast as FP32, 95%; its losses were accepted): search again "
@@ -61,7 +61,7 @@ inline std::string why_rules_stand_for_fp32(const contestant& rules) {
       rules.label, rules.over_fp32.bounds.low, rules.over_fp32.bounds.high);
 }
 
-/// Returns: the warning for a rules' plan that is kept although the found one looks faster.
+/// Returns: the warning for a rule-based plan that is kept although the found one looks faster.
 inline std::string why_rules_are_kept(const contestant& found, const contestant& rules, const paired_speedup& gain) {
   return fmt::format(
       "\"{}\" was not shown to be faster than \"{}\", which is kept ({:.3f} to {:.3f} times as fast, 95%): search again when "
