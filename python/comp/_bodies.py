@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from comp._comp import SettingsError
 from comp._objects import SIMPLE, Place, attributes, dice_of, may_hold_state, place_of
+from comp._shards import Part, own_part
 
 _VALUES = 50_000  # a body that has more is not looked at
 _LEAVES = SIMPLE | {types.ModuleType, types.BuiltinFunctionType}
@@ -106,11 +108,12 @@ def _has_values(value: Any) -> bool:
 
 
 def bytes_of(value: Any) -> int:
-    return int(value.nbytes)
+    return int(own_part(value).nbytes)
 
 
 def _mark(value: Any) -> tuple[int, bytes]:
     """How often a tensor or array was written, and some of its values, because writes to `.data` are not counted."""
+    value = own_part(value)
     shape, tensor = tuple(value.shape), isinstance(value, torch.Tensor)
     each = {0: 1, 1: 256, 2: 16, 3: 6}.get(len(shape), 4)  # values of a dimension
     part = tuple(slice(None, None, max(1, size // each)) for size in shape)
@@ -253,7 +256,8 @@ def _plain(value: Any) -> Any:
     if kind in SIMPLE:
         return value
     if isinstance(value, torch.Tensor) and _has_values(value):
-        return value.detach().cpu().clone()
+        plain = own_part(value).detach().cpu().clone()
+        return plain if own_part(value) is value else Part(plain)
     if _is_array(value) and _has_values(value):
         return value.copy()
     if kind in (list, tuple):
@@ -283,7 +287,16 @@ def plain_state(sight: Sight, shapes: set[tuple[int, ...]]) -> tuple[list[Any], 
 
 
 def _merged(now: Any, then: Any) -> Any:
-    """`then`, written into the tensors and containers of `now` where it fits."""
+    """`then`, written into the tensors and containers of `now` where it fits. Raises: SettingsError for a Part of a tensor
+    that is not spread here."""
+    if isinstance(then, Part):
+        if own_part(now) is now:
+            raise SettingsError(
+                "the checkpoint has this rank's part of a tensor that the step does not have now (nobody says how it is "
+                "spread over ranks): make it before comp.resume, as it was"
+            )
+        _merged(own_part(now), then.values)
+        return now
     if isinstance(now, torch.Tensor) or _is_array(now):
         if type(now) is type(then) and now.shape == then.shape:
             with torch.no_grad():
@@ -297,8 +310,12 @@ def _merged(now: Any, then: Any) -> Any:
     if type(here) is type(then) is dict:
         place.write({**here, **{key: _merged(here.get(key), each) for key, each in then.items()}})
     elif type(here) is type(then) is list:
-        place.write([_merged(*both) for both in zip([*here, *[None] * len(then)], then)])
+        place.write(_merged_lists(here, then))
     return now
+
+
+def _merged_lists(now: list[Any], then: list[Any]) -> list[Any]:
+    return [_merged(*both) for both in zip([*now, *[None] * len(then)], then)]
 
 
 def put_plain_state(sight: Sight, state: tuple[list[Any], list[Any]]) -> None:
@@ -309,6 +326,6 @@ def put_plain_state(sight: Sight, state: tuple[list[Any], list[Any]]) -> None:
         if type(now) is dict:
             place.write({**now, **{name: _merged(now.get(name), each) for name, each in then.items()}})
         elif "" in then:
-            place.write(then[""])
+            place.write(_merged_lists(now, then[""]))
     for (_, _, write), each in zip(sight.dice, dice):
         write(each)

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from comp._comp import SettingsError
 from comp._models import unwrapped
 from comp._region import Planned
+from comp._shards import sharded
 
 
 def export(
@@ -30,6 +32,11 @@ def export(
     Raises: what the model, make_fx and torch.export raise for what they cannot trace, such as a branch on values.
     """
     model = unwrapped(model)
+    if sharded({"": model}):
+        raise SettingsError(
+            "the model is sharded by fully_shard (no rank has its weights): export one that is not, with the same plan file "
+            "and the full state_dict"
+        )
     modes = [(part, part.training) for part in model.modules()]
 
     def forward(*given: Any) -> Any:

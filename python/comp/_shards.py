@@ -21,9 +21,9 @@ class Part(NamedTuple):
     values: torch.Tensor
 
 
-def own_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that is spread over ranks; another tensor as it is."""
-    return getattr(tensor, "_local_tensor", tensor)
+def own_part(value: Any) -> Any:
+    """This rank's part of a tensor that is spread over ranks; anything else as it is."""
+    return getattr(value, "_local_tensor", value)
 
 
 def parts_in(value: Any) -> Any:
@@ -92,6 +92,16 @@ def whole_parameters(models: Mapping[str, nn.Module]) -> dict[int, torch.Tensor]
     return found
 
 
+class _Low(nn.Parameter):
+    """A whole parameter that was gathered in a low format, and says that it is FP32: models look at `weight.dtype` in their
+    forward, as T5's does, and go the way that they go in FP32 without a plan."""
+
+    dtype = property(lambda _: torch.float32)  # type: ignore[assignment]
+
+
+_format = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+
+
 def groups_that_follow(models: Mapping[str, nn.Module], innermost: Callable[[], Regions | None]) -> list[Any]:
     """Returns: the groups of parameters that FSDP shards, which are from now on gathered in the formats in which the plan
     reads them. Outside of regions these are FP32. `innermost`: the region that this thread is in."""
@@ -104,16 +114,25 @@ def groups_that_follow(models: Mapping[str, nn.Module], innermost: Callable[[], 
 
 
 def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
-    unshard, post_backward, register = group.unshard, group.post_backward, group._register_post_backward_hook
+    unshard, post_forward, post_backward = group.unshard, group.post_forward, group.post_backward
+    register = group._register_post_backward_hook
 
     def unshard_in_formats(*given: Any, **named: Any) -> Any:
         if group._training_state.name == "FORWARD":  # the backward needs them as the forward had them
             _choose_formats(group, innermost())
         for each in group.fsdp_params:
             if hasattr(each, "_unsharded_param"):
-                low = each._unsharded_param.dtype
+                low = _format(each._unsharded_param)
                 each.param_dtype = None if low is each.orig_dtype else low
         return unshard(*given, **named)
+
+    def post_forward_of_evaluation(*given: Any) -> Any:
+        """FSDP leaves the parameters of the root whole until a backward. Whoever reads them then wants them in FP32."""
+        made = post_forward(*given)
+        wholes = [each._unsharded_param for each in group.fsdp_params if hasattr(each, "_unsharded_param")]
+        if not torch.is_grad_enabled() and any(isinstance(each, _Low) for each in wholes):
+            group._to_sharded()
+        return made
 
     def post_backward_in_fp32(*given: Any) -> Any:
         for each in group.fsdp_params:  # FSDP reduces the gradients of a module in one format
@@ -135,6 +154,7 @@ def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
         return made
 
     group.unshard = unshard_in_formats
+    group.post_forward = post_forward_of_evaluation
     group.post_backward = post_backward_in_fp32
     group._register_post_backward_hook = register_as_no_operator
 
@@ -145,10 +165,11 @@ def _choose_formats(group: Any, region: Regions | None) -> None:
         if whole is None or each._unsharded_inner_tensors or len(each.all_gather_outputs) != 1:
             continue  # never gathered, or its tensor class gathers in a format of its own
         wanted = each.orig_dtype if region is None else region.format_of_parameter(whole)
-        if whole.dtype is not wanted:
+        if _format(whole) is not wanted:
             group.wait_for_unshard()  # where it was gathered ahead, in the other format
             group._to_sharded()
             made = torch.empty_like(each.all_gather_outputs[0], dtype=wanted)
             whole.data = made.as_strided(whole.shape, whole.stride())
+            whole.__class__ = nn.Parameter if wanted is each.orig_dtype else _Low
             made.untyped_storage().resize_(0)
             each.all_gather_outputs = [made]

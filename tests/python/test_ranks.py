@@ -85,28 +85,48 @@ def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, 'full_tensor') else tensor
 
 
-def shard(training, **how):
+def shard(net, **how):
     """Linear layers one by one, and then what is left."""
     mesh = init_device_mesh('cpu', (2,))
-    for layer in [part for part in training.net.modules() if isinstance(part, nn.Linear)]:
+    for layer in [part for part in net.modules() if isinstance(part, nn.Linear)]:
         fully_shard(layer, mesh=mesh, **how)
-    fully_shard(training.net, mesh=mesh, **how)
-    return training
+    return fully_shard(net, mesh=mesh, **how)
 
 
-class Sharded(Training):
+class LooksAtFormats(nn.Linear):
+    """As some layers of transformers do."""
+
+    def forward(self, x):
+        return super().forward(x if x.dtype == self.weight.dtype else x.to(self.weight.dtype))
+
+
+class Averaged(Training):
+    """Averages its weights, and names the averages to nobody."""
+
+    def __init__(self, wrap):
+        super().__init__(wrapped=False)
+        self.net = wrap(nn.Sequential(nn.LayerNorm(64), *self.net[:-1], LooksAtFormats(256, 4)))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+        self.averages = [p.detach().clone() for p in self.net.parameters()]
+
+    def step(self, plan, batch):
+        loss = super().step(plan, batch)
+        for average, weight in zip(self.averages, self.net.parameters()):
+            average.lerp_(weight.detach(), 0.1)
+        return loss
+
+    def end(self):
+        return [self.weights(), float(sum(whole(each).double().abs().sum() for each in self.averages))]
+
+
+class Sharded(Averaged):
     def __init__(self, **how):
-        super().__init__(wrapped=False)
-        self.net = nn.Sequential(nn.LayerNorm(64), *self.net)
-        shard(self, **how)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+        super().__init__(lambda net: shard(net, **how))
 
 
-class Unsharded(Training):
+class Unsharded(Averaged):
     def __init__(self):
-        super().__init__(wrapped=False)
-        self.net = DistributedDataParallel(nn.Sequential(nn.LayerNorm(64), *self.net))
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+        super().__init__(DistributedDataParallel)
 
 
 def told(found, training):
@@ -244,12 +264,13 @@ def is_sharded():
         training = kind()
         found = training.search(policy='all_fp32')
         result = found.train(epochs=12)
-        said[kind.__name__] = [found.fingerprint, found.baseline.curve, [e.loss for e in result.epochs], training.weights()]
+        losses = [*found.baseline.curve, *(e.loss for e in result.epochs)]
+        said[kind.__name__] = [found.fingerprint, losses, training.end(), any('averages' in e for e in found.also_saved)]
     return said
 
 
 def runs_a_plan_sharded():
-    """Two steps of two micro-batches, each with a forward outside of the plan between them."""
+    """Steps of two micro-batches, and between them forwards without gradients, outside of the plan and under it."""
     path = os.path.join(FOLDER, 'plan.json')
     Unsharded().search(policy=in_bf16).save(path)
     if RANK == 0:
@@ -259,7 +280,7 @@ def runs_a_plan_sharded():
     for kind in Sharded, Unsharded:
         training, seen = kind(), []
         plan, layer = comp.plan(path, training.net), [m for m in training.net.modules() if isinstance(m, nn.Linear)][1]
-        layer.register_forward_pre_hook(lambda module, inputs: seen.append(str(module.weight.dtype)))
+        layer.register_forward_pre_hook(lambda module, inputs: seen.append(module.weight.element_size()))
         losses = []
         for batch in training.data[:4]:
             for i, (x, y) in enumerate(zip(*[half.chunk(2) for half in batch])):
@@ -275,8 +296,12 @@ def runs_a_plan_sharded():
             training.optimizer.zero_grad()
             with torch.no_grad():
                 losses.append(float(training.net(batch[0]).sum()))
-        said[kind.__name__] = [losses, training.weights()]
-        said['formats of ' + kind.__name__] = seen[-3:]
+                with plan:
+                    training.net(batch[0])
+            losses.append(training.weights())
+        said[kind.__name__] = losses
+        said['formats of ' + kind.__name__] = seen[-4:]
+        said['left of ' + kind.__name__] = plan.left
     return said
 
 
@@ -296,7 +321,7 @@ def fails_sharded():
     training = Sharded()
 
     def refuse_bf16(module, inputs):
-        if torch.is_grad_enabled() and module.weight.dtype == torch.bfloat16:
+        if torch.is_grad_enabled() and module.weight.element_size() == 2:
             raise RuntimeError('no BF16 here')
 
     training.net[3].register_forward_pre_hook(refuse_bf16)
@@ -361,13 +386,19 @@ class Kept(Training):
         super().__init__(wrapped=False)
         self.net = nn.Sequential(*net(), nn.Dropout(0.1))
         if os.path.exists(os.path.join(FOLDER, 'sharded')):
-            shard(self)
+            shard(self.net)
         elif dist.is_initialized():
             self.net = DistributedDataParallel(self.net)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), 1e-3)
+        self.average = next(self.net.parameters()).detach().clone()  # named to nobody
         torch.manual_seed(100 + RANK)
         self.data = torch.utils.data.DataLoader(self.data, batch_size=None, shuffle=True)
         self.path = os.path.join(FOLDER, 'training.pt')
+
+    def step(self, plan, batch):
+        loss = super().step(plan, batch)
+        self.average.lerp_(next(self.net.parameters()).detach(), 0.1)
+        return loss
 
     def part(self, path=None):
         return (path or self.path) + ('.rank1' if RANK else '')
@@ -377,7 +408,7 @@ class Kept(Training):
         return comp.resume(path or self.path, self.step, **given | more)
 
     def end(self, result):
-        tensors = [*map(whole, self.net.state_dict().values()), torch.get_rng_state()]
+        tensors = [*map(whole, [*self.net.state_dict().values(), self.average]), torch.get_rng_state()]
         weights = hashlib.sha256(b''.join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
         return {'end': weights, 'epochs': len(result.epochs), 'plan': result.plan, 'loss': result.epochs[-1].loss}
 
@@ -701,12 +732,14 @@ class ShardedModels(unittest.TestCase):
     def test_a_search_trains_to_the_bits_of_an_unsharded_one(self):
         for said in run('is_sharded')[0]:
             self.assertEqual(said['Sharded'], said['Unsharded'])
+            self.assertTrue(said['Sharded'][-1])  # its averages were found
 
     def test_weights_are_gathered_in_the_formats_of_the_plan_and_train_to_the_same_bits(self):
         for said in run('runs_a_plan_sharded')[0]:
             self.assertEqual(said['Sharded'], said['Unsharded'])
-            self.assertEqual(said['formats of Sharded'], ['torch.bfloat16', 'torch.bfloat16', 'torch.float32'])
-            self.assertEqual(said['formats of Unsharded'], ['torch.float32'] * 3)
+            self.assertEqual(said['formats of Sharded'], [2, 2, 4, 2])  # bytes of a number
+            self.assertEqual(said['formats of Unsharded'], [4] * 4)
+            self.assertEqual(said['left of Sharded'], [0, ''])
 
     def test_whole_parameters_of_another_moment_are_not_read(self):
         for said in run('fails_sharded')[0]:
