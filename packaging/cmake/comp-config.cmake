@@ -2,7 +2,7 @@
 # comp::comp, and of the components that are asked for comp::compiled (comp with its search, files and reports in a
 # library, which compiles faster), comp::host (the native trainer on this CPU) and comp::libtorch, for which
 # COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/. Every file of a program links comp::compiled or none:
-#   find_package(comp 0.3 REQUIRED COMPONENTS host)
+#   find_package(comp 0.2 REQUIRED COMPONENTS host)
 # The same file serves an installed comp and, through CMakeLists.txt, its sources.
 include(CMakeFindDependencyMacro)
 get_filename_component(_comp_root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)

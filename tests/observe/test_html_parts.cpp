@@ -71,7 +71,7 @@ TEST_CASE("the report says of what it is") {
   CHECK(has(
       html,
       "<p class=\"about soft\"><span>mlp &lt;8&gt;</span> <span>digits.csv.gz</span> <span>Made-up CPU &lt;9&gt;</span> "
-      "<span>2026-11-22 13:20:05</span> <span>comp 0.3.0</span> </p>"));
+      "<span>2026-11-22 13:20:05</span> <span>comp 0.2.0</span> </p>"));
   CHECK(has(html, "<dt>Command</dt><dd><code>train --model &#39;a &amp; b&#39;</code></dd>"));
   CHECK_FALSE(has(comp::html_text(made_up::outcome(12)), "<dt>Model</dt>"));
 }

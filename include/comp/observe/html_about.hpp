@@ -20,7 +20,7 @@
 
 namespace comp::detail {
 
-/// A line such as "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.3.0".
+/// A line such as "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.2.0".
 inline std::string about_line(const outcome& result, const report_info& info) {
   std::string text;
   for (const std::string& part :
