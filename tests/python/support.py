@@ -142,6 +142,7 @@ def operators_of(net, run, protect_blocks=True):
     state = comp._state.OtherState(models, [idle], [])
     training = comp._comp.Training(
         models=comp._models.named_parameters(models),
+        read=comp._models.named_parameters(models),
         pull=lambda: (None, None, []),
         step=step,
         score=None,
