@@ -113,6 +113,11 @@ def groups_that_follow(models: Mapping[str, nn.Module], innermost: Callable[[], 
     return groups
 
 
+def _gathered(group: Any) -> list[tuple[Any, nn.Parameter]]:
+    """FSDP's objects of a group's parameters that were gathered before, with the whole parameters."""
+    return [(each, each._unsharded_param) for each in group.fsdp_params if hasattr(each, "_unsharded_param")]
+
+
 def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
     unshard, post_forward, post_backward = group.unshard, group.post_forward, group.post_backward
     register = group._register_post_backward_hook
@@ -120,24 +125,20 @@ def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
     def unshard_in_formats(*given: Any, **named: Any) -> Any:
         if group._training_state.name == "FORWARD":  # the backward needs them as the forward had them
             _choose_formats(group, innermost())
-        for each in group.fsdp_params:
-            if hasattr(each, "_unsharded_param"):
-                low = _format(each._unsharded_param)
-                each.param_dtype = None if low is each.orig_dtype else low
+        for each, whole in _gathered(group):
+            each.param_dtype = None if _format(whole) is each.orig_dtype else _format(whole)
         return unshard(*given, **named)
 
     def post_forward_of_evaluation(*given: Any) -> Any:
         """FSDP leaves the parameters of the root whole until a backward. Whoever reads them then wants them in FP32."""
         made = post_forward(*given)
-        wholes = [each._unsharded_param for each in group.fsdp_params if hasattr(each, "_unsharded_param")]
-        if not torch.is_grad_enabled() and any(isinstance(each, _Low) for each in wholes):
+        if not torch.is_grad_enabled() and any(isinstance(whole, _Low) for _, whole in _gathered(group)):
             group._to_sharded()
         return made
 
     def post_backward_in_fp32(*given: Any) -> Any:
-        for each in group.fsdp_params:  # FSDP reduces the gradients of a module in one format
-            whole: Any = getattr(each, "_unsharded_param", None)
-            gradient = None if whole is None else whole.grad
+        for each, whole in _gathered(group):  # FSDP reduces the gradients of a module in one format
+            gradient = whole.grad
             if gradient is not None and gradient.dtype is not each.orig_dtype:
                 before, whole.grad = each.unsharded_accumulated_grad, None
                 now = gradient.to(each.orig_dtype)
@@ -160,10 +161,9 @@ def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
 
 
 def _choose_formats(group: Any, region: Regions | None) -> None:
-    for each in group.fsdp_params:
-        whole = getattr(each, "_unsharded_param", None)
-        if whole is None or each._unsharded_inner_tensors or len(each.all_gather_outputs) != 1:
-            continue  # never gathered, or its tensor class gathers in a format of its own
+    for each, whole in _gathered(group):
+        if each._unsharded_inner_tensors or len(each.all_gather_outputs) != 1:
+            continue  # its tensor class gathers in a format of its own
         wanted = each.orig_dtype if region is None else region.format_of_parameter(whole)
         if _format(whole) is not wanted:
             group.wait_for_unshard()  # where it was gathered ahead, in the other format
