@@ -19,6 +19,7 @@ from torch.backends import mha
 
 from comp import _comp
 from comp._comp import Error
+from comp._exchange import follow_file
 from comp._compile import Compilers, capturing, runs_as_captured, unheard
 from comp._higher_order import run_higher_order_in_fp32
 from comp._models import forward_parameters, modules_of, named_parameters
@@ -370,8 +371,9 @@ def plan(
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
     """
-    _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
+    said = _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
     models = modules_of(model)
+    follow_file(model, said["operators"])
     return Planned(
         _comp.Planned(
             forward_parameters(models),

@@ -65,6 +65,7 @@ def resume(
             protect_blocks=protect_blocks,
             about="",
             separate_products=found.get("separate_products", False),
+            exchange=found.get("exchange", False),
         )
 
         def load() -> str:

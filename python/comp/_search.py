@@ -112,6 +112,7 @@ def search(
     about: str = "",
     target: str | None = None,
     products: str = "auto",
+    exchange: bool | None = None,
     **settings: Any,
 ) -> Outcome:
     """Finds the precision of each operator at which this training runs fastest and still converges, while it trains.
@@ -147,6 +148,8 @@ def search(
         as that GPU has them.
     products: whether each of a linear layer's three products has a precision of its own: "separate" or "together"; "auto":
         where formats below 16 bits are searched.
+    exchange: whether the plan has the format, too, in which ranks exchange gradients. None: where a model is a
+        DistributedDataParallel without a communication hook, or was given to fully_shard without a reduce_dtype.
     ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
@@ -188,6 +191,7 @@ def search(
             about=about,
             target=target,
             separate_products=products == "separate" or (products == "auto" and scaled),
+            exchange=exchange,
         )
         wanted = _precisions(precisions, state, job.device, target is not None)
         if wanted is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from comp import _comp, _ranks, _shards
+from comp import _comp, _exchange, _ranks, _shards
 from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._compile import CompiledPlans
@@ -155,6 +155,7 @@ class Job:
         about: str,
         target: str | None = None,
         separate_products: bool = False,
+        exchange: bool | None = None,
     ) -> None:
         if not callable(step):
             raise SettingsError(
@@ -176,6 +177,10 @@ class Job:
         self.epochs_before = 0  # epochs of the training that another process trained
         self.ranks = _ranks.team()
         self.separate_products = separate_products
+        refusal = "times are modelled for another machine" if target else "" if exchange is False else _exchange.follow(model)
+        if exchange and refusal:
+            raise SettingsError(f"exchange=True ({refusal}): leave it out, or change that")
+        self.exchange = exchange is not False and not refusal
         self.about_data: list[str] = []
         if self.ranks is not None:
             self.about_data += batches.agree(self.ranks)
@@ -203,6 +208,7 @@ class Job:
             about=" ".join([about, *(repr(each) for each in self.optimizers)]),
             target=target or "",
             separate_products=separate_products,
+            exchange=self.exchange,
             ranks=self.ranks,
         )
         self._glue.training = self.compiled.training = weakref.ref(self.training)

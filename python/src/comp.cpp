@@ -63,6 +63,7 @@ void add_regions(py::module_& m) {
       .def("exit", &regions::exit, "by_exception"_a)
       .def("here", &regions::here)
       .def("format_of_parameter", &regions::format_of_parameter, "parameter"_a)
+      .def("exchange", &regions::exchange, "begin"_a)
       .def("pass_on", &regions::pass_on, "was"_a, "now"_a)
       .def("enter_again", &regions::enter_again, "place"_a)
       .def("compiles", &regions::compiles)
@@ -151,7 +152,7 @@ void add_training(py::module_& m) {
                        py::function tensors, py::function compile, py::object rates, std::int64_t length,
                        std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
                        const std::optional<std::string>& states_on, std::string about, std::string target,
-                       bool separate_products, std::shared_ptr<rank_team> ranks) {
+                       bool separate_products, bool exchange, std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
                   .read = std::move(read),
@@ -164,6 +165,7 @@ void add_training(py::module_& m) {
                   .protect_blocks = protect_blocks,
                   .target = std::move(target),
                   .separate_products = separate_products,
+                  .exchange = exchange,
                   .freed = freed(keep_memory),
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about),
@@ -171,7 +173,8 @@ void add_training(py::module_& m) {
            }),
            py::kw_only(), "models"_a, "read"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a,
            "compile"_a, "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
-           "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false, "ranks"_a = py::none())
+           "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false, "exchange"_a = false,
+           "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {

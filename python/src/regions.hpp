@@ -57,8 +57,8 @@ struct place {
 class regions {
  public:
   using maker = std::function<std::unique_ptr<libtorch::region>(const std::string& segment, bool evaluates)>;
-  using format = std::function<at::ScalarType(const at::Tensor& parameter)>;
-  explicit regions(maker make, format of_parameter = {}) : make_{std::move(make)}, format_{std::move(of_parameter)} {}
+  using owner = std::function<libtorch::program&()>;
+  explicit regions(maker make, owner program = {}) : make_{std::move(make)}, program_{std::move(program)} {}
   regions(const regions&) = delete;
   regions& operator=(const regions&) = delete;
 
@@ -139,7 +139,13 @@ class regions {
   /// Returns: the format in which the operators of an open region of this thread read `parameter`, if it is one; else
   /// FP32.
   at::ScalarType format_of_parameter(const at::Tensor& parameter) {
-    return open() && format_ ? format_(parameter) : at::kFloat;
+    return open() && program_ ? program_().format_of_parameter(parameter) : at::kFloat;
+  }
+  /// Calls `begin(format)`, which begins to average gradients among ranks in that format. Returns: its future.
+  py::object exchange(const py::function& begin) {
+    if (!program_) return begin(at::kFloat);
+    return program_().exchange([&](at::ScalarType format) -> py::object { return begin(format); },
+                               [](const py::object& future) { future.attr("wait")(); });
   }
   /// Tells the innermost region that code which it does not hear gave `now` for `was`, and changed no value.
   void pass_on(const at::Tensor& was, const at::Tensor& now) {
@@ -175,7 +181,7 @@ class regions {
   }
 
   maker make_;
-  format format_;
+  owner program_;
   std::function<void()> at_end_;
   std::vector<entered_region> open_;
   std::size_t entered_ = 0;
@@ -194,7 +200,7 @@ class planned {
                    return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
                                                                       : new libtorch::region{plan_.enter(segment)}};
                  },
-                 [this](const at::Tensor& parameter) { return plan_.executor().format_of_parameter(parameter); }} {}
+                 [this]() -> libtorch::program& { return plan_.executor(); }} {}
 
   static std::vector<std::shared_ptr<parameter_tree>> trees_of(
       const std::vector<std::pair<std::string, parameter_tree::named>>& models) {

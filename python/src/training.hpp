@@ -75,7 +75,7 @@ struct job {
   libtorch::executor_choices choices = libtorch::executor_choices::measured;
   bool protect_blocks = true;
   std::string target;  // a GPU whose times are modelled; empty: this machine's are measured
-  bool separate_products = false;
+  bool separate_products = false, exchange = false;
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
@@ -120,7 +120,7 @@ class training_of final : public training {
                    return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
                                                                       : new libtorch::region{program.enter(segment)}};
                  },
-                 [this](const at::Tensor& parameter) { return trainer_->executor().format_of_parameter(parameter); }} {
+                 [this]() -> libtorch::program& { return trainer_->executor(); }} {
     planned::add_names(trainer_->executor(), given_.read);
     if (given_.ranks != nullptr) regions_.at_end([this] { meet(); });
   }
@@ -243,7 +243,8 @@ class training_of final : public training {
         .program = {.freed = given_.freed,
                     .protect_blocks = given_.protect_blocks,
                     .emulate = !given_.target.empty(),
-                    .separate_products = given_.separate_products},
+                    .separate_products = given_.separate_products,
+                    .exchange = given_.exchange},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,

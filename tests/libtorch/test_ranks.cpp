@@ -2,6 +2,9 @@
 // A trainer that is one of several ranks makes the choices that the slowest rank's times make. The other ranks are made
 // up here; real ones are in tests/python/test_ranks.py.
 
+#include <chrono>
+#include <thread>
+
 #include "trainer_support.hpp"
 
 using namespace libtorch_tests;
@@ -101,4 +104,42 @@ TEST_CASE("a step's first backward begins on all ranks or on none") {
   for (const at::Tensor& p : rank.user.net->parameters()) p.mutable_grad() = at::Tensor{};
   CHECK_THROWS_WITH_AS((void)rank.trainer->run_batch(), "another rank failed", comp::error);
   CHECK_FALSE(rank.user.net->parameters().front().grad().defined());
+}
+
+TEST_CASE("the exchange of gradients is an operator, whose format the step is told") {
+  classification user;
+  user.setup.program.exchange = true;
+  std::vector<at::ScalarType> told;
+  int milliseconds = 0;
+  lt::trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
+                        s.backward(s.forward([&] { return user.loss(batch); }));
+                        s.exchange([&](at::ScalarType format) {
+                          told.push_back(format);
+                          std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds});
+                        });
+                        s.update(user.optimizer);
+                      }};
+  const comp::op_graph& graph = trainer.graph();
+  const std::size_t last = graph.size() - 1;
+  std::int64_t weights = 0;
+  for (const at::Tensor& p : user.net->parameters()) weights += p.numel();
+  CHECK(graph[last].name == "gradients.all_reduce");
+  CHECK(graph[last].bytes == 8 * weights);
+  CHECK((told == std::vector{at::kFloat}));  // while the step is recorded
+
+  comp::plan chosen{graph.size()};
+  chosen[last] = precision::bf16;
+  trainer.set_precision(chosen);
+  (void)trainer.run_batch();
+  CHECK((told.back() == at::kBFloat16));
+  trainer.set_precision(trainer.own_autocast(precision::bf16));  // which exchanges nothing low
+  (void)trainer.run_batch();
+  CHECK((told.back() == at::kFloat));
+
+  milliseconds = 3;
+  CHECK(trainer.profile()[last].backward >= 3e-3);
+  CHECK(trainer.sensitivity(precision::bf16)[last].gradient == 0x1p-9);
+  CHECK(trainer.supports(graph[last], precision::fp16));
+  CHECK_FALSE(trainer.supports(graph[last], precision::tf32));
+  CHECK_FALSE(trainer.supports(graph[last], precision::mxfp8));
 }

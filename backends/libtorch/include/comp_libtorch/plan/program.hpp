@@ -18,6 +18,7 @@
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/hook/region.hpp>
 #include <comp_libtorch/plan/evaluator.hpp>
+#include <comp_libtorch/plan/exchange.hpp>
 #include <comp_libtorch/plan/executor.hpp>
 #include <comp_libtorch/plan/first_forward.hpp>
 #include <comp_libtorch/plan/named_precisions.hpp>
@@ -156,6 +157,20 @@ class program {
     return at == low_parameters_.end() || plan_.runs_autocast() ? at::kFloat : at->second;
   }
 
+  /// Has `work(format)` average gradients among ranks. `format`: that in which the plan has them travel; FP32 where the
+  /// exchange is no operator of the graph. Returns: what `work` returns, once `finish` has waited for it where
+  /// operators are timed.
+  template <class Work, class Finish>
+  auto exchange(Work work, Finish finish) {
+    const auto times = exchange_ == 0 ? nullptr : profiler_.begin(settings_.device);
+    if (times == nullptr) return work(format_of_gradients());
+    const detail::moment start{settings_.device};
+    auto done = work(format_of_gradients());
+    finish(done);
+    times->add(static_cast<std::uint32_t>(exchange_), true, start, detail::moment{settings_.device});
+    return done;
+  }
+
   /// Ends a training step: times of operators are added up by steps.
   void end_step() { profiler_.end_of_step(); }
 
@@ -225,6 +240,13 @@ class program {
   std::unique_ptr<detail::session> make_autocast(at::ScalarType low) const {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
+  at::ScalarType format_of_gradients() const {
+    if (first_plan_ != nullptr && first_plan_->by_name) {
+      const op_info op = detail::exchange_operator({});
+      return detail::scalar_type(first_plan_->by_name(op.name, op.kind).forward);
+    }
+    return exchange_ == 0 || exchange_ >= plan_.size() ? at::kFloat : detail::scalar_type(plan_[exchange_]);
+  }
   product_precisions precisions_of(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return choose_unrecorded_ ? choose_unrecorded_(layer, kind) : precisions_.usual(layer, kind);
@@ -280,6 +302,7 @@ class program {
     choose_unrecorded_ = {};
     graph_ = {};
     gradients_.clear();
+    exchange_ = 0;
     keep({});
     segments_.clear();
     weights_.clear();
@@ -301,6 +324,10 @@ class program {
       if (!reads_weight(all.infos, i)) continue;
       linear_layers_.insert(all.infos[i].name);
       if (settings_.separate_products) separate(all.infos, i);
+    }
+    if (settings_.exchange && !all.infos.empty()) {
+      exchange_ = all.infos.size();
+      all.infos.push_back(detail::exchange_operator(all.infos));
     }
     graph_ = op_graph{std::move(all.infos)};
     keep(plan{graph_.size()});
@@ -400,6 +427,7 @@ class program {
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
   std::vector<gradient_operators> gradients_;  // of ops_
+  std::size_t exchange_ = 0;                   // the operator that exchanges gradients; 0: none
   std::set<std::string> linear_layers_;        // names of operators, with those of their gradients
   std::vector<std::string> layers_;            // common names of graph_'s operators (layer_names.hpp)
   detail::named_precisions precisions_;        // of the recorded operators in the plan

@@ -64,6 +64,8 @@ struct program_settings {
   // The two products of a linear layer's backward are operators of the graph, so that a plan gives each product its own
   // precision. They stand behind all others.
   bool separate_products = false;
+  // The exchange of gradients among ranks is the last operator of the graph (exchange.hpp).
+  bool exchange = false;
 };
 
 namespace detail {

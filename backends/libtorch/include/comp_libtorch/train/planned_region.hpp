@@ -161,7 +161,7 @@ class planned_region {
         file_{of_file_ ? load_listing(std::get<std::string>(from))
                        : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
         listing_{file_.at(0)},
-        program_{on_device_of(models, with_products_of(listing_, settings_.program))},
+        program_{on_device_of(models, with_operators_of(listing_, settings_.program))},
         here_{probe(program_.settings().device)} {
     if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
     if (settings_.choices == planned_choices::measured)
@@ -239,9 +239,13 @@ class planned_region {
   }
 
   /// Has the graph the operators that the file has. A plan without names is one for the graph that `settings` give.
-  static program_settings with_products_of(const plan_listing& from, program_settings settings) {
+  static program_settings with_operators_of(const plan_listing& from, program_settings settings) {
     const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
-    if (from.operators) settings.separate_products = std::ranges::any_of(*from.operators, apart);
+    const auto exchanges = [](const auto& op) { return op.kind == exchange_kind; };
+    if (from.operators) {
+      settings.separate_products = std::ranges::any_of(*from.operators, apart);
+      settings.exchange = std::ranges::any_of(*from.operators, exchanges);
+    }
     return settings;
   }
 

@@ -105,6 +105,13 @@ class step {
   /// backward() is.
   void report(const std::string& name, const at::Tensor& loss) { record(name, loss.detach()); }
 
+  /// Has `work(format)` average the gradients among ranks, after the last backward and before the update. `format`:
+  /// that in which the plan has them travel; FP32 without program_settings::exchange. Requires: `work` returns when it
+  /// is done.
+  void exchange(const std::function<void(at::ScalarType)>& work) {
+    (void)program_.exchange([&](at::ScalarType format) { return work(format), true; }, [](bool) {});
+  }
+
   /// From now on each update limits the norm of all gradients of its optimizer together to this.
   void clip(double largest_norm) { clip_ = largest_norm; }
 
