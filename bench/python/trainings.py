@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32 and torch.autocast,
 with torch.compile and without, each with the plan of a search of its own: the twenty trainings of the tests, larger, a step of
-each in turns. A line of a Markdown table
-for each.
+each in turns. A line of a Markdown table for each. Where IPEX_PYTHON names a Python that imports Intel's extension (which
+wants a torch of its own), a process of it takes turns, too.
 Usage: trainings.py [rounds] [NAME...]"""
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
 
-import comp
 import torch
 from known_trainings import TRAININGS
-from support import NoPlan
+
+if '--ipex' not in sys.argv:  # comp is not built for that torch
+    import comp
+    from support import NoPlan
 
 torch.set_num_threads(os.cpu_count() or 1)
 
@@ -66,6 +69,37 @@ def fresh(name):
     return TRAININGS[name](True)
 
 
+def ipex(name):
+    """The process of Intel's extension: trains the batch whose number it reads, and writes the seconds."""
+    import intel_extension_for_pytorch
+
+    training, stdout = fresh(name), os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)  # the extension prints, too
+    _, training.optimizers[0] = intel_extension_for_pytorch.optimize(
+        training.model.train(), optimizer=training.optimizers[0], dtype=torch.bfloat16, inplace=True
+    )
+    for line in sys.stdin:
+        begun = time.perf_counter()
+        training.train(Autocast(), training.data[int(line)])
+        print(time.perf_counter() - begun, file=stdout, flush=True)
+
+
+class Ipex:
+    """The other end of that process, as a training."""
+
+    def __init__(self, name):
+        command = [os.environ['IPEX_PYTHON'], '-W', 'ignore', __file__, '--ipex', name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def seconds(self, batch):
+        """The seconds of a batch; None where the process has ended."""
+        try:
+            print(batch, file=self.process.stdin, flush=True)
+            return float(self.process.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            return None
+
+
 def searched(name, path, compiled=False):
     """Saves the plan that a search finds to `path`. Returns: what was found, and the seconds of the search."""
     training = fresh(name)
@@ -99,28 +133,34 @@ def measure(name, rounds):
             )
             if 'compiled' not in way or compiles(training, region):
                 ways[way] = (training, region, [])
+        peer, of_peer = Ipex(name) if 'IPEX_PYTHON' in os.environ else None, []
         for turn in range(rounds + 3):
+            number = turn % len(training.data)
             for way in (list(ways) if turn % 2 == 0 else list(ways)[::-1]):
                 training, region, seconds = ways[way]
                 begun = time.perf_counter()
-                training.train(region, training.data[turn % len(training.data)])
-                if turn >= 3:
-                    seconds.append(time.perf_counter() - begun)
-    fp32, autocast, plan = (ways[way][2] for way in ('fp32', 'autocast', 'plan'))
-    compiled = [ways[way][2] for way in ('compiled autocast', 'compiled plan') if way in ways]
+                training.train(region, training.data[number])
+                seconds.append(time.perf_counter() - begun)
+            of_peer.append(peer and peer.seconds(number))
+    fp32, autocast, plan = (ways[way][2][3:] for way in ('fp32', 'autocast', 'plan'))
+    compiled = [ways[way][2][3:] for way in ('compiled autocast', 'compiled plan') if way in ways]
     both = f'{ratio(compiled[0], plan)} | {ratio(*compiled)}' if len(compiled) == 2 else 'it fails | it fails'
+    over_peer = ratio(of_peer[3:], plan) if all(of_peer) else 'it fails' if peer else ''
     print(f'| {name} | {kept(found)} | {kept(found_compiled)} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | '
-          f'{ratio(autocast, plan)} | {both} | {seconds_of_search:.0f} s | {seconds_of_compiled:.0f} s |', flush=True)
+          f'{ratio(autocast, plan)} | {both} | {over_peer} | {seconds_of_search:.0f} s | {seconds_of_compiled:.0f} s |',
+          flush=True)
 
 
 def main():
+    if sys.argv[1:2] == ['--ipex']:
+        return ipex(sys.argv[2])
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     print('| training | plan | compiled plan | autocast over FP32 | plan over FP32 | plan over autocast | plan over compiled autocast '
-          '| compiled plan over compiled autocast | search | compiled search |')
-    print('|---|---|---|---|---|---|---|---|---|---|')
+          '| compiled plan over compiled autocast | plan over IPEX | search | compiled search |')
+    print('|---|---|---|---|---|---|---|---|---|---|---|')
     for name in sys.argv[2:] or TRAININGS:
         if TRAININGS[name].missing:
-            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | | | | |')
+            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | | | | | |')
         else:
             measure(name, rounds)
 
