@@ -85,8 +85,13 @@ class _Group(_Forward):
         group.post_backward = lambda *given: self.exchange(lambda format: self._begin(format, given))
 
     def _begin(self, format: torch.dtype, given: Any) -> _Group:
-        self._group._reduce_dtype = format
-        self._reduce(*given)
+        group, kept = self._group, self._group._reduce_dtype
+        if format is not torch.float32 and group._orig_dtype is torch.float32:
+            group._reduce_dtype = format
+        try:
+            self._reduce(*given)
+        finally:
+            group._reduce_dtype = kept
         return self
 
     def wait(self) -> None:
