@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32 and torch.autocast,
 with torch.compile and without, each with the plan of a search of its own: the twenty trainings of the tests, larger, a step of
-each in turns. A line of a Markdown table for each. Where IPEX_PYTHON names a Python that imports Intel's extension (which
-wants a torch of its own), a process of it takes turns, too.
+each in turns. A line of a Markdown table for each. Where IPEX_PYTHON names a Python that imports Intel's extension, which wants
+a torch of its own, a process of it takes turns in place of what torch.compile makes.
 Usage: trainings.py [rounds] [NAME...]"""
 
 import os
@@ -12,7 +12,7 @@ import tempfile
 import time
 
 import torch
-from known_trainings import TRAININGS
+from known_trainings import BATCHES, TRAININGS
 
 if '--ipex' not in sys.argv:  # comp is not built for that torch
     import comp
@@ -119,48 +119,66 @@ def kept(found):
     return 'autocast' if found.plan.endswith('@autocast') else f'{low} of {len(found.operators)} low'
 
 
+def in_turns(name, rounds, ways, peer=None):
+    """Trains a step of each of `ways`, plan files or names, and of the peer, `rounds` times. Returns: the seconds of each way
+    whose first steps went well."""
+    trained = {}
+    for way, path in ways.items():
+        training = fresh(name)
+        region = {'fp32': NoPlan(), 'autocast': Autocast()}.get(path) or comp.plan(
+            path, training.model, segments=training.segments
+        )
+        if 'compiled' not in way or compiles(training, region):
+            trained[way] = (training, region, [])
+    of_peer = []
+    for turn in range(rounds + 3):
+        number = turn % BATCHES
+        for training, region, seconds in (list(trained.values()) if turn % 2 == 0 else list(trained.values())[::-1]):
+            begun = time.perf_counter()
+            training.train(region, training.data[number])
+            seconds.append(time.perf_counter() - begun)
+        if peer:
+            of_peer.append(peer.seconds(number))
+    times = {way: seconds[3:] for way, (_, _, seconds) in trained.items()}
+    return times | ({'peer': of_peer[3:]} if peer and all(of_peer) else {})
+
+
 def measure(name, rounds):
     with tempfile.TemporaryDirectory() as folder:
         path, of_compiled = (os.path.join(folder, file) for file in ('plan.json', 'compiled.json'))
         found, seconds_of_search = searched(name, path)
-        found_compiled, seconds_of_compiled = searched(name, of_compiled, compiled=True)
-        ways = {}
-        for way in ('fp32', 'autocast', 'plan', 'compiled autocast', 'compiled plan'):
-            training = fresh(name)
-            region = NoPlan() if way == 'fp32' else Autocast() if 'autocast' in way else None
-            region = region or comp.plan(
-                of_compiled if 'compiled' in way else path, training.model, segments=training.segments
-            )
-            if 'compiled' not in way or compiles(training, region):
-                ways[way] = (training, region, [])
-        peer, of_peer = Ipex(name) if 'IPEX_PYTHON' in os.environ else None, []
-        for turn in range(rounds + 3):
-            number = turn % len(training.data)
-            for way in (list(ways) if turn % 2 == 0 else list(ways)[::-1]):
-                training, region, seconds = ways[way]
-                begun = time.perf_counter()
-                training.train(region, training.data[number])
-                seconds.append(time.perf_counter() - begun)
-            of_peer.append(peer and peer.seconds(number))
-    fp32, autocast, plan = (ways[way][2][3:] for way in ('fp32', 'autocast', 'plan'))
-    compiled = [ways[way][2][3:] for way in ('compiled autocast', 'compiled plan') if way in ways]
-    both = f'{ratio(compiled[0], plan)} | {ratio(*compiled)}' if len(compiled) == 2 else 'it fails | it fails'
-    over_peer = ratio(of_peer[3:], plan) if all(of_peer) else 'it fails' if peer else ''
-    print(f'| {name} | {kept(found)} | {kept(found_compiled)} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | '
-          f'{ratio(autocast, plan)} | {both} | {over_peer} | {seconds_of_search:.0f} s | {seconds_of_compiled:.0f} s |',
-          flush=True)
+        ways = {'fp32': 'fp32', 'autocast': 'autocast', 'plan': path}
+        if 'IPEX_PYTHON' in os.environ:
+            times = in_turns(name, rounds, ways, Ipex(name))
+        else:
+            found_compiled, seconds_of_compiled = searched(name, of_compiled, compiled=True)
+            ways |= {'compiled autocast': 'autocast', 'compiled plan': of_compiled}
+            times = in_turns(name, rounds, ways)
+
+    def over(way, other):
+        return ratio(times[other], times[way]) if way in times and other in times else 'it fails'
+
+    row = [name, kept(found), over('autocast', 'fp32'), over('plan', 'fp32'), over('plan', 'autocast'), f'{seconds_of_search:.0f} s']
+    if 'IPEX_PYTHON' in os.environ:
+        row += [over('plan', 'peer')]
+    else:
+        row += [kept(found_compiled), over('plan', 'compiled autocast'), over('compiled plan', 'compiled autocast')]
+        row += [f'{seconds_of_compiled:.0f} s']
+    print(f'| {" | ".join(row)} |', flush=True)
 
 
 def main():
     if sys.argv[1:2] == ['--ipex']:
         return ipex(sys.argv[2])
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    print('| training | plan | compiled plan | autocast over FP32 | plan over FP32 | plan over autocast | plan over compiled autocast '
-          '| compiled plan over compiled autocast | plan over IPEX | search | compiled search |')
-    print('|---|---|---|---|---|---|---|---|---|---|---|')
+    head = ['training', 'plan', 'autocast over FP32', 'plan over FP32', 'plan over autocast', 'search']
+    head += ['plan over IPEX'] if 'IPEX_PYTHON' in os.environ else [
+        'compiled plan', 'plan over compiled autocast', 'compiled plan over compiled autocast', 'compiled search'
+    ]
+    print(f'| {" | ".join(head)} |\n{"|---" * len(head)}|')
     for name in sys.argv[2:] or TRAININGS:
         if TRAININGS[name].missing:
-            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | | | | | | |')
+            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here {"| " * (len(head) - 2)}|')
         else:
             measure(name, rounds)
 
