@@ -28,45 +28,50 @@ class _Forward:
     def __init__(self) -> None:
         self._regions: Callable[[], Regions | None] = lambda: None
 
-    def note_in(self, owner: Any, method: str) -> None:
-        """Looks for the region whenever `method` of `owner` is called, which runs in the forward."""
-        original = getattr(owner, method)
-
-        @functools.wraps(original)
-        def noted(*given: Any, **named: Any) -> Any:
-            if torch.is_grad_enabled() and not _in_backward():
-                region = open_regions.innermost()
-                self._regions = (lambda: None) if region is None else weakref.ref(region)
-            return original(*given, **named)
-
-        object.__setattr__(owner, method, noted)
+    def note(self) -> None:
+        """Looks for the region, in the forward. One that the backward runs again is no forward."""
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            region = open_regions.innermost()
+            self._regions = (lambda: None) if region is None else weakref.ref(region)
 
     def exchange(self, begin: Callable[[torch.dtype], Any]) -> Any:
         regions = self._regions()
         return begin(torch.float32) if regions is None else regions.exchange(begin)
 
 
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
 class _Buckets(_Forward):
     """The gradients of a DistributedDataParallel. In FP32 they get the bits that they get without a hook."""
 
-    def __init__(self, module: DistributedDataParallel) -> None:
+    def __init__(self, group: Any = None) -> None:
         super().__init__()
-        self.group = module.process_group
-        self.ranks = dist.get_world_size(self.group)
-        self.divides = module.gradient_as_bucket_view
-        self.note_in(module, "_pre_forward")
-        module.register_comm_hook(self, _average)
+        self.group = group
+
+    def __reduce__(self) -> Any:
+        return _Buckets, ()  # what torch copies or pickles has the default group
+
+
+def _note_forwards() -> None:
+    """Wraps the method by which DistributedDataParallel begins a forward, once."""
+    original = DistributedDataParallel._pre_forward
+    if hasattr(original, "told_by_comp"):
+        return
+
+    @functools.wraps(original)
+    def noted(module: Any, *given: Any, **named: Any) -> Any:
+        for _, state in module._comm_hooks:
+            if isinstance(state, _Buckets):
+                state.note()
+        return original(module, *given, **named)
+
+    noted.told_by_comp = True  # type: ignore[attr-defined]
+    setattr(DistributedDataParallel, "_pre_forward", noted)
 
 
 def _average(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are text, as all are here
     gradients: torch.Tensor = bucket.buffer()
 
     def begin(format: torch.dtype) -> Any:
-        gradients.div_(state.ranks) if state.divides else gradients.mul_(1 / state.ranks)
+        gradients.mul_(1 / dist.get_world_size(state.group))
         sent = gradients.to(format) if gradients.dtype is torch.float32 else gradients
         sums = dist.all_reduce(sent, group=state.group, async_op=True).get_future()
         return sums.then(lambda done: gradients if sent is gradients else gradients.copy_(done.value()[0]))
@@ -81,7 +86,13 @@ class _Group(_Forward):
         super().__init__()
         self._group = group
         self._reduce = group.post_backward
-        self.note_in(group, "unshard")
+        unshard = group.unshard
+
+        def noted(*given: Any, **named: Any) -> Any:
+            self.note()
+            return unshard(*given, **named)
+
+        group.unshard = noted
         group.post_backward = lambda *given: self.exchange(lambda format: self._begin(format, given))
 
     def _begin(self, format: torch.dtype, given: Any) -> _Group:
@@ -107,8 +118,7 @@ def _refusal(replicas: list[DistributedDataParallel], shards: list[Any]) -> str:
     if not replicas and not shards:
         return "no model is a DistributedDataParallel or was given to fully_shard"
     for each in replicas:
-        hook = each._get_ddp_logging_data().get("comm_hook", "")
-        if hook and not _follows(each):
+        if (hook := _hook_of(each)) and not _follows(each):
             return f"DistributedDataParallel has a communication hook, {hook}, and takes one alone"
     for part in shards:
         chosen = _shards.keepers(part)[0]._mp_policy.reduce_dtype
@@ -117,8 +127,13 @@ def _refusal(replicas: list[DistributedDataParallel], shards: list[Any]) -> str:
     return ""
 
 
+def _hook_of(module: DistributedDataParallel) -> str:
+    """The communication hook's name, or "". A copied module lists the hooks of the other, and has none."""
+    return str(module._get_ddp_logging_data().get("comm_hook", ""))
+
+
 def _follows(module: DistributedDataParallel) -> bool:
-    return any(hook is _average for hook, _ in module._comm_hooks)
+    return _hook_of(module) != "" and any(hook is _average for hook, _ in module._comm_hooks)
 
 
 def follow(model: nn.Module | Mapping[str, nn.Module]) -> str:
@@ -130,9 +145,11 @@ def follow(model: nn.Module | Mapping[str, nn.Module]) -> str:
     refusal = _refusal(replicas, shards)
     if refusal:
         return refusal
+    _note_forwards()
     for replica in replicas:
         if not _follows(replica):
-            _Buckets(replica)
+            replica._comm_hooks.clear()
+            replica.register_comm_hook(_Buckets(replica.process_group), _average)
     for group in [group for part in shards for group in _shards.keepers(part)[1:]]:
         if not hasattr(group, "exchanges_by_plans"):
             group.exchanges_by_plans = _Group(group)

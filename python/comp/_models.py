@@ -31,7 +31,7 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
             )
         _require_usable(module)
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            leave_outside(module, "_pre_forward", "_post_forward")
+            leave_outside(type(module), "_pre_forward", "_post_forward")
         for group in _shards.groups_that_follow({name: module}, open_regions.innermost):
             leave_outside(group, "unshard", "wait_for_unshard", "reshard", "_register_post_backward_hook")
     return {name: unwrapped(module) for name, module in given.items()}
@@ -54,8 +54,8 @@ def _dispatch_key(name: str) -> torch._C.DispatchKey:
     return key
 
 
-def leave_outside(module: Any, *methods: str) -> None:
-    """Hides from plans what these methods do, because it is no part of the model. DistributedDataParallel does not
+def leave_outside(owner: Any, *methods: str) -> None:
+    """Hides from plans what these methods of an object or class do, because it is no part of the model. DistributedDataParallel does not
     handle its buckets and buffers in each step alike, FSDP gathers parameters, and logging depends on the Trainer."""
     keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
     for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
@@ -71,9 +71,9 @@ def leave_outside(module: Any, *methods: str) -> None:
         return run
 
     for name in methods:
-        method = getattr(module, name, None)
+        method = getattr(owner, name, None)
         if method is not None and not hasattr(method, "outside"):
-            object.__setattr__(module, name, outside(method))
+            setattr(owner, name, outside(method))
 
 
 def named_parameters(models: Mapping[str, nn.Module], instead: Mapping[int, torch.Tensor] = {}) -> Named:

@@ -164,7 +164,9 @@ def _choose_formats(group: Any, region: Regions | None) -> None:
     for each, whole in _gathered(group):
         if each._unsharded_inner_tensors or len(each.all_gather_outputs) != 1:
             continue  # its tensor class gathers in a format of its own
-        wanted = each.orig_dtype if region is None else region.format_of_parameter(whole)
+        wanted = each.orig_dtype
+        if region is not None and wanted is torch.float32:
+            wanted = region.format_of_parameter(whole)
         if _format(whole) is not wanted:
             group.wait_for_unshard()  # where it was gathered ahead, in the other format
             group._to_sharded()

@@ -3,11 +3,13 @@
 that torchrun starts meet in its store."""
 
 import contextlib
+import copy
 import datetime
 import errno
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -128,6 +130,11 @@ class Sharded(Averaged):
 class Unsharded(Averaged):
     def __init__(self):
         super().__init__(DistributedDataParallel)
+
+
+class ViewsBuckets(Averaged):
+    def __init__(self):
+        super().__init__(lambda net: DistributedDataParallel(net, gradient_as_bucket_view=True))
 
 
 def told(found, training):
@@ -323,9 +330,9 @@ def exchanges_by_a_plan():
     found = Unsharded().search()
     found.save(path)
     said = {'last': [found.operators[-1].name, found.operators[-1].kind], 'equal': [], 'outside': []}
-    for name in 'fp32', 'bf16':
+    for name, format in ('fp32', torch.float32), ('bf16', torch.bfloat16):
         choose(path, lambda op: name if op['kind'] == 'all_reduce' else 'fp32')
-        for make in Sharded, Unsharded, lambda: Averaged(lambda net: DistributedDataParallel(net, gradient_as_bucket_view=True)):
+        for make in Sharded, Unsharded, ViewsBuckets:
             training, plain = make(), Averaged(lambda net: net)
             plan = comp.plan(path, training.net)
             for inside in True, False:
@@ -334,7 +341,7 @@ def exchanges_by_a_plan():
                     loss = cross_entropy(training.net(x), y)
                 loss.backward()
                 cross_entropy(plain.net(x), y).backward()
-                sums = [(p.grad / 2).to(getattr(torch, {'fp32': 'float32', 'bf16': 'bfloat16'}[name]) if inside else torch.float32) for p in plain.net.parameters()]
+                sums = [(p.grad / 2).to(format if inside else torch.float32) for p in plain.net.parameters()]
                 for each in sums:
                     dist.all_reduce(each)
                 same = [torch.equal(whole(p.grad), s.float()) for p, s in zip(training.net.parameters(), sums)]
@@ -379,6 +386,22 @@ def has_an_exchange_of_its_own():
         warnings.simplefilter('always')
         comp.plan(path, hooked.net)
     said['warned'] = [str(each.message) for each in told]
+    return said
+
+
+def copies_what_was_searched():
+    """Returns: whether gradients of the copies travel in the plan's format."""
+    path = os.path.join(FOLDER, 'plan.json')
+    training, said = Training(), {}
+    training.search().save(path)
+    choose(path, lambda op: 'bf16' if op['kind'] == 'all_reduce' else 'fp32')
+    for name, copied in ('copied', copy.deepcopy(training.net)), ('pickled', pickle.loads(pickle.dumps(training.net))):
+        plan = comp.plan(path, copied)
+        x, y = training.data[0]
+        with plan:
+            loss = cross_entropy(copied(x), y)
+        loss.backward()
+        said[name] = all(torch.equal(p.grad, p.grad.bfloat16().float()) for p in copied.parameters())
     return said
 
 
@@ -838,7 +861,12 @@ class GradientExchange(unittest.TestCase):
             self.assertIn('DistributedDataParallel has a communication hook, allreduce_hook', hooked)
             self.assertIn('MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)', reduced)
             self.assertEqual([*said['kinds'], said['left out']], ['aten::cross_entropy_loss'] * 3)
-            self.assertTrue(any('the plan has gradients exchanged in bf16, and they are not' in w for w in said['warned']))
+            self.assertIn('the plan has gradients exchanged in bf16, and they are not', said['warned'][0])
+
+
+    def test_copies_of_a_model_that_was_searched_follow_plans_too(self):
+        for said in run('copies_what_was_searched')[0]:
+            self.assertEqual([said['copied'], said['pickled']], [True, True], said)
 
 
 class Checkpoints(unittest.TestCase):
