@@ -6,8 +6,7 @@
 namespace bench {
 
 /// Seconds of the clock that a call of `work` takes.
-template <class F>
-double seconds_of(F&& work) {
+double seconds_of(auto&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -65,8 +65,7 @@ struct give_back {
   run start(comp::search_space over) const { return run{std::move(over)}; }
 };
 
-template <class Stage1, class Stage2>
-void search_with(const char* name, Stage1 stage1, Stage2 stage2) {
+void search_with(const char* name, auto stage1, auto stage2) {
   made_up_trainer trainer;
   comp::two_stage search{comp::policy::pytorch{}, stage1, stage2};
   search.settings.precisions = {comp::precision::bf16};

@@ -91,8 +91,7 @@ class stopwatch {
     (void)cudaEventDestroy(to_);
   }
   /// Seconds of one run, over `repeats` in a row.
-  template <class F>
-  double seconds(int repeats, F&& run, cudaStream_t on = nullptr) const {
+  double seconds(int repeats, auto&& run, cudaStream_t on = nullptr) const {
     check(cudaEventRecord(from_, on), "starting a clock");
     for (int i = 0; i < repeats; ++i) run();
     check(cudaEventRecord(to_, on), "stopping a clock");
@@ -102,8 +101,7 @@ class stopwatch {
     return static_cast<double>(milliseconds) / 1e3 / repeats;
   }
   /// How many runs take about 2 ms, warmed up.
-  template <class F>
-  int repeats_for(F&& run, cudaStream_t on = nullptr) const {
+  int repeats_for(auto&& run, cudaStream_t on = nullptr) const {
     (void)seconds(2, run, on);
     return static_cast<int>(std::clamp(2e-3 / std::max(seconds(3, run, on), 1e-9), 1.0, 200.0));
   }
@@ -133,8 +131,7 @@ inline nlohmann::json quartiles(const std::vector<double>& values) {
 /// What failed, so that the rest is measured all the same.
 class failures {
  public:
-  template <class F>
-  void hold(const std::string& what, F&& f) {
+  void hold(const std::string& what, auto&& f) {
     try {
       f();
     } catch (const device_lost&) {
@@ -163,8 +160,7 @@ inline void write(const std::string& file, const nlohmann::json& figures) {
 
 /// What a benchmark's main does: measure(small, keep) gives figures to `keep` whenever there are more of them; they go
 /// to the file that is named, if one is. --small: tiny sizes, once, to see that everything runs; no figures to publish.
-template <class F>
-int run_main(int argc, char** argv, const char* name, F measure) {
+int run_main(int argc, char** argv, const char* name, auto measure) {
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     const auto file = std::ranges::find_if(arguments, [](const std::string& a) { return !a.starts_with("--"); });

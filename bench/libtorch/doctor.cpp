@@ -23,8 +23,7 @@ struct job {
   std::function<torch::Tensor()> loss;
 };
 
-template <class Net>
-job job_of(std::string name, Net net, const torch::Tensor& x) {
+job job_of(std::string name, auto net, const torch::Tensor& x) {
   return {std::move(name), net.ptr(), [net, x]() mutable { return net->forward(x).pow(2).mean(); }};
 }
 

@@ -18,8 +18,7 @@ using torch_models::job;
 inline constexpr std::int64_t classes = 10;
 
 /// `shape`: of an example. `batches`: of an epoch.
-template <class Net>
-job class_job(std::string name, Net net, std::vector<std::int64_t> shape, std::int64_t batch,
+job class_job(std::string name, auto net, std::vector<std::int64_t> shape, std::int64_t batch,
               std::shared_ptr<torch::optim::Optimizer> optimizer, std::int64_t batches) {
   std::vector<std::int64_t> patterns = shape, all = shape;
   patterns.insert(patterns.begin(), classes);
@@ -42,12 +41,10 @@ job class_job(std::string name, Net net, std::vector<std::int64_t> shape, std::i
   return made;
 }
 
-template <class Net>
-std::shared_ptr<torch::optim::Optimizer> adam(Net net, double rate = 3e-4) {
+std::shared_ptr<torch::optim::Optimizer> adam(auto net, double rate = 3e-4) {
   return std::make_shared<torch::optim::Adam>(net->parameters(), torch::optim::AdamOptions(rate));
 }
-template <class Net>
-std::shared_ptr<torch::optim::Optimizer> adamw(Net net, double rate = 3e-4) {
+std::shared_ptr<torch::optim::Optimizer> adamw(auto net, double rate = 3e-4) {
   return std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(rate));
 }
 

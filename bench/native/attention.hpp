@@ -25,8 +25,7 @@ struct attention_sizes {
 };
 
 /// Calls `f` with each of the sizes, all of the width 256 in all.
-template <class F>
-void for_attention_sizes(const F& f) {
+void for_attention_sizes(const auto& f) {
   for (const auto& [batch, length] :
        std::array<std::array<std::int64_t, 2>, 4>{{{16, 128}, {8, 256}, {4, 512}, {1, 2048}}}) {
     for (const std::int64_t width : {std::int64_t{32}, std::int64_t{64}}) {

@@ -40,8 +40,7 @@ token_data noise_tokens(std::size_t count, std::int64_t context) {
   return {std::move(tokens), context};
 }
 
-template <class F>
-double seconds(F work) {
+double seconds(auto work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -35,8 +35,7 @@ double peak_megabytes() {
 }
 
 // Least of `repeats`: what the machine can do when nothing else runs.
-template <class Work>
-double least_seconds(int repeats, Work work) {
+double least_seconds(int repeats, auto work) {
   double least = 1e300;
   for (int i = 0; i < repeats; ++i) {
     const auto begin = clock_type::now();

@@ -37,8 +37,7 @@ struct reached {
 };
 
 /// Requires: measure accepts the most conservative plan.
-template <comp::SearchStrategy S>
-reached run_strategy(const S& strategy, const arena& in) {
+reached run_strategy(const comp::SearchStrategy auto& strategy, const arena& in) {
   using clock = std::chrono::steady_clock;
   reached got;
   try {
@@ -79,8 +78,7 @@ struct contender {
 };
 
 /// `make(budget, seed)`: the strategy's settings.
-template <class Make>
-contender named(std::string name, Make make) {
+contender named(std::string name, auto make) {
   return {std::move(name),
           [make](const arena& in, std::uint64_t seed) { return run_strategy(make(in.budget, seed), in); }};
 }

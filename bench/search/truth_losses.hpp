@@ -44,8 +44,7 @@ struct tally {
   }
 };
 
-template <class World>
-tally search_worlds(std::size_t runs, std::uint64_t first_seed, World make) {
+tally search_worlds(std::size_t runs, std::uint64_t first_seed, auto make) {
   tally all;
   for (std::size_t i = 0; i < runs; ++i) {
     const truth::world w = make(first_seed + i);
@@ -134,8 +133,8 @@ inline std::vector<row> scores(const scale& runs) {
            fmt::format("{:.2f} / mean {:.1f}, most {:.0f} (harm in {} of {}, {:.1f} epochs{})", got.part.mean(),
                        got.tested.mean(), got.tested.most(), got.harms, got.part.size(), got.epochs.mean(),
                        got.threw_text()),
-           "0.95, as many as pay, harm in at most 5%",
-           got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60), got.figures_of()}};
+           "0.95, as many as pay, harm in at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60),
+           got.figures_of()}};
 }
 
 inline std::vector<row> loss_signs(const scale& runs) {

@@ -281,8 +281,7 @@ inline std::vector<row> score_worth(const scale& runs) {
            std::min(parts["unrelated"], parts["inverse"]) >= parts["none"] - 0.03, parts}};
 }
 
-template <class Strategy>
-void add_explicit(std::vector<row>& rows, std::string_view name, const Strategy& strategy, const scale& runs) {
+void add_explicit(std::vector<row>& rows, std::string_view name, const auto& strategy, const scale& runs) {
   figures part;
   std::size_t harms = 0;
   for (std::size_t i = 0; i < runs(30); ++i) {

@@ -37,8 +37,7 @@ class figures {
   std::size_t size() const { return values_.size(); }
 
  private:
-  template <class Predicate>
-  std::size_t count(Predicate which) const {
+  std::size_t count(auto which) const {
     return static_cast<std::size_t>(std::count_if(values_.begin(), values_.end(), which));
   }
   std::vector<double> values_;

@@ -17,8 +17,7 @@ using comp::file_error;
 using comp::require;
 
 /// Calls f(line, number from 1) for each line that is not empty. A line may also end with "\r\n".
-template <class F>
-void for_each_line(std::string_view text, F&& f) {
+void for_each_line(std::string_view text, auto&& f) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);

@@ -73,8 +73,7 @@ inline bool is_ideograph(utf8proc_int32_t c) {
 
 /// Calls f(word) for each word of `text`. Each punctuation mark and each ideograph is a word.
 /// Throws: `error`, with the offset, for bytes that are not UTF-8.
-template <class F>
-void for_each_word(std::string_view text, F&& f) {
+void for_each_word(std::string_view text, auto&& f) {
   plain_word word;
   const auto finish = [&] {
     if (!word.at.empty()) f(std::as_const(word));

@@ -76,8 +76,7 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
 /// Trains an epoch under each contestant, from the state before the search, so that the report can also compare losses
 /// and scores of whole epochs. This is no part of the search and does not count as its cost. The trainer is restored
 /// afterwards.
-template <class Trainer, class State>
-void fill_in_epochs(Trainer& trainer, const State& start, comp::outcome& found) {
+void fill_in_epochs(auto& trainer, const auto& start, comp::outcome& found) {
   const auto now = trainer.save();
   for (comp::contestant& c : found.contest) {
     if (c.epoch || c.status != comp::status::ok) continue;
@@ -101,8 +100,7 @@ inline comp::report_info info_of(const options& chosen, const std::string& descr
           .plan_file = plan};
 }
 
-template <class Trainer>
-comp::outcome search(const options& chosen, Trainer& trainer, comp::search_settings settings,
+comp::outcome search(const options& chosen, auto& trainer, comp::search_settings settings,
                      const comp::report_info& info, comp::html_report& report, const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
   if (!chosen.warm_start.empty()) {
@@ -129,8 +127,7 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
 }
 
 /// Returns: an outcome without a search, which has the plan of a file.
-template <class Trainer>
-comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low) {
+comp::outcome load(const options& chosen, auto& trainer, comp::precision low) {
   comp::outcome found;
   found.graph = trainer.graph();
   found.hardware = trainer.hardware();
@@ -233,8 +230,7 @@ inline bool write_later(const options& chosen, const comp::training_result& resu
   return true;
 }
 
-template <class Trainer>
-void tell_of(const comp::training_result& result, Trainer& trainer) {
+void tell_of(const comp::training_result& result, auto& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
     fmt::print("epoch {:>3}: loss {:.4f}, {}{}{}{}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
@@ -307,8 +303,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
 }
 
 /// The same for a trainer whose weights go to a safetensors file.
-template <class Trainer>
-int run_session(const options& chosen, Trainer& trainer, const std::string& description,
+int run_session(const options& chosen, auto& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up) {
   return run_session(chosen, trainer, description, sped_up,
                      [&](const std::string& path) { comp::write_safetensors(path, trainer.weights()); });
@@ -323,8 +318,7 @@ inline void become(const char* name, char** argv, const char* otherwise) {
 }
 
 /// The main function of each train program: reads the command line, runs the job, and prints errors as one sentence.
-template <class Run>
-int run_main(int argc, char** argv, Run run) {
+int run_main(int argc, char** argv, auto run) {
   CLI::App app;
   options chosen;
   describe(app, chosen);

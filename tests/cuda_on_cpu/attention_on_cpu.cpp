@@ -69,8 +69,7 @@ class attention_on_cpu {
   static std::size_t at(index i) { return static_cast<std::size_t>(i); }
   static std::size_t count(index a, index b, index c) { return static_cast<std::size_t>(a * b * c); }
   index channels() const { return of_.heads * of_.width; }
-  template <class F>
-  void each_head(F f) const {
+  void each_head(auto f) const {
     for (index b = 0; b < of_.batch; ++b) {
       for (index h = 0; h < of_.heads; ++h) f(b, h);
     }
@@ -150,10 +149,7 @@ class graph_on_cpu final : public attention_graph {
   }
 
  private:
-  template <class A>
-  void work(const A& a) const {
-    backward_ ? a.backward() : a.forward();
-  }
+  void work(const auto& a) const { backward_ ? a.backward() : a.forward(); }
   attention_case of_;
   bool backward_;
 };

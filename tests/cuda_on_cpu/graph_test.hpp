@@ -19,8 +19,7 @@ struct matrix {
   double operator()(std::int64_t r, std::int64_t k) const { return v[static_cast<std::size_t>(r * columns + k)]; }
 };
 /// f(row, column, element) for each element, row by row.
-template <class F>
-void for_elements_of(const host_csr& m, F f) {
+void for_elements_of(const host_csr& m, auto f) {
   for (std::int64_t r = 0; r < m.rows; ++r) {
     for (std::int32_t e = m.begin[static_cast<std::size_t>(r)]; e < m.begin[static_cast<std::size_t>(r) + 1]; ++e)
       f(r, std::int64_t{m.column[static_cast<std::size_t>(e)]}, std::int64_t{e});

@@ -31,8 +31,7 @@ std::vector<std::int32_t> labels_of(std::int64_t n, std::int64_t classes) {
   return labels;
 }
 indices targets(device& d, std::int64_t n, std::int64_t classes) { return d.upload(labels_of(n, classes), {n}); }
-template <class F>
-std::uint64_t launches_of(F f) {
+std::uint64_t launches_of(auto f) {
   const std::uint64_t before = simt::device.launches;
   f();
   return simt::device.launches - before;

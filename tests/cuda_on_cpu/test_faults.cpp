@@ -57,8 +57,7 @@ struct training {
 };
 
 /// What `work` threw: the type by name, and nothing for nothing. Faults of the stand-in, broken rules, go through.
-template <class F>
-std::string thrown_by(F work) {
+std::string thrown_by(auto work) {
   try {
     work();
   } catch (const simt::fault&) {
@@ -81,9 +80,8 @@ std::string thrown_by(F work) {
 /// Fails `work` at its first point, its second and so on, until it has no more: `order(n)` at the n-th, of which
 /// `left()` are to come. After each the trainer is restored and has to go on with the bits of `want`. Returns: at how
 /// many points it failed.
-template <class Work, class Order, class Left>
 int fail_everywhere(training& t, const cuda_trainer::state& start, double want,
-                    const std::vector<std::string>& expected, Work work, Order order, Left left) {
+                    const std::vector<std::string>& expected, auto work, auto order, auto left) {
   for (int n = 1;; ++n) {
     CAPTURE(n);
     t.trains.restore(start);
@@ -272,8 +270,7 @@ TEST_CASE("a step that finds no memory leaves nothing that waits: the next ones 
 namespace {
 
 /// Fails what `work` makes at its first point, its second and so on, and asks for it again, which gives the same.
-template <class Work, class Order, class Left>
-void same_when_asked_again(Work work, Order order, Left left) {
+void same_when_asked_again(auto work, auto order, auto left) {
   std::vector<float> want;
   bool reached = true;
   for (int n = 0; reached; ++n) {
@@ -294,8 +291,7 @@ void same_when_asked_again(Work work, Order order, Left left) {
     if (!reached) CHECK(n > 3);
   }
 }
-template <class Work>
-void same_when_asked_again(Work work) {
+void same_when_asked_again(auto work) {
   same_when_asked_again(work, orders::allocation, allocations_left);
   same_when_asked_again(work, orders::launch, launches_left);
 }

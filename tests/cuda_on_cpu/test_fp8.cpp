@@ -95,8 +95,7 @@ double most_of(const std::vector<float>& v) {
 }
 
 /// sum over k of a(i,k) b(j,k), each operand given by a function.
-template <class A, class B>
-std::vector<double> product(index m, index n, index k, A a, B b) {
+std::vector<double> product(index m, index n, index k, auto a, auto b) {
   std::vector<double> to;
   for (index i = 0; i < m; ++i) {
     for (index j = 0; j < n; ++j) {
@@ -132,9 +131,8 @@ struct quantity {
 };
 /// Compares a product of two operands, places given by functions of (row, k): with the quantised values up to the
 /// roundings of an FP32 sum and of the result, and with the exact ones up to what the formats allow.
-template <class A, class B>
-void check_product(const std::vector<float>& got, index m, index n, index k, const quantity& a, A place_a,
-                   const quantity& b, B place_b, double result, bool fast = false) {
+void check_product(const std::vector<float>& got, index m, index n, index k, const quantity& a, auto place_a,
+                   const quantity& b, auto place_b, double result, bool fast = false) {
   const auto of = [&](const std::vector<double>& x, const std::vector<double>& y) {
     return product(
         m, n, k, [&](index i, index j) { return x[place_a(i, j)]; },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links the kernel library as a user's program does, not compiled by nvcc, and calls it: on a GPU where there is one; where
-// there is none the probe and the launch have to say so, as exceptions.
+// Links the kernel library as a user's program does, not compiled by nvcc, and calls it: on a GPU where there is one;
+// where there is none the probe and the launch have to say so, as exceptions.
 #include <comp_cuda/kernels.hpp>
 #include <comp_cuda/prefetch.hpp>
 #include <cstdio>
@@ -25,8 +25,7 @@ bool on_a_gpu() {
   comp::cuda::check(cudaMemcpy(y, x, sizeof(y), cudaMemcpyDefault), "fetching");
   return y[0] == 0.25F && y[3] == 0.25F;
 }
-template <class F>
-bool refused(const char* with, F f) {
+bool refused(const char* with, auto f) {
   try {
     f();
   } catch (const comp::error& e) {

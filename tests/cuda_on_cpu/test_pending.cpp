@@ -30,8 +30,7 @@ bool same_products(const std::vector<float>& a, const std::vector<float>& b) {
 #endif
 }
 /// Of element-wise operators, which are all that f asks for: the stand-in counts the same.
-template <class F>
-std::int64_t launches_of(const device& d, F f) {
+std::int64_t launches_of(const device& d, auto f) {
   const std::int64_t before = d.fused().launches;
 #ifdef COMP_SIMT
   const std::uint64_t of_machine = simt::device.launches;

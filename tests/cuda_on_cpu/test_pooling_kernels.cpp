@@ -31,8 +31,7 @@ struct places {
   }
 };
 /// f(where in the image, where in the bins, how many elements the bin has) for each element of each bin.
-template <class F>
-void for_each_share(const bins_case& k, bool last, F f) {
+void for_each_share(const bins_case& k, bool last, auto f) {
   const places image{k.channels, k.from[0], k.from[1], last}, bins{k.channels, k.to[0], k.to[1], last};
   const auto first = [](index i, index n, index extent) { return i * extent / n; };
   const auto end = [](index i, index n, index extent) { return ((i + 1) * extent + n - 1) / n; };

@@ -62,8 +62,7 @@ job on_graph(bool attends) {
 }
 
 /// Of a few steps by themselves, and of an epoch.
-template <class D>
-std::vector<double> losses(D& d, const job& of) {
+std::vector<double> losses(auto& d, const job& of) {
   auto t = of.on(d);
   std::vector<double> all;
   for (int i = 0; i < 4; ++i) all.push_back(t.run_batch().loss);
@@ -105,8 +104,7 @@ class timed_by_traffic {
   std::string signature() const { return trains_.signature(); }
 
  private:
-  template <class Run>
-  sample timed(Run run, const stop_predicate& stop) {
+  sample timed(auto run, const stop_predicate& stop) {
     std::vector<double> seconds;
     double sum = 0;
     std::uint64_t before = simt::traffic;

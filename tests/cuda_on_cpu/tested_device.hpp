@@ -34,8 +34,7 @@ inline constexpr std::int64_t little_workspace = std::int64_t{32} << 20;
 #endif
 /// Fused, with algorithms that were measured and all the workspace that they like; and with little of it, on the
 /// stand-in for an older GPU, which has other algorithms.
-template <class F>
-void each_variant(F f) {
+void each_variant(auto f) {
   for (const cuda::settings& chosen :
        {cuda::settings{},
         cuda::settings{.workspace_limit = little_workspace, .measure_algorithms = false, .fuse = false}}) {

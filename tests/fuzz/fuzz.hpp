@@ -18,8 +18,7 @@ inline void must(bool holds) {
 }
 
 /// `read` returns or throws a comp::error with a cause and a remedy; anything else is a finding.
-template <class F>
-void read_or_refuse(F&& read) {
+void read_or_refuse(auto&& read) {
   try {
     read();
   } catch (const comp::error& refused) {

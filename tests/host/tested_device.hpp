@@ -14,8 +14,7 @@ using host::device;
 inline constexpr std::array precisions{precision::fp32, precision::bf16, precision::fp16};
 
 /// With BF16 primitives and without, and with 1 and 2 threads.
-template <class F>
-void each_variant(F f) {
+void each_variant(auto f) {
   for (const host::settings& chosen :
        {host::settings{.threads = 2}, host::settings{.threads = 1, .native_bf16 = false}}) {
     CAPTURE(chosen.threads);

@@ -96,9 +96,7 @@ job recurrent_of() {
 }
 
 /// oneDNN's LSTM in BF16, which LibTorch calls, needs AVX-512.
-[[maybe_unused]] bool runs_low_lstm() {
-  return comp::libtorch::probe(c10::kCPU).has("avx512_core");
-}
+[[maybe_unused]] bool runs_low_lstm() { return comp::libtorch::probe(c10::kCPU).has("avx512_core"); }
 
 [[maybe_unused]] std::vector<std::pair<std::string, job (*)()>> all_jobs() {
   using namespace torch::nn;
@@ -188,8 +186,7 @@ struct outcome {
 }
 
 /// Records `forward` and runs it under the plan that gives each named operator BF16.
-template <class Forward>
-auto run_low(program& p, const std::vector<std::string>& names, Forward&& forward) {
+auto run_low(program& p, const std::vector<std::string>& names, auto&& forward) {
   p.record(true);
   {
     const auto r = p.enter();

@@ -52,8 +52,7 @@ attention_inputs random_inputs(const attention_shape& s) {
 using results = std::array<torch::Tensor, 4>;
 const std::array<std::string, 4> names{"y", "dq", "dk", "dv"};
 
-template <class F>
-results run(const attention_inputs& in, at::ScalarType format, const F& attention) {
+results run(const attention_inputs& in, at::ScalarType format, const auto& attention) {
   torch::manual_seed(7);  // of dropout
   const auto leaf = [format](const torch::Tensor& t) {
     return (t.scalar_type() == format ? t.detach() : t.detach().to(format)).requires_grad_();

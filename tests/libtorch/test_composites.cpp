@@ -28,8 +28,7 @@ std::vector<std::string> products_of(const comp::op_graph& graph) {
   return found;
 }
 
-template <class Forward>
-void record_forward(program& p, Forward&& forward) {
+void record_forward(program& p, auto&& forward) {
   p.record(true);
   {
     const auto r = p.enter();

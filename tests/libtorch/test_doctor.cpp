@@ -34,8 +34,7 @@ struct faulty : torch::nn::Module {
   torch::nn::Linear second = register_module("second", torch::nn::Linear(16, 4));
   torch::Tensor x = torch::randn({8, 16}), y = torch::randint(4, {8}, torch::kLong);
 
-  template <class F>
-  comp::examination with(F fault) {
+  comp::examination with(auto fault) {
     return examined(*this,
                     [&] { return torch::nn::functional::cross_entropy(second->forward(fault(first->forward(x))), y); });
   }

@@ -295,8 +295,7 @@ bool aten_draws_by_twister() {
 }
 
 /// What `forward` gives in a region of `p`.
-template <class Forward>
-at::Tensor inside(program& p, const Forward& forward) {
+at::Tensor inside(program& p, const auto& forward) {
   const auto on = p.enter();
   return forward();
 }

@@ -25,8 +25,7 @@ namespace {
 comp::hardware here() { return lt::probe(at::kCPU); }
 
 /// A step of a plain training loop; its loss.
-template <class Loss>
-double train_step(lt::planned_region& planned, torch::optim::Optimizer& optimizer, Loss&& loss_of) {
+double train_step(lt::planned_region& planned, torch::optim::Optimizer& optimizer, auto&& loss_of) {
   at::Tensor loss;
   {
     const auto on = planned.enter();
@@ -39,8 +38,7 @@ double train_step(lt::planned_region& planned, torch::optim::Optimizer& optimize
 }
 
 /// The plan file of `it` with every choosable operator in BF16, or as `changed` says.
-template <class Change>
-void save_low(const job& it, const std::string& path, Change changed) {
+void save_low(const job& it, const std::string& path, auto changed) {
   program p;
   record(p, it);
   comp::plan low = everywhere(p.graph(), precision::bf16);
@@ -52,8 +50,7 @@ void save_low(const job& it, const std::string& path) {
 }
 
 /// Reads a file's JSON, changes it and writes it again.
-template <class Change>
-void edit(const std::string& path, Change change) {
+void edit(const std::string& path, auto change) {
   auto document = nlohmann::json::parse(comp::detail::read_file(path, 1 << 20));
   change(document);
   comp::detail::write_file(path, document.dump());

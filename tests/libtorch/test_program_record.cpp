@@ -15,8 +15,7 @@ namespace {
 using comp::op_graph;
 using comp::libtorch::on_mismatch;
 
-template <class Forward>
-const op_graph& recorded(program& p, Forward&& forward) {
+const op_graph& recorded(program& p, auto&& forward) {
   p.record(true);
   {
     const auto r = p.enter();

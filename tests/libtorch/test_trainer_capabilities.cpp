@@ -24,15 +24,13 @@ static_assert(comp::detail::scores_operators<classification_trainer>);
 namespace {
 
 /// The losses of `t`'s next `n` steps.
-template <class Trainer>
-std::vector<double> steps(Trainer& t, std::uint64_t n) {
+std::vector<double> steps(auto& t, std::uint64_t n) {
   std::vector<double> losses;
   for (std::uint64_t i = 0; i < n; ++i) losses.push_back(t.run_batch().loss);
   return losses;
 }
 
-template <class Trainer>
-void check_begun_epochs(Trainer& t, std::uint64_t expected_batches) {
+void check_begun_epochs(auto& t, std::uint64_t expected_batches) {
   const auto start = t.save();
   std::vector<double> expected = t.run_epoch().curve;
   REQUIRE(expected.size() == expected_batches);
@@ -260,8 +258,7 @@ TEST_CASE("sensitivities are those of a few roundings, and the training is left 
 namespace {
 
 /// The errors of one forward's operators, by name without scope.
-template <class Forward>
-std::map<std::string, op_error> errors_of(precision low, Forward forward) {
+std::map<std::string, op_error> errors_of(precision low, auto forward) {
   torch::nn::Linear net{torch::nn::LinearOptions(1, 1).bias(false)};
   torch::nn::init::ones_(net->weight);
   torch::optim::SGD optimizer{net->parameters(), 0.1};

@@ -148,8 +148,7 @@ lt::indexed_batches<torch::data::Example<>> ten(lt::batch_options options, lt::a
 }
 
 /// What an epoch of batches holds, joined.
-template <class Source>
-std::vector<float> epoch_of(Source& source) {
+std::vector<float> epoch_of(auto& source) {
   std::vector<float> values;
   while (auto batch = source.next()) {
     const at::Tensor flat = batch->data.reshape({-1}).contiguous();

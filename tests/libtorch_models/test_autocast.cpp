@@ -28,8 +28,7 @@ torch_models::job_options small(std::string_view name) {
 }
 
 /// The losses of a step's forwards, one phase after the other, each within what `around` holds while it runs.
-template <class Around>
-std::vector<torch::Tensor> losses_of(const job& of, const columns& batch, Around around) {
+std::vector<torch::Tensor> losses_of(const job& of, const columns& batch, auto around) {
   torch::manual_seed(5);  // of dropout
   std::vector<torch::Tensor> losses;
   for (const auto& phase : of.phases) {
@@ -84,8 +83,7 @@ struct seen {
   std::vector<torch::Tensor> losses, gradients;
 };
 
-template <class Around>
-seen observed(const job& of, const columns& batch, Around around) {
+seen observed(const job& of, const columns& batch, auto around) {
   seen found;
   found.calls = observe::calls_of([&] { found.losses = losses_of(of, batch, around); });
   found.gradients = gradients_of(of, found.losses);

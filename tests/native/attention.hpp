@@ -78,8 +78,7 @@ inline double product(const std::vector<float>& a, const std::vector<float>& b) 
   return sum;
 }
 /// What every Device's attention refuses; backward_of_nothing: its own words for a backward without a forward.
-template <class D>
-void check_refusals(D& d, const char* backward_of_nothing) {
+void check_refusals(auto& d, const char* backward_of_nothing) {
   const std::vector<float> some(6 * 16);
   const auto q = d.upload(some, {1, 6, 16}, precision::bf16), k = d.upload(some, {2, 3, 16}, precision::bf16);
   CHECK_THROWS_WITH_AS(d.attention(q, k, k, {}, {.heads = 2}, {}),

@@ -41,8 +41,7 @@ struct contractions {
   }
 
   /// Calls f(y index, x index, w index, output channel) for every product of a convolution.
-  template <class F>
-  static void for_each_product(const shape& x, const shape& w, const shape& y, const conv2d_options& o, F f) {
+  static void for_each_product(const shape& x, const shape& w, const shape& y, const conv2d_options& o, auto f) {
     const std::int64_t per_group = w[0] / o.groups;
     for (std::int64_t b = 0; b < y[0]; ++b)
       for (std::int64_t c = 0; c < y[1]; ++c)

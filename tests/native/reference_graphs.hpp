@@ -19,8 +19,7 @@ struct graphs {
     return from;
   }
   /// f(row, column, element) for each element, row by row.
-  template <class F>
-  static void for_each(const sparse_matrix& m, F f) {
+  static void for_each(const sparse_matrix& m, auto f) {
     const auto rows = rows_of(m);
     for (std::size_t e = 0; e < rows.size(); ++e)
       f(std::int64_t{rows[e]}, std::int64_t{m.column[e]}, static_cast<std::int64_t>(e));

@@ -12,8 +12,7 @@ namespace comp::native::reference {
 
 struct layers {
   /// The elements that a batch norm reduces together: channel c of (B,C,H,W) or (B,C).
-  template <class F>
-  static void for_each_of_channel(const tensor& x, std::int64_t c, F f) {
+  static void for_each_of_channel(const tensor& x, std::int64_t c, auto f) {
     const std::int64_t channels = x.axis(1), plane = x.size() / (x.axis(0) * channels);
     for (std::int64_t b = 0; b < x.axis(0); ++b) {
       for (std::int64_t i = 0; i < plane; ++i) f((b * channels + c) * plane + i);
@@ -107,8 +106,7 @@ struct layers {
     return dx;
   }
 
-  template <class F>
-  static tensor map(const tensor& like, F f) {
+  static tensor map(const tensor& like, auto f) {
     tensor y{like.shape(), like.precision()};
     for (std::int64_t i = 0; i < y.size(); ++i) y[i] = f(i);
     return y;
@@ -186,8 +184,7 @@ struct layers {
     const std::int64_t rows_each = x.size() / x.axis(-1) / x.axis(0);
     return softmax_of(x, [&](std::int64_t r) { return lengths.values[static_cast<std::size_t>(r / rows_each)]; });
   }
-  template <class End>
-  static tensor softmax_of(const tensor& x, End end_of) {
+  static tensor softmax_of(const tensor& x, auto end_of) {
     const std::int64_t c = x.axis(-1), rows = x.size() / c;
     tensor y{x.shape(), x.precision()};
     for (std::int64_t r = 0; r < rows; ++r) {

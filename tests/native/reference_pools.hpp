@@ -15,8 +15,7 @@ namespace comp::native::reference {
 
 struct pools {
   /// Calls f(y index, x index) for every element of every window; those in the padding are left out.
-  template <class F>
-  static void for_each_in_window(const shape& x, const shape& y, const pool2d_options& o, F f) {
+  static void for_each_in_window(const shape& x, const shape& y, const pool2d_options& o, auto f) {
     for (std::int64_t i = 0; i < elements(y); ++i) {
       const std::int64_t plane = i / (y[2] * y[3]), top = i / y[3] % y[2] * o.stride[0] - o.padding[0];
       const std::int64_t left = i % y[3] * o.stride[1] - o.padding[1];
@@ -61,8 +60,7 @@ struct pools {
   }
 
   /// Calls f(y index, x index, elements in the bin).
-  template <class F>
-  static void for_each_in_bin(const shape& x, const shape& y, F f) {
+  static void for_each_in_bin(const shape& x, const shape& y, auto f) {
     const auto first = [](std::int64_t i, std::int64_t in, std::int64_t out) { return i * in / out; };
     const auto last = [](std::int64_t i, std::int64_t in, std::int64_t out) { return ((i + 1) * in + out - 1) / out; };
     for (std::int64_t i = 0; i < elements(y); ++i) {

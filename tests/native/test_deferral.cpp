@@ -83,8 +83,7 @@ class deferring_device : public faulty {
     *to = std::numeric_limits<double>::signaling_NaN();  // who looks now sees it
     given_.push_back({to, loss});
   }
-  template <class F>
-  void guarded(std::span<parameter* const> all, F step) {
+  void guarded(std::span<parameter* const> all, auto step) {
     if (!std::exchange(guarded_, false)) return step();
     std::vector<std::vector<double>> kept;
     for (const parameter* p : all) kept.push_back(p->gradient);

@@ -29,8 +29,7 @@ struct tensor {
 /// A handle of tensors that live elsewhere.
 struct gradients {
   std::vector<tensor>* all;
-  template <class F>
-  void each(F f) const {
+  void each(auto f) const {
     for (tensor& t : *all) {
       for (float& v : t.values) f(v);
     }

@@ -27,10 +27,7 @@ std::string all_of(const std::vector<std::string>& sentences) {
   for (const std::string& s : sentences) text += s + "\n";
   return text;
 }
-template <class Trainer>
-std::string found_by(Trainer&& trainer) {
-  return all_of(comp::check(trainer).findings());
-}
+std::string found_by(auto&& trainer) { return all_of(comp::check(trainer).findings()); }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 struct no_restore : fake::trainer {

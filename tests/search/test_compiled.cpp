@@ -48,8 +48,7 @@ class compiling_trainer : public fake::full_trainer {
   std::set<plan> was_compiled = {};
 
  private:
-  template <class F>
-  comp::sample in_its_way(F run) {
+  comp::sample in_its_way(auto run) {
     if (!compiled) return run();
     if (was_compiled.insert(now()).second) compile(now());
     const auto before = std::exchange(change().seconds, compiled_seconds);

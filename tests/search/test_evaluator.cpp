@@ -26,8 +26,7 @@ struct bench {
   comp::trainer_of<Trainer> erased{trainer};
   comp::evaluator run{erased, observers, log};
 
-  template <class Cut>
-  trial epoch(const comp::plan& p, Cut cut) {
+  trial epoch(const comp::plan& p, auto cut) {
     trial t = run.run_epoch(stage::epochs, p, "", cut);
     run.record(t);
     return t;

@@ -32,8 +32,7 @@ outcome search_on(Trainer& on, const comp::search_settings& settings, fake::watc
     return guided_search{.settings = settings}.run(on, watching);
   }
 }
-template <class Trainer>
-outcome search_on(Trainer& on, const comp::search_settings& settings = {}) {
+outcome search_on(auto& on, const comp::search_settings& settings = {}) {
   fake::watcher silent;
   return search_on(on, settings, silent);
 }

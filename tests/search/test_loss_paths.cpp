@@ -19,8 +19,7 @@ std::vector<double> drawn(std::size_t n, double step, bool walk, std::uint64_t s
   return path;
 }
 
-template <class Says>
-int how_often(Says says) {
+int how_often(auto says) {
   int yes = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) yes += says(seed) ? 1 : 0;
   return yes;

@@ -19,8 +19,7 @@ namespace {
 
 using losses = std::vector<double>;
 
-template <class F>
-losses made(std::size_t n, F loss_of) {
+losses made(std::size_t n, auto loss_of) {
   losses result(n);
   for (std::size_t i = 0; i < n; ++i) result[i] = loss_of(i);
   return result;

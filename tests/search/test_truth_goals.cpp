@@ -32,8 +32,7 @@ struct tally {
   int harms = 0, threw = 0, slower = 0;
 };
 
-template <class World>
-tally search_all(int most, std::uint64_t first_seed, World make) {
+tally search_all(int most, std::uint64_t first_seed, auto make) {
   const int runs = few ? (most + 3) / 4 : most;
   tally all;
   for (int i = 0; i < runs; ++i) {
@@ -132,8 +131,7 @@ std::vector<truth::world> all_worlds(std::uint64_t seed) {
           truth::usual(seed, 3)};
 }
 
-template <class Strategy>
-void check_all_judged(const Strategy& strategy, std::uint64_t seed) {
+void check_all_judged(const auto& strategy, std::uint64_t seed) {
   const comp::two_stage search{truth::lists{}, strategy, comp::strategy::greedy{}};
   const std::vector<truth::world> worlds = all_worlds(seed);
   for (std::size_t i = few ? seed % 6 : 0; i < worlds.size(); i += few ? 6 : 1) {

@@ -52,8 +52,7 @@ struct answered {
 };
 
 /// All that a strategy asks for, and the accepted trial that was fastest.
-template <class Strategy>
-answered search(const Strategy& strategy, const comp::search_space& space, const answer& judge) {
+answered search(const auto& strategy, const comp::search_space& space, const answer& judge) {
   answered got;
   got.plans = spaces::asked(strategy, space, 1, [&](const plan& p) {
     const trial t = judge(p);

@@ -58,8 +58,7 @@ inline rc::Gen<search_space> arbitrary() {
 inline bool contains(const search_space& space, const plan& p) { return space.project(p) == p && space.valid(p); }
 
 /// Every plan that a strategy asks for, each answered by `answer`, asked `at_once` at a time.
-template <class Strategy>
-std::vector<plan> asked(const Strategy& strategy, const search_space& space, std::size_t at_once,
+std::vector<plan> asked(const auto& strategy, const search_space& space, std::size_t at_once,
                         const std::function<comp::trial(const plan&)>& answer) {
   std::vector<plan> all;
   auto run = strategy.start(space);

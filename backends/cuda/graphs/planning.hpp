@@ -22,8 +22,7 @@ inline std::string first_line(const std::string& all) {
 /// the graph's operations, with a handle or for the GPU that the graph was told.
 /// Returns: cuDNN's reason where it has no plan; else nothing. Plans whose sums have no fixed order count only in
 /// `any_order`.
-template <class F>
-std::string planned(fe::graph::Graph& g, std::int64_t most, F begin, bool any_order = false) {
+std::string planned(fe::graph::Graph& g, std::int64_t most, auto begin, bool any_order = false) {
   g.deselect_workspace_greater_than(most);
   for (const auto& step : {std::function<fe::error_object()>{[&] { return g.validate(); }},
                            {begin},

@@ -9,9 +9,8 @@ namespace torch_models {
 namespace detail {
 
 /// logits: returns the logits of all nodes. A row of the columns has node numbers and their classes.
-template <class Logits>
 job node_job(std::string name, graph_set set, const job_options& o, std::shared_ptr<torch::nn::Module> net,
-             Logits logits) {
+             auto logits) {
   job made{.name = std::move(name), .modules = {{"net", std::move(net)}}, .batch = 1};
   made.description = fmt::format("{} on {} nodes and {} edges of {} ({} classes)", made.name, set.features.size(0),
                                  set.edges.source.size(0), set.source, set.classes);

@@ -15,8 +15,7 @@ inline image_set classified_images(const job_options& o) {
 }
 
 /// The job shares the classifier with its caller, as LibTorch's module holders do.
-template <class Net>
-job classification(std::string name, Net net, image_set set, const torch::Tensor& some, std::int64_t batch,
+job classification(std::string name, auto net, image_set set, const torch::Tensor& some, std::int64_t batch,
                    const job_options& o) {
   net->to(o.device);
   job made{.name = std::move(name), .modules = {{"net", net.ptr()}}, .batch = batch};

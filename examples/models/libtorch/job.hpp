@@ -71,8 +71,7 @@ inline columns pick(const job& of, const columns& data, const torch::Tensor& row
 inline void usual_update(torch::optim::Optimizer& optimizer) { optimizer.step(); }
 
 /// Trains one step. forward(phase): runs the forward of a phase and returns its loss. Returns: the loss of each phase.
-template <class Forward>
-std::vector<double> train_step(job& of, Forward forward, void (*update)(torch::optim::Optimizer&) = usual_update) {
+std::vector<double> train_step(job& of, auto forward, void (*update)(torch::optim::Optimizer&) = usual_update) {
   std::vector<double> losses;
   for (const phase& part : of.phases) {
     torch::optim::Optimizer& optimizer = *of.optimizers[part.optimizer];

@@ -115,8 +115,7 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// Returns: a plan that fits `graph`. An operator that is not choosable has FP32 in it. It hands on the format that
 /// it reads, unless the model's author fixed it (op_info::author): then it hands on FP32.
 /// Throws: what the policy throws.
-template <OperatorPolicy P>
-plan rule_plan(const P& policy, const op_graph& graph, precision low) {
+plan rule_plan(const OperatorPolicy auto& policy, const op_graph& graph, precision low) {
   plan result{graph.size()};
   std::vector<detail::handed> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {

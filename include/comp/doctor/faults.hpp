@@ -76,8 +76,7 @@ class fault_finder {
   static constexpr auto half = precision::fp16;
 
   /// True where `is` holds for an entry that entry `i` read.
-  template <class Is>
-  bool any_input(std::size_t i, Is is) const {
+  bool any_input(std::size_t i, auto is) const {
     return std::ranges::any_of(all_[i].inputs, [&](std::size_t from) { return is(all_[from]); });
   }
   void add(std::size_t i, fault_kind kind, bool backward, std::string text) {
@@ -180,8 +179,7 @@ class fault_finder {
   }
   /// True where `is` held for the gradient of the operator's results already, in the backward of each operator that
   /// read them. Then this operator did not cause it.
-  template <class Is>
-  bool came(std::size_t i, Is is) const {
+  bool came(std::size_t i, auto is) const {
     bool any = false;
     for (const std::size_t reader : readers_[i]) {
       if (all_[reader].gradients.values == 0) continue;

@@ -123,16 +123,14 @@ class json_reader {
   }
 
   /// Calls `f` with a reader for each element of a list.
-  template <class F>
-  void each(F&& f) const {
+  void each(auto&& f) const {
     if (!value_.is_array()) fail("a list");
     std::size_t index = 0;
     for (const json& element : value_) f(json_reader{element, this, {}, index++});
   }
 
   /// Calls `f` with the name of each field of an object and a reader for it.
-  template <class F>
-  void each_field(F&& f) const {
+  void each_field(auto&& f) const {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field)
       f(field.key(), json_reader{field.value(), this, field.key(), 0});

@@ -45,9 +45,8 @@ inline std::string axis_percent(double change) {
 }
 
 /// Draws grid, ticks and names of the axes. `x_text` and `y_text` turn a tick's value into a text.
-template <class XText, class YText>
-std::string chart_axes(const chart_frame& f, std::string_view x_name, std::string_view y_name, XText x_text,
-                       YText y_text) {
+std::string chart_axes(const chart_frame& f, std::string_view x_name, std::string_view y_name, auto x_text,
+                       auto y_text) {
   std::string text;
   for (const double value : ticks(f.x_low, f.x_high, 4)) {
     text += fmt::format(

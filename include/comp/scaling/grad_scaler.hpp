@@ -43,13 +43,11 @@ struct state {
 };
 
 /// Conversions to and from the JSON values of any library; nlohmann-json finds them by argument-dependent lookup.
-template <class Json>
-void to_json(Json& json, const state& s) {
+void to_json(auto& json, const state& s) {
   json = {{"scale", s.scale}, {"finite_steps", s.finite_steps},  {"overflows", s.overflows}, {"skipped", s.skipped},
           {"steps", s.steps}, {"micro_batches", s.micro_batches}};
 }
-template <class Json>
-void from_json(const Json& json, state& s) {
+void from_json(const auto& json, state& s) {
   json.at("scale").get_to(s.scale);
   json.at("finite_steps").get_to(s.finite_steps);
   json.at("overflows").get_to(s.overflows);

@@ -27,8 +27,7 @@ Json state_dict(const grad_scaler& scaler) {
 }
 /// Sets the scaler to the state and the constants of a state_dict, as PyTorch's load_state_dict does.
 /// Throws: `settings_error` for anything that is no state_dict of a scaler, or has a value out of range.
-template <class Json>
-void load_state_dict(grad_scaler& scaler, const Json& from) {
+void load_state_dict(grad_scaler& scaler, const auto& from) {
   settings constants = scaler.constants();
   state next;
   try {

@@ -200,8 +200,7 @@ class observer_group : public any_observer {
 
  private:
   // Calls `call` with each observer that it can be called with. Returns: true where one of them answered true.
-  template <class F>
-  bool each(F call) {
+  bool each(auto call) {
     bool yes = false;
     static_cast<Group&>(*this).visit([&](auto& o) { yes = answer(call, o) || yes; });
     return yes;
@@ -225,8 +224,7 @@ class observer_list : public observer_group<observer_list<Observers...>> {
  public:
   explicit observer_list(Observers&... each) : each_{each...} {}
 
-  template <class F>
-  void visit(F&& call) {
+  void visit(auto&& call) {
     std::apply([&](auto&... o) { (call(o), ...); }, each_);
   }
 

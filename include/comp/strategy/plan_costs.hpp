@@ -53,8 +53,7 @@ struct plan_costs {
   }
 
   /// Calls `cast` with each tensor and each precision that it must be cast to.
-  template <class F>
-  void each_cast(const plan& p, F cast) const {
+  void each_cast(const plan& p, auto cast) const {
     for (const shared_tensor& t : tensors) {
       std::array<bool, precision_count> wanted{};
       for (const auto reader : t.readers) wanted[index_of(p[reader])] = true;

@@ -76,8 +76,7 @@ class successive_halving::run {
   }
 
   // Draws plans until `wanted` new ones wait, or none seems to be left.
-  template <class Draw>
-  void fill(std::size_t wanted, Draw draw) {
+  void fill(std::size_t wanted, auto draw) {
     for (std::size_t misses = 0; waiting_.size() < wanted && !asked_.exhausted(space_, misses);) {
       plan next = draw();
       const bool fresh = asked_.fresh(space_, next);

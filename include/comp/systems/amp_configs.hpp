@@ -77,8 +77,7 @@ class amp_config_reader {
     const auto at = from_.find(key);
     return at == from_.end() ? nullptr : &*at;
   }
-  template <class T>
-  void take(const char* key, T& into, std::string_view wanted) const {
+  void take(const char* key, auto& into, std::string_view wanted) const {
     const auto* value = find(key);
     if (value == nullptr) return;
     try {

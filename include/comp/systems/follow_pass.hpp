@@ -18,8 +18,7 @@ namespace comp::autocast {
 
 /// Returns: the widest format in which the leaves of operator `i` (its parameters and data) are stored; nothing where
 /// it has none. `wanted(is_data)` says which leaves count; `stored` is the format of the operator's parameters.
-template <class Wanted>
-std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, Wanted&& wanted) {
+std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, auto&& wanted) {
   std::optional<precision> widest;
   for (const std::size_t k : leaf_inputs(graph, i)) {
     const bool data = is_data(graph, i, k);
@@ -77,8 +76,7 @@ inline std::optional<precision> carried_by(const op_graph& graph, const std::vec
 /// low computes in the decision's `compute`, sums in its `accumulate` and hands on its `output`.
 /// Returns: a typed plan whose plan fits `graph`.
 /// Throws: what the two functions throw.
-template <class Rule, class Leaves>
-typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, Rule&& rule, Leaves&& leaves) {
+typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, auto&& rule, auto&& leaves) {
   typed_plan types = typed(graph, plan{graph.size()});
   std::vector<std::optional<precision>> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {

@@ -217,8 +217,8 @@ const auto& base_policy(const policy::custom<Over>& listed) {
 /// that the model itself runs in another one, keeps it. An operator that is not choosable has FP32 in the plan, but its
 /// paint counts for its neighbours: a Reshape between two allows connects them.
 /// Throws: `settings_error` as tensorflow::check does; what the policy throws.
-template <OperatorPolicy P>
-plan tensorflow_pass(const P& policy, const op_graph& graph, const std::vector<std::string>& without_kernel = {}) {
+plan tensorflow_pass(const OperatorPolicy auto& policy, const op_graph& graph,
+                     const std::vector<std::string>& without_kernel = {}) {
   precision low = precision::fp16;
   bool infer_follows_allow = true;
   const auto& amp = detail::base_policy(policy);

@@ -142,8 +142,7 @@ inline std::vector<float> tf32(std::vector<float> all, bool rounds) {
   return all;
 }
 /// f(y, x, w, count, y step, x step): neighbours in a row of y, for each of which y takes part with one x and one w.
-template <class F>
-void for_products(const dnn_convolution& c, F f) {
+void for_products(const dnn_convolution& c, auto f) {
   const sizes4 &s = c.x.size, &k = c.w.size, &t = c.y.size;
   const std::int64_t per_group = k[0] / c.how.groups, step = c.how.stride[1];
   for (std::int64_t b = 0; b < t[0]; ++b)

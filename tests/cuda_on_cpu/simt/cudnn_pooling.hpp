@@ -37,8 +37,7 @@ inline cudnnStatus_t poolable(const cudnnPoolingStruct& p, const dnn_layout& x, 
   return typed(x);
 }
 /// f(index in y, index in x) for each element of each window that is in the image.
-template <class F>
-void for_windows(const cudnnPoolingStruct& p, const dnn_layout& x, const dnn_layout& y, F f) {
+void for_windows(const cudnnPoolingStruct& p, const dnn_layout& x, const dnn_layout& y, auto f) {
   const sizes4 &s = x.size, &t = y.size;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(y.count()); ++i) {
     const std::int64_t plane = i / (t[2] * t[3]), top = i / t[3] % t[2] * p.stride[0] - p.padding[0],

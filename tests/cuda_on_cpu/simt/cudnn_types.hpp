@@ -127,10 +127,7 @@ const T* alive(const T* p) {
   return p;
 }
 
-template <class F>
-cudnnStatus_t dnn_call(F call) {
-  return library_call(CUDNN_STATUS_INTERNAL_ERROR, call);
-}
+cudnnStatus_t dnn_call(auto call) { return library_call(CUDNN_STATUS_INTERNAL_ERROR, call); }
 
 /// The values of a tensor as FP32, in the order (N,C,H,W). Throws: fault where they are not there.
 template <class T>

@@ -21,17 +21,13 @@ void destroy(const T* p) {
   live.erase(p);
   delete p;
 }
-template <class F>
-cusparseStatus_t call(F f) {
-  return library_call(CUSPARSE_STATUS_INTERNAL_ERROR, f);
-}
+cusparseStatus_t call(auto f) { return library_call(CUSPARSE_STATUS_INTERNAL_ERROR, f); }
 
 using comp::native::math::bf16;
 using comp::native::math::fp16;
 
 inline bool known_type(cudaDataType t) { return t == CUDA_R_32F || t == CUDA_R_16F || t == CUDA_R_16BF; }
-template <class F>
-void with_type(cudaDataType t, F f) {
+void with_type(cudaDataType t, auto f) {
   if (t == CUDA_R_16F) return f(fp16{});
   if (t == CUDA_R_16BF) return f(bf16{});
   f(0.0F);

@@ -37,14 +37,12 @@ inline std::uint64_t traffic = 0;
 /// Of a location in global memory only the last write and two readers are kept: inputs are read by whole grids.
 class global_history {
  public:
-  template <class Name>
-  void read(const Name& name) {
+  void read(const auto& name) {
     if (written_.launch && !ordered(written_)) race(name, "read", "written", written_);
     access& keep = one_.launch && !ordered(one_) ? another_ : one_;
     keep = this_access();
   }
-  template <class Name>
-  void write(const Name& name, bool atomic = false) {
+  void write(const auto& name, bool atomic = false) {
     if (written_.launch && !(atomic && written_.atomic) && !ordered(written_))
       race(name, "written", "written", written_);
     if (one_.launch && !ordered(one_)) race(name, "written", "read", one_);
@@ -53,8 +51,7 @@ class global_history {
   }
 
  private:
-  template <class Name>
-  [[noreturn]] static void race(const Name& name, const char* now, const char* then, const access& other) {
+  [[noreturn]] static void race(const auto& name, const char* now, const char* then, const access& other) {
     fail("race: " + name() + " is " + now + " here and " + then + " by " + text(other) + " with no barrier between");
   }
   access written_, one_, another_;

@@ -38,8 +38,7 @@ inline std::string text(const access& a) {
 /// The history of one location. A full one keeps readers of two warps at least: a writer can be ordered with one only.
 class history {
  public:
-  template <class Name>
-  void read(const Name& name) {
+  void read(const auto& name) {
     if (written_.launch && !ordered(written_)) race(name, "read", "written", written_);
     const access now = this_access();
     for (access& old : readers_) {
@@ -50,8 +49,7 @@ class history {
     }
     if (readers_.size() < 2 * warp_size) readers_.push_back(now);
   }
-  template <class Name>
-  void write(const Name& name, bool atomic = false) {
+  void write(const auto& name, bool atomic = false) {
     const bool both_atomic = atomic && written_.atomic;
     if (written_.launch && !both_atomic && !ordered(written_)) race(name, verb(atomic), "written", written_);
     for (const access& old : readers_) {
@@ -63,8 +61,7 @@ class history {
 
  private:
   static const char* verb(bool atomic) { return atomic ? "updated atomically" : "written"; }
-  template <class Name>
-  [[noreturn]] static void race(const Name& name, const char* now, const char* then, const access& other) {
+  [[noreturn]] static void race(const auto& name, const char* now, const char* then, const access& other) {
     fail("race: " + name() + " is " + now + " here and " + then + " by " + text(other) + " with no barrier between");
   }
   access written_;

@@ -60,8 +60,7 @@ class pointer {
     in("written", alignment).write(offset(), n * sizeof(T));
     std::memcpy(p_, from, n * sizeof(T));
   }
-  template <class F>
-  value update(F f) const {
+  value update(auto f) const {
     in("updated", alignof(value)).write(offset(), sizeof(T), true);
     const value old = *p_;
     *p_ = f(old);

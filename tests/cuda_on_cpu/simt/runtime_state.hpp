@@ -247,8 +247,7 @@ inline cudaError_t may_give(const simt_stream* on) {
 
 /// What every call of the runtime does first: a lost device stays lost, and a broken kernel is reported to somebody.
 /// Returns: what `call` returns, which is remembered as the last error.
-template <class F>
-cudaError_t runtime_call(F call) {
+cudaError_t runtime_call(auto call) {
   if (device.later) std::rethrow_exception(std::exchange(device.later, nullptr));
   if (!device.has_driver) return device.report(cudaErrorInsufficientDriver);
   if (device.lost != cudaSuccess) return device.report(device.lost);

@@ -58,8 +58,7 @@ class watched {
     values_[i] = v;
     written_[i] = true;
   }
-  template <class F>
-  T update(std::size_t i, F f) {
+  T update(std::size_t i, auto f) {
     check(i, "updated");
     if (!written_[i]) fail(name(i) + " is updated before this block has written it");
     seen_[i].write([&] { return name(i); }, true);

@@ -108,8 +108,7 @@ inline void check_equal_results(const results& got, const results& wanted) {
 }
 
 /// Runs `program(device, results&)` on the reference and on each variant of the tested device.
-template <class Program>
-void agree(Program program) {
+void agree(auto program) {
   reference::device oracle;
   results wanted;
   program(oracle, wanted);

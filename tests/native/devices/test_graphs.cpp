@@ -43,8 +43,7 @@ std::vector<graph_case> graphs() {
 }
 
 /// Runs `program(graph, precision, device, results)` for each graph and precision.
-template <class Program>
-void on_graphs(Program program) {
+void on_graphs(auto program) {
   for (const auto& [name, m] : graphs()) {
     for (const precision p : tested::precisions) {
       if (p == precision::fp8_e4m3 || p == precision::fp8_e5m2) continue;  // for linear layers

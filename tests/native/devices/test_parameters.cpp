@@ -7,8 +7,7 @@ namespace comp::native::contract {
 namespace {
 
 /// Three steps on a linear layer and a grouped convolution, so that values lie as the libraries like them.
-template <class D, class Step>
-void train(D& d, results& r, Step step) {
+void train(auto& d, results& r, auto step) {
   auto w = parameter_of(d, {17, 33}, 1, precision::fp32), b = parameter_of(d, {17}, 2, precision::fp32),
        k = parameter_of(d, {6, 3, 3, 3}, 3, precision::fp32), frozen = d.make_parameter(numbers(17, 4), {17}, false);
   std::vector all{&w, &b, &k, &frozen};

@@ -146,8 +146,7 @@ class recording {
   bool ended_ = false, draws_ = false;
 };
 
-template <class F>
-captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_t draws, F& work) {
+captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_t draws, auto& work) {
   const kept_parameters before{c, all};
   captured_step made;
   made.first = c.part<step_report>().first();
@@ -173,8 +172,7 @@ captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_
 
 /// Captures what `work` launches instead of running it. draws: how many dropouts came before it in the training.
 /// Throws: capture_refused; device_lost.
-template <class F>
-captured_step capture(context& c, std::span<parameter* const> all, std::uint64_t draws, F&& work) {
+captured_step capture(context& c, std::span<parameter* const> all, std::uint64_t draws, auto&& work) {
   (void)c.part<draw_counter>();  // allocates its memory now, since memory allocated in the capture would not stay
   c.flush();
   try {

@@ -89,8 +89,7 @@ class context : public std::enable_shared_from_this<context> {
   }
   /// Runs f, which launches a pending product. finish_reads(), which f may call for scratch memory, does nothing
   /// meanwhile: it would launch the same product again.
-  template <class F>
-  void give_product(F f) {
+  void give_product(auto f) {
     struct until_done {
       bool& flag;
       ~until_done() { flag = false; }

@@ -71,8 +71,7 @@ class convolution {
   /// Calls f, which gives cuDNN the work and returns its status. Where cuDNN has no channels_last algorithm, the
   /// convolution becomes row-major for good and f is called again.
   /// Throws: what check() throws.
-  template <class F>
-  void run(std::string_view doing, std::int64_t limit, F f) {
+  void run(std::string_view doing, std::int64_t limit, auto f) {
     cudnnStatus_t s = f();
     if (is_refusal(s) && places_ == order::channels_last) {
       lay(order::row_major);

@@ -134,8 +134,7 @@ class dnn {
   /// Runs the first route that cuDNN does not refuse, beginning with the one that was found for the case earlier.
   /// f(route) gives cuDNN the work and returns its status. Throws: what check() throws; unsupported where there is no
   /// route.
-  template <class F>
-  void by_route(const dnn_case& of, std::string_view doing, F f,
+  void by_route(const dnn_case& of, std::string_view doing, auto f,
                 std::source_location at = std::source_location::current()) {
     route& by = routes_[of];
     cudnnStatus_t s = f(by);

@@ -46,8 +46,7 @@ class executable_graph {
 
  private:
   /// Calls `call`; where memory is short, once more after the pool has given back what it keeps.
-  template <class F>
-  static cudaError_t with_memory(context& c, F call) {
+  static cudaError_t with_memory(context& c, auto call) {
     cudaError_t code = call();
     if (code == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();

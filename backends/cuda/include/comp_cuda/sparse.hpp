@@ -132,8 +132,7 @@ class sparse_product {
 
  private:
   /// Calls f with the arguments that cuSPARSE's three calls for a product share.
-  template <class F>
-  void asked(F f) const {
+  void asked(auto f) const {
     constexpr auto as_is = CUSPARSE_OPERATION_NON_TRANSPOSE;
     static constexpr float one = 1, zero = 0;
     f(as_is, as_is, static_cast<const void*>(&one), a_.of.get(), x_.of.get(), static_cast<const void*>(&zero),

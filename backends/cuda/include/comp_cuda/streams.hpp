@@ -68,8 +68,7 @@ class owned_stream {
 };
 
 /// Returns: the time of one call of `run`, which gives the stream work. Waits for the stream. Unit: [s].
-template <class F>
-double time_of(const owned_stream& on, int repeats, F run) {
+double time_of(const owned_stream& on, int repeats, auto run) {
   const event begin, end;
   on.record(begin);
   for (int i = 0; i < repeats; ++i) run();

@@ -26,8 +26,7 @@ inline bin bin_of(std::int64_t i, std::int64_t bins, std::int64_t extent) {
   return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
 }
 /// Calls f(plane, index of the bin in its plane, rows, columns) for each bin of each plane.
-template <class F>
-void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int64_t, 2>& size, F f) {
+void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int64_t, 2>& size, auto f) {
   launch_rows(static_cast<std::size_t>(planes), static_cast<std::size_t>(s[2] * s[3]),
               [&](std::size_t begin, std::size_t end) {
                 for (std::size_t plane = begin; plane < end; ++plane) {

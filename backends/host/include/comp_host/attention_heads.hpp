@@ -128,8 +128,7 @@ struct one_head {
   }
 
  private:
-  template <class F>
-  void each_row(std::int64_t rows, const F& f) const {
+  void each_row(std::int64_t rows, const auto& f) const {
     const auto n = static_cast<std::size_t>(of.width), step = static_cast<std::size_t>(of.channels());
     run_widest(
         [&](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
@@ -191,8 +190,7 @@ void multiply_rows(const A* a, const float* b, float* to, std::int64_t rows, std
 
 /// Calls f with the precision in which products read values of `p` (BF16 where the CPU computes in it, else FP32), and
 /// null pointers of that type and of the type that stores `p`.
-template <class F>
-void with_products(context& c, precision p, const F& f) {
+void with_products(context& c, precision p, const auto& f) {
   if (p == precision::bf16 && c.computes(p)) return f(p, static_cast<bf16*>(nullptr), static_cast<bf16*>(nullptr));
   with_storage(p, [&](auto* stored) { f(precision::fp32, static_cast<float*>(nullptr), stored); });
 }

@@ -140,8 +140,7 @@ class context {
   tensor make_plain(const shape& extents) { return make_plain(extents, precision::fp32); }
 
   /// Returns the primitive of key `k`, which `make` makes the first time.
-  template <class Make>
-  primitive& cached(const key& k, Make make) {
+  primitive& cached(const key& k, auto make) {
     const auto found = primitives_.find(k);
     if (found != primitives_.end()) return *found->second;
     try {
@@ -160,8 +159,7 @@ class context {
   auto described_backward(const Forward& forward, const Arguments&... arguments) const {
     return onednn::described_backward<Op>(engine, user_scratch, forward, arguments...);
   }
-  template <class Description>
-  primitive made(const Description& description, const std::vector<std::pair<int, dnnl::memory::desc>>& arguments) {
+  primitive made(const auto& description, const std::vector<std::pair<int, dnnl::memory::desc>>& arguments) {
     return {engine, layouts, description, arguments};
   }
 
@@ -182,10 +180,7 @@ class context {
     }
   }
   /// Runs a loop of this backend, `f`; its time counts as time_shares::kernels.
-  template <class F>
-  void run_kernel(F f) {
-    clocked(shares_.kernels, f);
-  }
+  void run_kernel(auto f) { clocked(shares_.kernels, f); }
 
   void profile(bool on) {
     profiling_ = on;
@@ -223,8 +218,7 @@ class context {
     throw error{fmt::format("oneDNN refused an operator ({}, status {}): use other sizes or another precision",
                             failure.what(), static_cast<int>(failure.status))};
   }
-  template <class F>
-  void clocked(double& share, F f) {
+  void clocked(double& share, auto f) {
     if (!profiling_) return f();
     const auto start = std::chrono::steady_clock::now();
     f();

@@ -178,8 +178,7 @@ COMP_HOST_INLINE void pair_rows(const float* from, std::uint32_t* to, std::size_
 }
 /// Runs `made(from, to)`, which computes the values of a range, over n values in pieces, and interleaves each piece
 /// while it is still in the cache.
-template <class Made>
-void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t length, const Made& made) {
+void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t length, const auto& made) {
   const std::size_t piece = std::max<std::size_t>(2048 / (2 * length), 1) * 2 * length;
   auto* const to = static_cast<std::uint32_t*>(pairs);
   launch((n + piece - 1) / piece,

@@ -63,8 +63,7 @@ inline sparse_matrix make_sparse(const native::host_csr& from) {
 }
 
 /// Runs `kernel(first line, last line)` on all threads. `width` is about how many numbers an element costs.
-template <class Kernel>
-void launch_lines(const sparse_side& over, std::size_t width, const Kernel& kernel) {
+void launch_lines(const sparse_side& over, std::size_t width, const auto& kernel) {
   constexpr std::size_t least = 8192;  // fewer numbers are not worth another thread
   const std::size_t lines = over.lines(), work = lines + over.other.size();
   const std::size_t pieces = std::clamp<std::size_t>(work * width / least, 1, threads_of_loops());

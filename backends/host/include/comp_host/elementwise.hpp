@@ -35,8 +35,7 @@ inline tensor beside(context& c, const tensor& t, const tensor& like) {
   return placed(c, same, like.layout());
 }
 /// Returns f(a[i], b[i]) for everything that is stored. Requires: a and b have the same layout.
-template <class F>
-tensor combined(context& c, const tensor& a, const tensor& b, F f) {
+tensor combined(context& c, const tensor& a, const tensor& b, auto f) {
   const tensor y = c.make(a.shape(), a.layout());
   with_operand(a.precision(), [&](auto* s) {
     using T = std::remove_pointer_t<decltype(s)>;

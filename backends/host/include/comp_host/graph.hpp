@@ -20,8 +20,7 @@ namespace detail {
 /// unrolled; with 0 for any other.
 template <int W>
 using at_width = std::integral_constant<int, W>;
-template <class F>
-void with_width(std::size_t width, F f) {
+void with_width(std::size_t width, auto f) {
   if (width == 8) return f(at_width<8>{});
   if (width == 16) return f(at_width<16>{});
   if (width == 64) return f(at_width<64>{});

@@ -78,10 +78,7 @@ namespace detail {
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
-template <class Kernel>
-void run_baseline(const Kernel& kernel, std::size_t from, std::size_t to) {
-  kernel(from, to);
-}
+void run_baseline(const auto& kernel, std::size_t from, std::size_t to) { kernel(from, to); }
 #if COMP_HOST_DISPATCH
 template <class Kernel>
 __attribute__((target("avx2,fma"))) void run_avx2(const Kernel& kernel, std::size_t from, std::size_t to) {
@@ -99,8 +96,7 @@ __attribute__((target(COMP_HOST_AVX512))) void run_avx512(const Kernel& kernel, 
 }  // namespace detail
 
 /// Runs `kernel(from, to)` on this thread, in the widest version that this CPU can run.
-template <class Kernel>
-void run_widest(const Kernel& kernel, std::size_t from, std::size_t to) {
+void run_widest(const auto& kernel, std::size_t from, std::size_t to) {
 #if COMP_HOST_DISPATCH
   if (widest_unit() == vector_unit::avx512) return detail::run_avx512(kernel, from, to);
   if (widest_unit() == vector_unit::avx2) return detail::run_avx2(kernel, from, to);
@@ -110,8 +106,7 @@ void run_widest(const Kernel& kernel, std::size_t from, std::size_t to) {
 
 /// Runs `kernel` over [0, n) on all threads. Below `grain` elements one thread does all, since waking the others would
 /// take longer. Ranges begin at multiples of `unit`, so that no two threads write to one cache line.
-template <class Kernel>
-void launch(std::size_t n, const Kernel& kernel, std::size_t grain = 8192, std::size_t unit = 64) {
+void launch(std::size_t n, const auto& kernel, std::size_t grain = 8192, std::size_t unit = 64) {
   const auto threads = static_cast<std::size_t>(threads_of_loops());
   const std::size_t pieces = std::min(threads, n / std::max<std::size_t>(grain / 2, 1));
   if (pieces <= 1) return n ? run_widest(kernel, 0, n) : void();
@@ -123,15 +118,13 @@ void launch(std::size_t n, const Kernel& kernel, std::size_t grain = 8192, std::
 }
 
 /// The same for a loop over rows of `width` elements each.
-template <class Kernel>
-void launch_rows(std::size_t rows, std::size_t width, const Kernel& kernel) {
+void launch_rows(std::size_t rows, std::size_t width, const auto& kernel) {
   launch(rows, kernel, std::max<std::size_t>(1, 8192 / std::max<std::size_t>(width, 1)), 1);
 }
 
 /// Returns the sum of `partial(from, to)` over pieces of fixed size. They are added in order, so that the result has
 /// the same bits for any number of threads.
-template <class Partial>
-double launch_sum(std::size_t n, const Partial& partial) {
+double launch_sum(std::size_t n, const auto& partial) {
   constexpr std::size_t piece = 16384;
   std::vector<double> sums((n + piece - 1) / piece);
   launch(

@@ -97,8 +97,7 @@ namespace detail {
 
 /// Makes the backward of either norm. Some versions of oneDNN ask for the shift as an argument although they do not
 /// read it; its memory then stays empty.
-template <class Description>
-primitive made_norm_backward(context& c, const Description& made, const dnnl::memory::desc& x, std::int64_t size) {
+primitive made_norm_backward(context& c, const auto& made, const dnnl::memory::desc& x, std::int64_t size) {
   const dnnl::memory::desc vector{{size}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
   std::vector<std::pair<int, dnnl::memory::desc>> arguments{{DNNL_ARG_SRC, x},
                                                             {DNNL_ARG_DIFF_DST, x},

@@ -26,8 +26,7 @@ using dnnl::memory;
 
 /// Returns how many arguments a primitive reads. In oneDNN 2 the backward of both norms asks for the shift, although it
 /// has no use for it; in oneDNN 3 that of a layer norm still does, and that of a batch norm refuses it.
-template <class Description>
-int inputs_of(const Description& description) {
+int inputs_of(const auto& description) {
   int count = 0;
   dnnl::error::wrap_c_api(dnnl_primitive_desc_query(description.get(), dnnl_query_num_of_inputs_s32, 0, &count),
                           "oneDNN does not say what a primitive reads");
@@ -182,8 +181,7 @@ inline std::vector<stretch> order_of(const memory::desc& d) {
 }
 /// True where oneDNN computes this in AVX-512 code of its own. Its alternatives are older vector code, matrix products
 /// on copies, and scalar reference code.
-template <class Description>
-bool uses_avx512(const Description& description) {
+bool uses_avx512(const auto& description) {
   return std::string_view{description.impl_info_str()}.find("avx512") != std::string_view::npos;
 }
 

@@ -40,8 +40,7 @@ class loaded_library {
 
   /// From here on the library uses its own functions where it calls one that it defines itself and whose name is
   /// `wanted`.
-  template <class Wanted>
-  void bind_own(Wanted wanted) const {
+  void bind_own(auto wanted) const {
     bind_own(relocations_, relocations_end_, wanted);
     bind_own(calls_, calls_end_, wanted);
   }
@@ -63,8 +62,7 @@ class loaded_library {
     calls_end_ = calls_ + bytes_of_calls / sizeof *calls_;
   }
 
-  template <class Wanted>
-  void bind_own(const relocation* one, const relocation* end, Wanted wanted) const {
+  void bind_own(const relocation* one, const relocation* end, auto wanted) const {
     for (; one != end; ++one) {
       const auto kind = ELF64_R_TYPE(one->r_info);
       if (kind != R_X86_64_GLOB_DAT && kind != R_X86_64_JUMP_SLOT) continue;

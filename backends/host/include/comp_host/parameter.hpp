@@ -113,8 +113,7 @@ inline void* weights(context& c, parameter& p, const layout* places, precision a
 /// Updates the values; update(from, to) updates those of a range, as a loop. A copy with interleaved rows that this
 /// step and the one before used is written in the same pass, since the next step will need it. Where steps under
 /// different plans take turns no copy is, because the next step will need another one.
-template <class Update>
-void update_values(context& c, parameter& p, const Update& update) {
+void update_values(context& c, parameter& p, const auto& update) {
   const auto along = std::ranges::find_if(
       p.copies, [&](const auto& known) { return known.used && known.steps > 0 && paired_rows(c, p, known) > 0; });
   if (along == p.copies.end()) {

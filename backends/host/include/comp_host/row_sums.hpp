@@ -15,8 +15,7 @@ namespace comp::host::detail {
 /// Adds sums over rows to the gradient of `p`, which has `width` elements; `add(row, sums)` adds one row. Rows are
 /// summed in pieces of fixed size and the pieces in order, so that the result has the same bits for any number of
 /// threads.
-template <class Add>
-void add_row_sums(context& c, std::size_t rows, std::size_t width, parameter& p, const Add& add) {
+void add_row_sums(context& c, std::size_t rows, std::size_t width, parameter& p, const auto& add) {
   if (!p.trainable) return;
   constexpr std::size_t piece = 256;
   std::vector<float> sums((rows + piece - 1) / piece * width);

@@ -34,8 +34,7 @@ concept CopiesAhead = ReadsBytes<D> &&
 };
 
 /// Returns how many threads make batches for this Device where the user does not say: the Device's own choice, or one.
-template <Device D>
-int loading_threads_of(const D& device) {
+int loading_threads_of(const Device auto& device) {
   if constexpr (requires {
                   { device.loading_threads() } -> std::same_as<int>;
                 })
@@ -120,8 +119,7 @@ class batch_feed {
     if constexpr (CopiesAhead<D>) settings.memory = &device.staging_memory();
     return settings;
   }
-  template <class F>
-  auto or_back_to(loader_position from, F work) {
+  auto or_back_to(loader_position from, auto work) {
     try {
       return work();
     } catch (...) {

@@ -16,15 +16,13 @@
 
 namespace comp::native {
 
-template <Device D>
-std::vector<precision> precisions_of(const D& device) {
+std::vector<precision> precisions_of(const Device auto& device) {
   if constexpr (requires { device.supported_precisions(); }) return device.supported_precisions();
   return {precision::fp32, precision::bf16, precision::fp16};
 }
 
 /// Returns whether the Device runs `op` in `p`; true where it does not say. Requires: `p` is one of precisions_of().
-template <Device D>
-bool runs_in(const D& device, const op_info& op, precision p) {
+bool runs_in(const Device auto& device, const op_info& op, precision p) {
   if constexpr (requires {
                   { device.supports(op, p) } -> std::same_as<bool>;
                 })
@@ -33,8 +31,7 @@ bool runs_in(const D& device, const op_info& op, precision p) {
 }
 
 /// Throws: `plan_error` for a plan with a precision that the Device lacks, or in which it does not run an operator.
-template <Device D>
-void require_runs(const D& device, const op_graph& graph, const plan& p) {
+void require_runs(const Device auto& device, const op_graph& graph, const plan& p) {
   const std::vector<precision> known = precisions_of(device);
   for (std::size_t i = 0; i < p.size(); ++i) {
     require<plan_error>(std::find(known.begin(), known.end(), p[i]) != known.end(),
@@ -49,8 +46,7 @@ void require_runs(const D& device, const op_graph& graph, const plan& p) {
   }
 }
 
-template <Device D>
-comp::hardware hardware_of(const D& device) {
+comp::hardware hardware_of(const Device auto& device) {
   if constexpr (requires {
                   { device.hardware() } -> std::convertible_to<comp::hardware>;
                 })
@@ -59,8 +55,7 @@ comp::hardware hardware_of(const D& device) {
 }
 
 /// Returns the time on the Device's own clock, which a Device of tests has, or else on the wall clock. Unit: [s].
-template <Device D>
-double seconds_of(const D& device) {
+double seconds_of(const Device auto& device) {
   if constexpr (requires {
                   { device.seconds() } -> std::same_as<double>;
                 })

@@ -229,9 +229,8 @@ class network {
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
   /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.
-  template <class Seen>
   void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
-           std::span<double> losses, Seen seen) {
+           std::span<double> losses, auto seen) {
     const native::phase& of = model_.phases[phase];
     double unused = 0, *loss = losses.data();
     for (std::size_t i = of.first; i < of.last; ++i) {
@@ -317,8 +316,7 @@ class network {
     return s.size() == 2 ? t : device_.reshape(t, {elements(s) / s.back(), s.back()});
   }
 
-  template <class F>
-  auto timed(double& seconds, F f) {
+  auto timed(double& seconds, auto f) {
     if (!measuring_) return f();
     device_.synchronize();
     const auto start = std::chrono::steady_clock::now();

@@ -90,8 +90,7 @@ inline std::shared_ptr<const host_csr> matrix_of(const operation& what) {
 }
 
 /// Calls `f` with each setting of an operator that neither its kind nor its shapes show.
-template <class F>
-void for_each_setting(const operation& what, F f) {
+void for_each_setting(const operation& what, auto f) {
   std::visit(
       [&]<class O>(const O& o) {
         if constexpr (requires { o.settings(); }) {

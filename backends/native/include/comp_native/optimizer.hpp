@@ -91,8 +91,7 @@ void update(D& device, std::span<typename D::parameter* const> parameters, optim
 }
 
 /// The same for the parameters that a phase of a network trains. Some of them may have no weight decay.
-template <class D, class Network>
-void update(D& device, const Network& network, std::size_t phase, optimizer o, const schedule& over,
+void update(auto& device, const auto& network, std::size_t phase, optimizer o, const schedule& over,
             std::int64_t step) {
   if (!network.decaying(phase).empty()) update(device, network.decaying(phase), o, over, step);
   if (network.not_decaying(phase).empty()) return;

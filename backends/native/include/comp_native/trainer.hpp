@@ -258,8 +258,7 @@ class trainer {
   double now() const { return seconds_of(device_); }
   /// Does `work` and, where it throws, drops what it has left on the Device. Work that still waits to be computed would
   /// hold memory, and would fail again in the next step.
-  template <class F>
-  auto or_forgotten(F work) {
+  auto or_forgotten(auto work) {
     try {
       return work();
     } catch (...) {
@@ -269,8 +268,7 @@ class trainer {
     }
   }
   /// Runs `work` and puts the state back afterwards, also where it throws.
-  template <class F>
-  void undone(F work) {
+  void undone(auto work) {
     const state before = save();
     try {
       work();

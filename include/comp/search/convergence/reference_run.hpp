@@ -64,8 +64,7 @@ class reference_run {
   }
 
   /// Returns: what `train(plan)` gives for the first plan that fits in memory; that plan becomes the reference.
-  template <class F>
-  trial train_first_that_fits(F train) {
+  trial train_first_that_fits(auto train) {
     trial t = train(fp32_);
     for (; t.sample.status == status::out_of_memory && !smaller_plans_.empty(); t = train(fp32_)) {
       run_.record(t);

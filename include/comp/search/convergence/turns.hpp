@@ -110,9 +110,8 @@ inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vect
 
 /// Trains FP32 and `p` in turns until `decided(candidate, fp32)` is true, which is asked after each round. A batch that
 /// fails ends it; `candidate` or `fp32` has then the status of the failure.
-template <class Decided>
 void train_in_turns(evaluator& run, const trial& begun, const plan& p, const turn_lengths& lengths, sample& candidate,
-                    sample& fp32, Decided decided) {
+                    sample& fp32, auto decided) {
   for (std::size_t round = 0; round < lengths.rounds; ++round) {
     for (const bool is_candidate : order_of_turns) {
       sample& side = is_candidate ? candidate : fp32;

@@ -252,8 +252,7 @@ class guided_search {
 
   // Proposes plans of accepted operators that store ever less, until `look(plan)` is false. Each stored byte gets a
   // price in seconds that doubles from plan to plan, so that memory counts more and more against time.
-  template <class Look>
-  void for_smaller(const plan& best, Look look) {
+  void for_smaller(const plan& best, auto look) {
     plan last = best;
     double price = std::max(4 * byte_price(), 1e-4 * dear_bytes());
     for (int doubled = 0; best != fp32_ && doubled < 14; ++doubled, price *= 2) {

@@ -17,8 +17,7 @@ namespace comp {
 
 /// Returns: the index of the rule-based plan with the shortest batches among those that ran, were not rejected and meet
 /// `may_win`; nothing where there is none.
-template <class Predicate>
-std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest, Predicate may_win) {
+std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest, auto may_win) {
   std::optional<std::size_t> best;
   for (std::size_t i = 1; i < contest.size(); ++i) {
     const contestant& c = contest[i];

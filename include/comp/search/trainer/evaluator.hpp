@@ -97,8 +97,7 @@ class evaluator {
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat. Acceptance and
   /// times are set from the sample alone; a caller that knows more sets them again. `seconds_before`: the seconds of
   /// its sample that an earlier trial already counted.
-  template <class Work>
-  trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {},
+  trial run(stage where, const plan& p, std::string label, auto work, std::optional<std::size_t> repeat = {},
             double seconds_before = 0) {
     throw_if_stop_requested();
     trial t;
@@ -127,8 +126,7 @@ class evaluator {
   }
   /// Runs `work` so that what it throws ends the search. Observers, and FP32's batches that a candidate waits for, are
   /// run within a candidate's run; without this their exceptions would count as the candidate's failure.
-  template <class F>
-  void end_search_on_throw(F work) {
+  void end_search_on_throw(auto work) {
     try {
       work();
     } catch (...) {
@@ -154,8 +152,7 @@ class evaluator {
 
   /// Trains the next batches under `p` until `so_far` has `batches` of them. `cut` looks at `so_far` after each batch
   /// and returns the status to end with, or status::ok to go on.
-  template <class Cut>
-  void train(const trial& begun, const plan& p, std::size_t batches, sample& so_far, Cut cut) {
+  void train(const trial& begun, const plan& p, std::size_t batches, sample& so_far, auto cut) {
     trainer_.set_precision(p);
     warmed_up_.insert({p, compiled_});
     while (so_far.ok() && static_cast<std::size_t>(so_far.batches) < batches) {
@@ -174,8 +171,7 @@ class evaluator {
   }
 
   /// Trains an epoch of `p` from the trainer's state. The trial is not recorded yet.
-  template <class Cut>
-  trial run_epoch(stage where, const plan& p, std::string label, Cut cut) {
+  trial run_epoch(stage where, const plan& p, std::string label, auto cut) {
     return run(where, p, std::move(label), [&](const trial& begun) {
       trainer_.set_precision(p);
       return run_watched_epoch(begun, cut);
@@ -183,8 +179,7 @@ class evaluator {
   }
   /// Trains an epoch of the training after a search. It is never recalled from a ledger, because its purpose is the
   /// weights, not a result.
-  template <class Cut>
-  trial run_training_epoch(const plan& p, Cut cut) {
+  trial run_training_epoch(const plan& p, auto cut) {
     may_recall_ = false;
     return run_epoch(stage::training, p, "", cut);
   }
@@ -219,8 +214,7 @@ class evaluator {
   /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
   /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws:
   /// `error` with the message of what `work` threw.
-  template <class F>
-  std::vector<double> record_numbers(const plan& p, std::string label, std::size_t repeat, F work) {
+  std::vector<double> record_numbers(const plan& p, std::string label, std::size_t repeat, auto work) {
     const trial t = run(
         stage::baseline, p, std::move(label),
         [&](const trial&) {
@@ -246,8 +240,7 @@ class evaluator {
   void warn(const std::string& sentence) { detail::warn(log_, observers_, sentence); }
 
   /// Runs `work` and adds its wall time to a stage. Recalled runs are added with the time that they took once.
-  template <class F>
-  void timed(stage where, F&& work) {
+  void timed(stage where, auto&& work) {
     const auto began = std::chrono::steady_clock::now();
     const double recalled_before = recalled_seconds_;
     work();
@@ -256,8 +249,7 @@ class evaluator {
 
  private:
   // Runs `work` into t.sample. An exception becomes a status, and the state is put back.
-  template <class Work>
-  void run_and_catch(trial& t, Work work) {
+  void run_and_catch(trial& t, auto work) {
     const auto began = std::chrono::steady_clock::now();
     try {
       t.sample = work();
@@ -315,8 +307,7 @@ class evaluator {
     }
   }
 
-  template <class Cut>
-  sample run_watched_epoch(const trial& begun, Cut cut) {
+  sample run_watched_epoch(const trial& begun, auto cut) {
     sample epoch;
     saved_state_.reset();
     const auto began = std::chrono::steady_clock::now();

@@ -87,8 +87,7 @@ class trainer_check {
 
 /// Calls `work(put_back)` and puts the trainer back to its present state, whatever `work` throws. `work` may call
 /// `put_back()` in between, too.
-template <class F>
-void run_and_undo(any_trainer& trainer, F work) {
+void run_and_undo(any_trainer& trainer, auto work) {
   const auto start = trainer.save();
   const auto put_back = [&] { trainer.restore(start.get()); };
   try {

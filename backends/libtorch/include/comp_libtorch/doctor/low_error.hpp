@@ -33,9 +33,8 @@ class low_errors {
   /// Returns: the relative error of `op`, which made `results` of `arguments` in `seconds`; NaN where the time is used
   /// up, and where the operator draws random numbers or does not run alone. `is_weight(tensor)`: its rows are not those
   /// of a batch.
-  template <class IsWeight>
   double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
-                 double seconds, IsWeight&& is_weight) {
+                 double seconds, auto&& is_weight) {
     using clock = std::chrono::steady_clock;
     constexpr double at_least = 0.02;  // [s] that is allowed in any case, for small models
     allowed_ += share_ * seconds;
@@ -91,8 +90,7 @@ class low_errors {
 
   /// Returns: the arguments with the first rows of each that has as many rows as the first large input; nothing where
   /// no input is large or has two rows.
-  template <class IsWeight>
-  static std::optional<torch::jit::Stack> take_rows(const torch::jit::Stack& arguments, IsWeight&& is_weight) {
+  static std::optional<torch::jit::Stack> take_rows(const torch::jit::Stack& arguments, auto&& is_weight) {
     constexpr std::int64_t small = 1 << 14, part = 8;
     std::int64_t all = 0;
     for_each_tensor(arguments, arguments.size(), [&](const at::Tensor& t, std::size_t, int) {

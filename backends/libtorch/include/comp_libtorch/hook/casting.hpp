@@ -19,8 +19,7 @@ namespace comp::libtorch::detail {
 
 /// Replaces each eligible tensor of `value` for which `wanted` holds by `make(tensor)`. A list is replaced by a new
 /// one, because the caller still holds the old one.
-template <class Wanted, class Make>
-void replace(at::IValue& value, at::DeviceType device, Wanted&& wanted, Make&& make) {
+void replace(at::IValue& value, at::DeviceType device, auto&& wanted, auto&& make) {
   const auto is_wanted = [&](const at::Tensor& t) { return is_eligible(t, device) && wanted(t); };
   if (value.isTensor()) {
     if (is_wanted(value.toTensor())) value = make(value.toTensor());
@@ -35,8 +34,7 @@ void replace(at::IValue& value, at::DeviceType device, Wanted&& wanted, Make&& m
 }
 
 /// Does the same to the last `count` values of the stack.
-template <class Wanted, class Make>
-void replace(torch::jit::Stack& stack, std::size_t count, at::DeviceType device, Wanted wanted, Make make) {
+void replace(torch::jit::Stack& stack, std::size_t count, at::DeviceType device, auto wanted, auto make) {
   for (std::size_t i = stack.size() - count; i < stack.size(); ++i) replace(stack[i], device, wanted, make);
 }
 

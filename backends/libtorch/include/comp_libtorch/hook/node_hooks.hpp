@@ -58,8 +58,7 @@ class node_span {
   }
 
   /// Calls f(node) for each node of the call that the last `results` values of the stack lead to.
-  template <class F>
-  void for_each(const torch::jit::Stack& stack, std::size_t results, F&& f) const {
+  void for_each(const torch::jit::Stack& stack, std::size_t results, auto&& f) const {
     if (end_ == first_) return;
     std::vector<torch::autograd::Node*> open;
     for_each_tensor(stack, results, [&](const at::Tensor& tensor, std::size_t, int) {

@@ -73,8 +73,7 @@ class parameter_names {
   }
   /// Adds the parameters of a module; `prefix` begins their names. `Module`: has named_parameters(), as LibTorch's
   /// modules have.
-  template <class Module>
-  void add_all(const Module& module, const std::string& prefix) {
+  void add_all(const auto& module, const std::string& prefix) {
     for (const auto& item : module.named_parameters()) {
       const auto [name, parameter] = [&] {
         if constexpr (requires { item.key(); }) {

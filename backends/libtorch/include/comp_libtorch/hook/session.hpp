@@ -99,8 +99,7 @@ class autocast_session final : public session {
 class problem_list {
  public:
   /// Counts a problem of `kind`. `describe()` gives its words and is called for the first problem only.
-  template <class Describe>
-  void add(std::size_t program_problems::*kind, Describe describe) {
+  void add(std::size_t program_problems::*kind, auto describe) {
     const std::lock_guard only_one{mutex_};
     ++(all_.*kind);
     if (all_.first.empty()) all_.first = describe();

@@ -23,8 +23,7 @@ struct pixel_rows {
 
   /// Calls f(part, first element, rows, lanes) for tiles of rows, in vectors as wide as the CPU's. `back`: each part
   /// begins at its end, which the pass before has left in the cache.
-  template <class F>
-  void for_each_tile(bool back, const F& f) const {
+  void for_each_tile(bool back, const auto& f) const {
     const std::int64_t tile = std::max<std::int64_t>(1, 8192 / channels), of_part = (rows + parts - 1) / parts;
     in_parallel(parts, 1, [&](std::int64_t from, std::int64_t to) {
       run_widest([&](auto lanes) __attribute__((always_inline)) {

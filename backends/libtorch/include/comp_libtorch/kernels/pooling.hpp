@@ -83,8 +83,7 @@ struct max_pooling : torch::autograd::Function<max_pooling> {
             {input.size(2), size[0], stride[0], padding[0]},
             {input.size(3), size[1], stride[1], padding[1]}};
   }
-  template <class Body>
-  static void by_lines(std::int64_t lines, std::int64_t numbers, const Body& body) {
+  static void by_lines(std::int64_t lines, std::int64_t numbers, const auto& body) {
     in_parallel(lines, std::max<std::int64_t>(1, 32768 / numbers), [&](auto first, auto last) {
       run_widest([&](auto lanes) __attribute__((always_inline)) {
         for (std::int64_t line = first; line < last; ++line) body(line, lanes);

@@ -19,8 +19,7 @@ namespace comp::libtorch::detail {
 
 /// Calls `body(i, count)` for vectors of numbers from `i` on, the last of which may be shorter: `count` is then less
 /// than `lanes`.
-template <class Body>
-void by_vectors(std::int64_t numbers, const Body& body) {
+void by_vectors(std::int64_t numbers, const auto& body) {
   in_parallel(numbers, 32768, [&](std::int64_t first, std::int64_t last) {
     run_widest([&](auto half_lanes) __attribute__((always_inline)) {
       constexpr int lanes = 2 * half_lanes;  // of 16 bits

@@ -22,14 +22,8 @@ struct vectors {
   using bytes [[gnu::vector_size(lanes)]] = std::uint8_t;
 };
 
-template <class Vector>
-COMP_LIBTORCH_INLINE void load(const void* from, Vector& to) {
-  std::memcpy(&to, from, sizeof to);
-}
-template <class Vector>
-COMP_LIBTORCH_INLINE void store(const Vector& from, void* to) {
-  std::memcpy(to, &from, sizeof from);
-}
+COMP_LIBTORCH_INLINE void load(const void* from, auto& to) { std::memcpy(&to, from, sizeof to); }
+COMP_LIBTORCH_INLINE void store(const auto& from, void* to) { std::memcpy(to, &from, sizeof from); }
 
 /// Writes the numbers that the BF16 numbers `from` are.
 template <int lanes>
@@ -76,8 +70,7 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) void run_avx51
 #endif
 
 /// Calls body(lanes), compiled for this CPU's widest vectors. Requires: `body` and what it calls is always inlined.
-template <class Body>
-void run_widest(const Body& body) {
+void run_widest(const auto& body) {
 #if COMP_LIBTORCH_X86
   const bool avx512 =
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

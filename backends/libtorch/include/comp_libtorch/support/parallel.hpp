@@ -13,8 +13,7 @@
 namespace comp::libtorch::detail {
 
 /// Calls f(first, last) for ranges that make up 0 to `count`, each of `grain` or more where threads share the work.
-template <class F>
-void in_parallel(std::int64_t count, std::int64_t grain, const F& f) {
+void in_parallel(std::int64_t count, std::int64_t grain, const auto& f) {
   if (count <= 0) return;
   if (count <= grain || at::get_num_threads() == 1) return f(std::int64_t{0}, count);
   at::TensorBase positions = at::detail::empty_cpu({count}, at::kByte);

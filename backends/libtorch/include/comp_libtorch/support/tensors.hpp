@@ -54,8 +54,7 @@ inline std::uint32_t version(at::TensorImpl& tensor) {
 }
 
 /// Calls f(tensor, element) for each defined tensor in `value`: element is -1 for a tensor, else its index in a list.
-template <class F>
-void for_each_tensor(const at::IValue& value, F&& f) {
+void for_each_tensor(const at::IValue& value, auto&& f) {
   if (value.isTensor()) {
     if (const at::Tensor& tensor = value.toTensor(); tensor.defined()) f(tensor, -1);
   } else if (value.isList()) {
@@ -68,8 +67,7 @@ void for_each_tensor(const at::IValue& value, F&& f) {
 }
 
 /// Calls f(tensor, argument, element) for the last `count` values of the stack.
-template <class F>
-void for_each_tensor(const torch::jit::Stack& stack, std::size_t count, F&& f) {
+void for_each_tensor(const torch::jit::Stack& stack, std::size_t count, auto&& f) {
   const std::size_t first = stack.size() - count;
   for (std::size_t i = 0; i < count; ++i) {
     for_each_tensor(stack[first + i], [&](const at::Tensor& tensor, int element) { f(tensor, i, element); });

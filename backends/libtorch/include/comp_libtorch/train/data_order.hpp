@@ -138,8 +138,7 @@ typename Source::batch_type next_batch(Source& source) {
 }
 
 /// Goes through an epoch. Returns: its number of batches.
-template <BatchSource Source>
-std::uint64_t count_batches(Source& source) {
+std::uint64_t count_batches(BatchSource auto& source) {
   std::uint64_t count = 0;
   source.begin_epoch();
   while (source.next()) ++count;

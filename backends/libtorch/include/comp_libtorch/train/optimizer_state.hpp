@@ -60,8 +60,7 @@ requires std::is_arithmetic_v<T>
 void put(T& to, T from, std::optional<c10::Device> /*device*/) { to = from; }
 
 /// Calls `f` with each pair of members of two states of one LibTorch class. Returns: false for another class.
-template <class F>
-bool for_members(OptimizerParamState& to, const OptimizerParamState& from, F f) {
+bool for_members(OptimizerParamState& to, const OptimizerParamState& from, auto f) {
   using namespace torch::optim;
   const auto as = [&]<class S>(auto&&... member) {
     auto* t = dynamic_cast<S*>(&to);
@@ -92,8 +91,7 @@ bool for_members(OptimizerParamState& to, const OptimizerParamState& from, F f) 
 }
 
 /// Returns: the bytes of what serializes itself.
-template <class S>
-std::string serialized(const S& state) {
+std::string serialized(const auto& state) {
   torch::serialize::OutputArchive archive;
   state.serialize(archive);
   std::ostringstream bytes;

@@ -27,8 +27,7 @@
 namespace comp::libtorch::detail {
 
 /// Calls `f(name, tensor)` with each parameter and buffer, and `g(name, parameter)` for its gradient.
-template <class F, class G>
-void for_tensors(const std::vector<named_module>& models, F f, G g) {
+void for_tensors(const std::vector<named_module>& models, auto f, auto g) {
   for (const named_module& m : models) {
     const std::string before = m.name.empty() ? "" : m.name + ".";
     for (auto& p : m.module->named_parameters()) {
@@ -70,8 +69,7 @@ inline void require_storable(const setup& s) {
 }
 
 /// Calls `f(name, group)` with each group, and `g(name, optimizer, group, parameter)` with each of its parameters.
-template <class F, class G>
-void for_optimizers(const setup& s, F f, G g) {
+void for_optimizers(const setup& s, auto f, auto g) {
   for (std::size_t o = 0; o < s.optimizers.size(); ++o) {
     auto& groups = s.optimizers[o]->param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) {

@@ -296,8 +296,7 @@ class trainer
   }
 
   /// Runs `work`, and then puts the state and the plan back, also where it throws. Returns: what `work` returns.
-  template <class F>
-  auto run_and_undo(F work) {
+  auto run_and_undo(auto work) {
     return translated([&] {
       const state before = save();
       const plan chosen = program_.current_plan();
