@@ -31,6 +31,10 @@ class scratch {
  private:
   std::string folder_;
 };
+/// A test case's own.
+struct with_folder {
+  const scratch folder;
+};
 
 inline std::string text_of(const std::string& path) {
   std::ifstream file{path, std::ios::binary};

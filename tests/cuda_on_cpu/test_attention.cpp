@@ -25,8 +25,8 @@ using native::op::attention;
 using native::op::softmax_mask;
 using namespace native::testing;
 
-TEST_CASE("attention in one gives FP64's results and gradients, rounded less than operator by operator") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "attention in one gives FP64's results and gradients, rounded less than operator by operator") {
   device one, apart{{.fuse_attention = false}};
   native::reference::device exact;
   for (const auto& [t, heads] : std::vector<std::pair<tokens, std::int64_t>>{
@@ -55,8 +55,8 @@ TEST_CASE("attention in one gives FP64's results and gradients, rounded less tha
 #endif
 }
 
-TEST_CASE("precisions that cuDNN's attention has not, and wide ones, go operator by operator") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "precisions that cuDNN's attention has not, and wide ones, go operator by operator") {
   device d;
   native::reference::device exact;
   const tokens t{2, 6, 6, 16};
@@ -71,8 +71,7 @@ TEST_CASE("precisions that cuDNN's attention has not, and wide ones, go operator
 }
 
 #ifdef COMP_SIMT
-TEST_CASE("an example of padding alone goes operator by operator, and gives zeros") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training, "an example of padding alone goes operator by operator, and gives zeros") {
   device d;
   const tokens t{2, 6, 6, 16};
   given from{t};
@@ -83,8 +82,7 @@ TEST_CASE("an example of padding alone goes operator by operator, and gives zero
   for (const auto& dx : got.dx) CHECK(std::ranges::all_of(dx, [](float x) { return std::isfinite(x); }));
 }
 
-TEST_CASE("what cuDNN refuses goes operator by operator, and is named") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training, "what cuDNN refuses goes operator by operator, and is named") {
   native::reference::device exact;
   const tokens t{1, 6, 6, 24};
   const given from{t};
@@ -119,8 +117,7 @@ TEST_CASE("what cuDNN refuses goes operator by operator, and is named") {
   }
 }
 
-TEST_CASE("attention that fails when it runs goes on operator by operator") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training, "attention that fails when it runs goes on operator by operator") {
   device d;
   native::reference::device exact;
   const tokens t{1, 6, 6, 16};
@@ -136,8 +133,7 @@ TEST_CASE("attention that fails when it runs goes on operator by operator") {
   CHECK(d.attention_in_parts()[0].find("asked to fail") != std::string::npos);
 }
 
-TEST_CASE("what has run in one goes back in one, whatever became of the case since") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training, "what has run in one goes back in one, whatever became of the case since") {
   device d;
   const tokens t{1, 6, 6, 16};
   const given from{t};
@@ -155,14 +151,13 @@ TEST_CASE("what has run in one goes back in one, whatever became of the case sin
 }
 #endif
 
-TEST_CASE("attention of tensors that do not fit, or a backward of nothing, is refused in words") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "attention of tensors that do not fit, or a backward of nothing, is refused in words") {
   device d;
   check_refusals(d, "backward of attention over (1,6,16) (its forward was not cuDNN's): give what attention() gave");
 }
 
-TEST_CASE("dropout in one: the backward has the forward's mask, and each draw another") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training, "dropout in one: the backward has the forward's mask, and each draw another") {
   device d;
   const tokens t{2, 24, 24, 16};
   given from{t};
@@ -181,8 +176,8 @@ TEST_CASE("dropout in one: the backward has the forward's mask, and each draw an
   CHECK(sum / static_cast<double>(from.q.size()) == doctest::Approx(1).epsilon(0.05));
 }
 
-TEST_CASE("where masks have to be those of every Device, dropout goes operator by operator") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "where masks have to be those of every Device, dropout goes operator by operator") {
   device d;
   native::reference::device exact;
   const tokens t{1, 9, 9, 16};
@@ -193,8 +188,8 @@ TEST_CASE("where masks have to be those of every Device, dropout goes operator b
   check_like(got, attend(exact, what, t, from, precision::fp32, {5, 7}), precision::bf16, 8);
 }
 
-TEST_CASE("captured steps draw the masks that steps call by call would draw, with attention in one") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "captured steps draw the masks that steps call by call would draw, with attention in one") {
   native::model_builder net{"attention", native::input_kind::values, {2, 8, 16}};
   const native::value x = net.input().linear("x", 16),
                       y = x.attention("attention", x.linear("k", 16), x.linear("v", 16),
@@ -226,7 +221,7 @@ TEST_CASE("captured steps draw the masks that steps call by call would draw, wit
 }
 
 TEST_CASE("GPT with attention in one: any one operator in another precision leaves loss and gradients near FP32's") {
-  fresh_for_training clean;
+  const fresh_for_training gpu;
   const native::model m = native_models::gpt(
       {.batch = 2, .vocabulary = 13, .context = 6, .layers = 1, .width = 16, .heads = 2, .one_attention = true});
   device d{{.measure_algorithms = false}};
@@ -262,8 +257,7 @@ TEST_CASE("GPT with attention in one: any one operator in another precision leav
 }
 
 #ifdef COMP_SIMT
-TEST_CASE("a step of GPT with attention in one is fewer calls, and moves less memory") {
-  fresh_for_training clean;
+TEST_CASE_FIXTURE(fresh_for_training, "a step of GPT with attention in one is fewer calls, and moves less memory") {
   struct work {
     std::uint64_t calls, bytes;
     std::int64_t peak;

@@ -110,8 +110,7 @@ std::vector<std::vector<double>> curves(D& device, const model& m, const data_so
 
 }  // namespace
 
-TEST_CASE("the next batch's copy begins while the compute stream is busy") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "the next batch's copy begins while the compute stream is busy") {
   for (const capture_mode captured : {capture_mode::off, capture_mode::on}) {
     watched_device device;
     trainer<watched_device> t{device,
@@ -128,8 +127,8 @@ TEST_CASE("the next batch's copy begins while the compute stream is busy") {
   }
 }
 
-TEST_CASE("batches that are copied ahead are those that each step would upload, in every way that a step has") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "batches that are copied ahead are those that each step would upload, in every way that a step has") {
   const auto check = [](const model& m, const data_source& data, const training& settings) {
     device_that_waits waits;
     const auto want = curves(waits, m, data, settings);
@@ -188,8 +187,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("memory that is not staged may change when the call that copies it returns") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "memory that is not staged may change when the call that copies it returns") {
   copying_device device;
   std::vector<float> values(8, 1);
   auto copy = device.copy_ahead(std::span<const float>{values});
@@ -197,8 +195,7 @@ TEST_CASE("memory that is not staged may change when the call that copies it ret
   CHECK(device.download(device.arrived(std::move(copy), {8})) == std::vector<float>(8, 1));
 }
 
-TEST_CASE("a batch that finds no memory ahead is copied when its step begins") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a batch that finds no memory ahead is copied when its step begins") {
   copying_device device;
   trainer<copying_device> t{device, one_convolution(), bars({1, 8, 8}, 4, 22, 1), bars({1, 8, 8}, 4, 4, 2)};
   const auto saved = t.save();

@@ -193,8 +193,6 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
   return captured;
 }
 
-}  // namespace
-
 TEST_CASE("products that make the ReLU behind them give the same bits, call by call and captured, at the same peak") {
   const fresh_for_training gpu;
   const model m = native_models::mlp({.batch = 8, .input = {6}, .hidden = {24, 16}, .outputs = 2, .regression = true});
@@ -222,8 +220,7 @@ TEST_CASE("products that make the ReLU behind them give the same bits, call by c
   }
 }
 
-TEST_CASE("deferred and captured steps give the bits of steps that wait") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "deferred and captured steps give the bits of steps that wait") {
   const comp::scaling::settings moving{.initial = 65536, .growth_interval = 3};
   SUBCASE("an MLP in FP32, then in BF16") {
     same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)}, {all(mlp(), precision::fp32), all(mlp(), precision::bf16)});
@@ -270,8 +267,7 @@ TEST_CASE("deferred and captured steps give the bits of steps that wait") {
   }
 }
 
-TEST_CASE("algorithms are measured in the first step of a plan, which is not captured") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step of a plan, which is not captured") {
   cuda::device device;
   auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
   t.run_epoch();
@@ -282,8 +278,7 @@ TEST_CASE("algorithms are measured in the first step of a plan, which is not cap
   CHECK(t.capture_refused() == "");
 }
 
-TEST_CASE("a step that is looked at once waits once, and a captured one is few calls") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a step that is looked at once waits once, and a captured one is few calls") {
   const training settings{.optimizer = sgd(0.05), .clip_norm = 1};
   const auto calls = [](auto& t, int epochs) {
     for (int i = 0; i < epochs; ++i) t.run_epoch();
@@ -321,8 +316,7 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
           " and ", deferred.waits, "; captured ", captured.given, ", ", captured.graphs, " graphs, ", captured.waits);
 }
 
-TEST_CASE("captured steps count the memory of their graph, and leave as much in use") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "captured steps count the memory of their graph, and leave as much in use") {
   const auto peak = [](bool captures) {
     same_device device;
     auto t = trainer_on(device, gpt(),
@@ -337,8 +331,8 @@ TEST_CASE("captured steps count the memory of their graph, and leave as much in 
   CHECK(captured.first < plain.first + 4 * 1024);
 }
 
-TEST_CASE("a graph is dropped where plan, state or place change, and the training goes on as without") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "a graph is dropped where plan, state or place change, and the training goes on as without") {
   const training settings{.optimizer = adam(0.01)};
   const auto course_of = [&](auto& device, bool captures) {
     auto t = trainer_on(device, gpt(), captured_with(settings, captures ? capture_mode::on : capture_mode::off));
@@ -365,8 +359,7 @@ TEST_CASE("a graph is dropped where plan, state or place change, and the trainin
   CHECK(course_of(waiting, false) == course_of(device, true));
 }
 
-TEST_CASE("a batch that is not full is given call by call") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a batch that is not full is given call by call") {
   training settings{.optimizer = sgd(0.05), .keep_last = true};
   const auto curve = [&](auto& device) {
     trainer<std::remove_reference_t<decltype(device)>> t{device, mlp(), regression_data{21}, regression_data{8},
@@ -441,8 +434,8 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
   CHECK(refusals >= 60 / stride);
 }
 
-TEST_CASE("a capture that waits for the device, or keeps what it allocates, is refused and changes nothing") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "a capture that waits for the device, or keeps what it allocates, is refused and changes nothing") {
   same_device device;
   const std::vector<float> ones(8, 1);
   parameter w = device.make_parameter(ones, {2, 4});
@@ -471,8 +464,6 @@ TEST_CASE("a capture that waits for the device, or keeps what it allocates, is r
         std::string::npos);  // its gradient
   CHECK(refused([&] { (void)device.upload(ones, {8}, precision::bf16); }) != "");
 }
-
-namespace {
 
 /// A linear layer whose squared error is captured, beside the calls that the graph stands for.
 struct captured_layer {
@@ -514,8 +505,7 @@ struct captured_layer {
 
 }  // namespace
 
-TEST_CASE("a graph keeps the scratch memory that it uses") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a graph keeps the scratch memory that it uses") {
   captured_layer layer{precision::bf16};
   layer.differentiate();
   const auto expected = layer.device.gradient(layer.b);
@@ -531,8 +521,7 @@ TEST_CASE("a graph keeps the scratch memory that it uses") {
   CHECK(layer.device.gradient(layer.b) == expected);
 }
 
-TEST_CASE("a graph is of no use when a low copy that it reads has moved") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a graph is of no use when a low copy that it reads has moved") {
   captured_layer layer{precision::bf16};
   const double loss = layer.loss_of_calls();
   auto work = layer.captured();
@@ -543,8 +532,7 @@ TEST_CASE("a graph is of no use when a low copy that it reads has moved") {
   CHECK_FALSE(layer.device.usable(work));
 }
 
-TEST_CASE("a graph is of no use when a gradient that it writes has moved") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a graph is of no use when a gradient that it writes has moved") {
   captured_layer layer{precision::fp32};
   (void)layer.loss_of_calls();  // makes the scratch memory, which a capture may not
   layer.differentiate();
@@ -554,8 +542,8 @@ TEST_CASE("a graph is of no use when a gradient that it writes has moved") {
   CHECK_FALSE(layer.device.usable(work));
 }
 
-TEST_CASE("a graph that finds no memory for its launch is refused, and what is given next runs") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "a graph that finds no memory for its launch is refused, and what is given next runs") {
   captured_layer layer{precision::fp32};
   const double loss = layer.loss_of_calls();
   auto work = layer.captured();
@@ -569,8 +557,7 @@ TEST_CASE("a graph that finds no memory for its launch is refused, and what is g
   CHECK(layer.loss_of_graph(work) == loss);
 }
 
-TEST_CASE("values that changed where they lie reach the low copy that a graph reads") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "values that changed where they lie reach the low copy that a graph reads") {
   captured_layer layer{precision::bf16};
   const double before = layer.loss_of_calls();
   auto work = layer.captured();
@@ -583,8 +570,7 @@ TEST_CASE("values that changed where they lie reach the low copy that a graph re
   CHECK(now == layer.loss_of_calls());
 }
 
-TEST_CASE("a captured forward in FP8 or BF16 takes the weights of its run") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a captured forward in FP8 or BF16 takes the weights of its run") {
   for (const precision p : {precision::fp8_e4m3, precision::bf16}) {
     CAPTURE(p);
     captured_layer layer{p};
@@ -619,8 +605,8 @@ TEST_CASE("a captured forward in FP8 quantises its input when the graph runs, wh
   }
 }
 
-TEST_CASE("what captured work reads is refilled in the order of the stream, by what is like it") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "what captured work reads is refilled in the order of the stream, by what is like it") {
   cuda::device device;
   tensor x = device.upload(std::vector<float>(8, 1), {8}, precision::fp32);
   const tensor before = device.activate(activation::relu, x);  // waits for somebody to ask
@@ -633,8 +619,8 @@ TEST_CASE("what captured work reads is refilled in the order of the stream, by w
   CHECK_THROWS_AS(device.refill(x, device.upload(std::vector<float>(8, 2), {8}, precision::bf16)), comp::error);
 }
 
-TEST_CASE("what is put where captured work reads it is what each call was given, however many of them wait") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "what is put where captured work reads it is what each call was given, however many of them wait") {
   for (const std::int64_t pinned : {0, 1 << 20}) {
     cuda::device device{{.pinned_limit = pinned}};
     context& c = device.shared();
@@ -650,8 +636,8 @@ TEST_CASE("what is put where captured work reads it is what each call was given,
   }
 }
 
-TEST_CASE("refilled indices are taken and refused by their own range, as uploaded ones are") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "refilled indices are taken and refused by their own range, as uploaded ones are") {
   cuda::device device;
   parameter table = device.make_parameter(std::vector<float>(5 * 4, 0.5F), {5, 4});
   const tensor scores = device.upload(std::vector<float>(6 * 5, 1), {6, 5}, precision::fp32);
@@ -729,8 +715,8 @@ TEST_CASE("an update that is guarded is left out for each thing that is not fini
   }
 }
 
-TEST_CASE("an update is left out where any one loss of its step is not finite, though all gradients are") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "an update is left out where any one loss of its step is not finite, though all gradients are") {
   same_device device;
   parameter w = device.make_parameter(std::vector<float>{0}, {1, 1});
   std::vector<parameter*> all{&w};
@@ -750,8 +736,7 @@ TEST_CASE("an update is left out where any one loss of its step is not finite, t
   }
 }
 
-TEST_CASE("a loss that is not finite is told as without deferring, captured or not") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a loss that is not finite is told as without deferring, captured or not") {
   for (const bool captures : {false, true}) {
     waiting_device waiting;
     same_device device;
@@ -770,8 +755,7 @@ TEST_CASE("a loss that is not finite is told as without deferring, captured or n
   }
 }
 
-TEST_CASE("a device that is lost in a captured step is told as lost") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a device that is lost in a captured step is told as lost") {
   {
     same_device device;
     auto t = trainer_on(device, mlp(), {.optimizer = sgd(0.05), .captured = capture_mode::on});

@@ -162,8 +162,7 @@ TEST_CASE("a graph computes the ReLU behind it where fuse_relu asks for it and c
   }
 }
 
-TEST_CASE("a convolution that waits reads the weights and the bias of when it was asked for") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a convolution that waits reads the weights and the bias of when it was asked for") {
   device d{{.fuse_relu = true}};
   layer_of_images of{d};
   const auto want = d.download(of.forward());
@@ -176,8 +175,7 @@ TEST_CASE("a convolution that waits reads the weights and the bias of when it wa
   CHECK(d.download(of.forward()) != want);
 }
 
-TEST_CASE("a case that is first met in a capture is a call, and a graph when it comes outside") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a case that is first met in a capture is a call, and a graph when it comes outside") {
   device d;
   context& c = d.shared();
   layer_of_images of{d};
@@ -197,8 +195,8 @@ TEST_CASE("a case that is first met in a capture is a call, and a graph when it 
   check(cudaGraphDestroy(graph), "destroying");
 }
 
-TEST_CASE("where memory is too short to try a plan it is looked for again, and tried when there is more") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "where memory is too short to try a plan it is looked for again, and tried when there is more") {
   simt::dnn.plans_unmade = {2};  // the one without a workspace
   device d;
   layer_of_images of{d};
@@ -218,8 +216,7 @@ TEST_CASE("where memory is too short to try a plan it is looked for again, and t
   CHECK_FALSE(simt::dnn.graph_runs.empty());
 }
 
-TEST_CASE("what plans are tried in does not count in the peak, and what the kept one runs in does") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "what plans are tried in does not count in the peak, and what the kept one runs in does") {
   device d;
   context& c = d.shared();
   auto w = d.make_parameter(coarse(4 * 3, 1), {4, 3, 1, 1});
@@ -232,8 +229,7 @@ TEST_CASE("what plans are tried in does not count in the peak, and what the kept
   CHECK(c.pool().peak_bytes() == before + 2 * 4 * 64 * 64 * 2 + 64 * 64 * 4);  // y and the workspace of plan 1
 }
 
-TEST_CASE("a graph that fails after it has run is an error") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a graph that fails after it has run is an error") {
   device d;
   layer_of_images of{d};
   (void)of.step();

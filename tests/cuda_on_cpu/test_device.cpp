@@ -39,8 +39,7 @@ std::uint64_t launches_of(auto f) {
 
 }  // namespace
 
-TEST_CASE("no operator waits: everything is given to the stream before anything has run") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "no operator waits: everything is given to the stream before anything has run") {
   device d{{.measure_algorithms = false}};  // a measurement waits, once for a shape
   auto gamma = d.make_parameter(some({6}, 1), {6}), beta = d.make_parameter(some({6}, 2), {6});
   auto table = d.make_parameter(some({9, 6}, 3), {9, 6}), w = d.make_parameter(some({5, 6}, 4), {5, 6});
@@ -65,8 +64,7 @@ TEST_CASE("no operator waits: everything is given to the stream before anything 
   CHECK(std::isfinite(d.values(w)[0]));
 }
 
-TEST_CASE("uploads run beside what was given before, and the caller's memory is free when they return") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "uploads run beside what was given before, and the caller's memory is free when they return") {
   device d;
   const tensor x = made(d, {300}, 1);
   const tensor y = d.activate(activation::tanh, x);
@@ -84,8 +82,7 @@ TEST_CASE("uploads run beside what was given before, and the caller's memory is 
     CHECK(d.download(all[i]) == std::vector<float>(300, static_cast<float>(i)));
 }
 
-TEST_CASE("what is larger than a block of pinned memory goes another way, with the same values") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "what is larger than a block of pinned memory goes another way, with the same values") {
   device small{{.pinned_limit = 64}}, none{{.pinned_limit = 0}};
   for (device* d : {&small, &none}) {
     for (const std::int64_t n : {15, 16, 17, 100}) {
@@ -101,8 +98,7 @@ TEST_CASE("what is larger than a block of pinned memory goes another way, with t
   CHECK(pinned == 60 + 64);
 }
 
-TEST_CASE("precisions that are stored alike are views of the same memory") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "precisions that are stored alike are views of the same memory") {
   device d;
   const tensor x = made(d, {5, 7}, 1), low = d.cast(x, precision::bf16);
   d.synchronize();
@@ -121,8 +117,7 @@ TEST_CASE("precisions that are stored alike are views of the same memory") {
   CHECK(d.upload(some({3}, 2), {3}, precision::fp8_e5m2).precision() == precision::fp8_e5m2);
 }
 
-TEST_CASE("the optimizer writes the low copies in its pass, and drops those that nobody reads") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "the optimizer writes the low copies in its pass, and drops those that nobody reads") {
   device d;
   context& c = d.shared();
   std::vector<parameter> owned;
@@ -176,8 +171,7 @@ TEST_CASE("the optimizer writes the low copies in its pass, and drops those that
   }
 }
 
-TEST_CASE("live and peak memory count tensors, slots and scratch, rounded to 512 bytes") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "live and peak memory count tensors, slots and scratch, rounded to 512 bytes") {
   device d;
   CHECK(d.live_bytes() == 0);
   {
@@ -202,8 +196,7 @@ TEST_CASE("live and peak memory count tensors, slots and scratch, rounded to 512
   CHECK(d.live_bytes() == 4096 + 4 * 512);
 }
 
-TEST_CASE("a library is given the workspace that it wants up to the limit, and never more") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "a library is given the workspace that it wants up to the limit, and never more") {
   std::mt19937 draw{11};
   const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(n)); };
   /// beside: what it may have beside the limit.
@@ -254,8 +247,7 @@ TEST_CASE("a library is given the workspace that it wants up to the limit, and n
   }
 }
 
-TEST_CASE("two devices work side by side, on one GPU and on two") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "two devices work side by side, on one GPU and on two") {
   simt::device.count = 2;
   device one, same, other{{.gpu = 1}};
   const std::vector<float> v = some({64}, 1);
@@ -269,8 +261,7 @@ TEST_CASE("two devices work side by side, on one GPU and on two") {
   CHECK(one.live_bytes() == other.live_bytes());
 }
 
-TEST_CASE("tensors and parameters may outlive the device") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "tensors and parameters may outlive the device") {
   std::optional<device> d{std::in_place};
   const tensor x = made(*d, {9}, 1), y = d->activate(activation::relu, x);  // y waits to be asked for
   const indices i = targets(*d, 9, 4);
@@ -279,8 +270,7 @@ TEST_CASE("tensors and parameters may outlive the device") {
   CHECK(x.size() + y.size() + i.size() == 27);
 }
 
-TEST_CASE("what a device does not have is refused in a sentence") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "what a device does not have is refused in a sentence") {
   CHECK_THROWS_WITH_AS((device{{.gpu = 1}}),
                        "GPU 1 asked for (1 found by the CUDA driver): use one that is there, or the host device",
                        error);
@@ -306,8 +296,7 @@ TEST_CASE("what a device does not have is refused in a sentence") {
                        sentence, error);
 }
 
-TEST_CASE("operands that do not fit are refused before anything is launched") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "operands that do not fit are refused before anything is launched") {
   device d;
   const tensor x = made(d, {2, 3}, 1);
   const std::vector<float> five(5);
@@ -331,8 +320,7 @@ TEST_CASE("operands that do not fit are refused before anything is launched") {
   CHECK(launches == 0);
 }
 
-TEST_CASE("element-wise operators keep the order of channels, and the others give row-major meaning") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "element-wise operators keep the order of channels, and the others give row-major meaning") {
   device d;
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(p);
@@ -362,8 +350,7 @@ TEST_CASE("element-wise operators keep the order of channels, and the others giv
   }
 }
 
-TEST_CASE("a snapshot restores values, slots and order, bit for bit") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "a snapshot restores values, slots and order, bit for bit") {
   device d;
   const shape s{4, 3, 3, 3};
   auto p = d.make_parameter(some(s, 1), s);
@@ -399,8 +386,7 @@ TEST_CASE("a snapshot restores values, slots and order, bit for bit") {
   CHECK(d.values(p) == after);
 }
 
-TEST_CASE("two parameters of one kernel get their gradients whether they learn, begin or go on") {
-  const fresh machine;
+TEST_CASE_FIXTURE(fresh, "two parameters of one kernel get their gradients whether they learn, begin or go on") {
   device d;
   const shape s{5, 6};
   const tensor x = made(d, s, 1), dy = made(d, s, 2);

@@ -80,8 +80,7 @@ TEST_CASE("convolutions agree with FP64 in every precision and order, with strid
   }
 }
 
-TEST_CASE("low precision and TF32 run channels_last on tensor cores, FP32 row-major and without") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "low precision and TF32 run channels_last on tensor cores, FP32 row-major and without") {
   device d{calls_alone};
   const conv_case& k = conv_cases[0];
   for (const precision p : precisions) {
@@ -101,8 +100,7 @@ TEST_CASE("low precision and TF32 run channels_last on tensor cores, FP32 row-ma
   CHECK(d.download(d.conv2d(d.cast(x, precision::tf32), w, nullptr, {})) == std::vector<float>{1, 2});
 }
 
-TEST_CASE("what a backward is not asked for is not computed") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "what a backward is not asked for is not computed") {
   device d{calls_alone};
   const conv_case& k = conv_cases[0];
   auto w = d.make_parameter(coarse(elements(k.w), 2), k.w, false), b = d.make_parameter(coarse(4, 3), {4}, false);
@@ -118,8 +116,7 @@ TEST_CASE("what a backward is not asked for is not computed") {
   CHECK(simt::dnn.runs[0].pass == 1);
 }
 
-TEST_CASE("an algorithm is measured once for a shape and a precision") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "an algorithm is measured once for a shape and a precision") {
   device d{calls_alone};
   conv_case k = conv_cases[0];
   check_convolution(d, k, precision::bf16, order::row_major);
@@ -180,8 +177,7 @@ TEST_CASE("where an algorithm that is listed does not run the next one does, fro
   }
 }
 
-TEST_CASE("heuristics choose where measuring is switched off, and FP32 stays FP32") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "heuristics choose where measuring is switched off, and FP32 stays FP32") {
   device d{{.measure_algorithms = false, .graph_convolutions = false}};
   for (const conv_case& k : conv_cases) {
     for (const precision p : precisions) check_convolution(d, k, p, order::row_major);
@@ -194,8 +190,8 @@ TEST_CASE("heuristics choose where measuring is switched off, and FP32 stays FP3
   }
 }
 
-TEST_CASE("a convolution that is first met in a capture is guessed, and measured when it comes outside") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "a convolution that is first met in a capture is guessed, and measured when it comes outside") {
   device d;
   context& c = d.shared();
   const conv_case& k = conv_cases[1];
@@ -239,8 +235,8 @@ TEST_CASE("where there is little memory to measure in, or none, what needs no mo
   }
 }
 
-TEST_CASE("the memory that algorithms are measured in does not count in the peak, and what they run in does") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "the memory that algorithms are measured in does not count in the peak, and what they run in does") {
   device d{{.workspace_limit = 2 * 27 * 49 * 4}};  // im2col is measured, and Winograd taken
   const conv_case& k = conv_cases[0];
   auto w = d.make_parameter(coarse(elements(k.w), 2), k.w);
@@ -252,8 +248,8 @@ TEST_CASE("the memory that algorithms are measured in does not count in the peak
   CHECK(d.shared().pool().peak_bytes() == before + 2048);  // y
 }
 
-TEST_CASE("a pass that finds no algorithm for want of memory says so, and is looked for again with more") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "a pass that finds no algorithm for want of memory says so, and is looked for again with more") {
   device d{calls_alone};
   const conv_case& k = conv_cases[0];
   auto w = d.make_parameter(coarse(elements(k.w), 2), k.w, false);
@@ -288,8 +284,8 @@ TEST_CASE("where cuDNN refuses channels_last a convolution runs row-major from t
   }
 }
 
-TEST_CASE("weights follow the precision that they are used in, with their gradient and without losing a bit") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "weights follow the precision that they are used in, with their gradient and without losing a bit") {
   device d;
   const conv_case& k = conv_cases[0];
   const auto values = normal(static_cast<std::size_t>(elements(k.w)), 1);
@@ -306,8 +302,7 @@ TEST_CASE("weights follow the precision that they are used in, with their gradie
   CHECK(d.gradient(w) == gradient);
 }
 
-TEST_CASE("a convolution that cuDNN does not do says what it was and how much workspace it had") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a convolution that cuDNN does not do says what it was and how much workspace it had") {
   device d;
   auto w = d.make_parameter(coarse(4, 1), {1, 4, 1, 1});
   const tensor x = d.upload(coarse(16, 1), {1, 4, 2, 2}, precision::bf16);
@@ -349,8 +344,7 @@ TEST_CASE("a failing call of cuDNN is an error, whichever it is, and leaves noth
   CHECK(calls > 40);
 }
 
-TEST_CASE("a device that is lost is told from a library that failed") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a device that is lost is told from a library that failed") {
   {
     device d;
     auto w = d.make_parameter(coarse(4, 1), {1, 4, 1, 1});

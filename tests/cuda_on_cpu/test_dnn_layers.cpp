@@ -124,15 +124,14 @@ void check_norms(device& d, const std::vector<shape>& shapes = norm_shapes) {
 
 }  // namespace
 
-TEST_CASE("pools agree with FP64 in every precision and order") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "pools agree with FP64 in every precision and order") {
   device d;
   check_all_pools(d);
   for (const int mode : simt::dnn.pools) CHECK(mode != CUDNN_POOLING_MAX);  // whose gradient is not deterministic
 }
 
-TEST_CASE("pools of types and orders that cuDNN refuses agree with FP64 too, and the refusal is remembered") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "pools of types and orders that cuDNN refuses agree with FP64 too, and the refusal is remembered") {
   device d;
   SUBCASE("BF16") { simt::dnn.bf16_pooling = false; }
   SUBCASE("channels_last") { simt::dnn.nhwc_pooling = false; }
@@ -152,8 +151,7 @@ TEST_CASE("pools of types and orders that cuDNN refuses agree with FP64 too, and
   simt::device.fail_library = 0;
 }
 
-TEST_CASE("NaN goes through a maximum and its order does not matter") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "NaN goes through a maximum and its order does not matter") {
   device d;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const order places : both_orders) {
@@ -166,8 +164,7 @@ TEST_CASE("NaN goes through a maximum and its order does not matter") {
   }
 }
 
-TEST_CASE("batch norm agrees with FP64 in training and evaluation, in every precision and order") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "batch norm agrees with FP64 in training and evaluation, in every precision and order") {
   device d;
   check_norms(d);
   CHECK(std::ranges::count(simt::dnn.norms, CUDNN_BATCHNORM_SPATIAL_PERSISTENT) > 0);
@@ -175,8 +172,7 @@ TEST_CASE("batch norm agrees with FP64 in training and evaluation, in every prec
   CHECK(std::ranges::count(simt::dnn.norms, CUDNN_BATCHNORM_PER_ACTIVATION) > 0);
 }
 
-TEST_CASE("batch norm of types and orders that cuDNN refuses agrees with FP64 too") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "batch norm of types and orders that cuDNN refuses agrees with FP64 too") {
   SUBCASE("BF16") { simt::dnn.bf16_norm = false; }
   SUBCASE("channels_last") { simt::dnn.nhwc_norm = false; }
   SUBCASE("both") { simt::dnn.bf16_norm = simt::dnn.nhwc_norm = false; }
@@ -188,15 +184,14 @@ TEST_CASE("batch norm of types and orders that cuDNN refuses agrees with FP64 to
   check_norms(d);
 }
 
-TEST_CASE("the persistent kernels' workspace is bounded: without it batch norm runs row-major") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "the persistent kernels' workspace is bounded: without it batch norm runs row-major") {
   device d{{.workspace_limit = 0}};
   check_norms(d, {{4, 3, 5, 2}});
   for (const int mode : simt::dnn.norms) CHECK(mode != CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
 }
 
-TEST_CASE("more rows than cuDNN normalises per activation are images of one pixel to it, or one image") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "more rows than cuDNN normalises per activation are images of one pixel to it, or one image") {
   device d;
   norm_pair n{d, 2};
   for (const precision p : {precision::fp32, precision::bf16}) {
@@ -205,8 +200,8 @@ TEST_CASE("more rows than cuDNN normalises per activation are images of one pixe
   CHECK(simt::dnn.norms == std::vector<int>(2, CUDNN_BATCHNORM_SPATIAL));
 }
 
-TEST_CASE("gradients of scale and shift are kept apart where only one is trained or only one is fresh") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "gradients of scale and shift are kept apart where only one is trained or only one is fresh") {
   device d;
   const shape s{4, 3, 2, 2};
   const tensor x = d.upload(coarse(elements(s), 1), s, precision::fp32);
@@ -230,8 +225,7 @@ TEST_CASE("gradients of scale and shift are kept apart where only one is trained
   }
 }
 
-TEST_CASE("a batch of one value moves the running mean, and takes the variance for 0") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a batch of one value moves the running mean, and takes the variance for 0") {
   device d;
   auto gamma = d.make_parameter(std::vector<float>{2}, {1}), beta = d.make_parameter(std::vector<float>{3}, {1});
   auto mean = d.make_parameter(std::vector<float>{4}, {1}, false);
@@ -242,8 +236,8 @@ TEST_CASE("a batch of one value moves the running mean, and takes the variance f
   CHECK(d.values(variance)[0] == 6);
 }
 
-TEST_CASE("what an evaluation saved is its own, whatever a training does to the running statistics after it") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "what an evaluation saved is its own, whatever a training does to the running statistics after it") {
   device d;
   const shape s{4, 3, 2, 2};
   const tensor x = d.upload(coarse(elements(s), 1), s, precision::bf16);

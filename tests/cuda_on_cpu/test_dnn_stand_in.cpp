@@ -36,8 +36,7 @@ struct small_convolution {
 
 }  // namespace
 
-TEST_CASE("a convolution is refused where its descriptors do not fit") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a convolution is refused where its descriptors do not fit") {
   const auto after = [](auto change) {  // what a convolution is answered whose descriptors were changed
     small_convolution c;
     CHECK(change(c) == CUDNN_STATUS_SUCCESS);
@@ -82,8 +81,8 @@ TEST_CASE("a convolution is refused where its descriptors do not fit") {
   })));
 }
 
-TEST_CASE("a convolution is refused without its workspace, at odd addresses and by algorithms that do not do it") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(
+    fresh_dnn, "a convolution is refused without its workspace, at odd addresses and by algorithms that do not do it") {
   small_convolution c;
   std::size_t needed = 0;
   CHECK(cudnnGetConvolutionForwardWorkspaceSize(c.handle.get(), c.x.get(), c.w.get(), c.how.get(), c.y.get(),
@@ -100,8 +99,7 @@ TEST_CASE("a convolution is refused without its workspace, at odd addresses and 
   CHECK(is_unsupported(c.run(2)));
 }
 
-TEST_CASE("memory that is too small, not written, or not the device's is a fault") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "memory that is too small, not written, or not the device's is a fault") {
   small_convolution c;
   const buffer<float> less{coarse(140, 1)}, empty{std::size_t{144}}, little{std::size_t{4}};
   alignas(16) static float host[144] = {};
@@ -113,8 +111,7 @@ TEST_CASE("memory that is too small, not written, or not the device's is a fault
                   simt::fault);
 }
 
-TEST_CASE("a descriptor or a handle that was destroyed is a fault") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a descriptor or a handle that was destroyed is a fault") {
   small_convolution c;
   cudnnTensorDescriptor_t gone = nullptr;
   CHECK(cudnnCreateTensorDescriptor(&gone) == CUDNN_STATUS_SUCCESS);
@@ -125,8 +122,7 @@ TEST_CASE("a descriptor or a handle that was destroyed is a fault") {
         CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
 }
 
-TEST_CASE("a measurement sorts by time, tells what is deterministic, and overwrites the result") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a measurement sorts by time, tells what is deterministic, and overwrites the result") {
   small_convolution c;
   std::vector<cudnnConvolutionBwdDataAlgoPerf_t> all(12);
   int count = 0;
@@ -151,8 +147,7 @@ TEST_CASE("a measurement sorts by time, tells what is deterministic, and overwri
   CHECK(count == 1);
 }
 
-TEST_CASE("a measurement does not wait for what the handle's stream has still to do") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a measurement does not wait for what the handle's stream has still to do") {
   small_convolution c;
   const owned_stream on;
   CHECK(cudnnSetStream(c.handle.get(), on.get()) == CUDNN_STATUS_SUCCESS);
@@ -207,8 +202,7 @@ TEST_CASE("batch norm is refused where its parts do not fit, and a backward that
   CHECK(train(192, 12, inverse.data()) == CUDNN_STATUS_BAD_PARAM);
 }
 
-TEST_CASE("pooling is refused where sizes do not fit, and a y that is not the maximum is a fault") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "pooling is refused where sizes do not fit, and a y that is not the maximum is a fault") {
   const dnn_handle handle;
   const pooling_descriptor windows;
   const auto set = [&](int pad) {
@@ -227,8 +221,8 @@ TEST_CASE("pooling is refused where sizes do not fit, and a y that is not the ma
                   simt::fault);
 }
 
-TEST_CASE("a tensor is added where its sizes are those of the other or 1, and its type is the same") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn,
+                  "a tensor is added where its sizes are those of the other or 1, and its type is the same") {
   const dnn_handle handle;
   const auto y = describe({2, 3, 1, 1}, storage::fp32, order::row_major);
   const buffer<float> bias{std::vector<float>{1, 2, 3}}, to{std::vector<float>{1, 1, 1, 2, 2, 2}};
@@ -241,8 +235,7 @@ TEST_CASE("a tensor is added where its sizes are those of the other or 1, and it
   CHECK(add(describe({1, 3}, storage::fp16, order::row_major)) == CUDNN_STATUS_BAD_PARAM);
 }
 
-TEST_CASE("a bias takes its gradient from FP32 and FP16, and not from BF16") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "a bias takes its gradient from FP32 and FP16, and not from BF16") {
   const dnn_handle handle;
   const buffer<float> dy{std::vector<float>{1, 2, 3, 4, 5, 6}}, db{std::size_t{3}};
   const auto sums = [&](storage as) {
@@ -255,8 +248,7 @@ TEST_CASE("a bias takes its gradient from FP32 and FP16, and not from BF16") {
   CHECK(sums(storage::fp16) == CUDNN_STATUS_SUCCESS);
 }
 
-TEST_CASE("the codes of cuDNN become errors that a search can tell apart") {
-  const fresh_dnn machine;
+TEST_CASE_FIXTURE(fresh_dnn, "the codes of cuDNN become errors that a search can tell apart") {
   CHECK_NOTHROW(check(CUDNN_STATUS_SUCCESS, "pooling"));
   CHECK_THROWS_AS(check(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, "pooling"), unsupported);
   CHECK_THROWS_AS(check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "pooling"), out_of_memory);

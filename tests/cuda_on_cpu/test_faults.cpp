@@ -114,8 +114,6 @@ int allocations_left() { return simt::device.fail_allocation; }
 int launches_left() { return simt::device.fail_launch; }
 int calls_left() { return simt::device.fail_library; }
 
-}  // namespace
-
 TEST_CASE("a step that fails at any allocation, launch or library call says why, and the trainer goes on") {
   {
     training t;
@@ -186,8 +184,6 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
   CHECK(at(orders::library, calls_left) > 5);
 }
 
-namespace {
-
 /// A plan of BF16, with linear layers in FP8: what it makes of a network is made in its first step.
 plan low_plan(const op_graph& graph) {
   plan low{graph.size()};
@@ -218,8 +214,6 @@ native::model transformer() {
   return native_models::gpt(
       {.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
 }
-
-}  // namespace
 
 TEST_CASE("a step that finds no memory leaves nothing that waits: the next ones run, and a restored one has its bits") {
   const auto each = [](const native::model& m, const native::data_source& data) {
@@ -266,8 +260,6 @@ TEST_CASE("a step that finds no memory leaves nothing that waits: the next ones 
   SUBCASE("a convolutional network") { each(network(), bars({1, 8, 8}, 3, 6, 1)); }
   SUBCASE("a transformer") { each(transformer(), counting_tokens(7, 49, 8)); }
 }
-
-namespace {
 
 /// Fails what `work` makes at its first point, its second and so on, and asks for it again, which gives the same.
 void same_when_asked_again(auto work, auto order, auto left) {

@@ -161,8 +161,6 @@ std::vector<std::array<index, 3>> product_sizes() {
           {64, 32, 48}, {70, 80, 65}, {1, 128, 7},  {129, 16, 96}};
 }
 
-}  // namespace
-
 TEST_CASE_TEMPLATE("every code of an FP8 format has the value that its definition says", F, e4m3, e5m2) {
   for (int code = 0; code < 256; ++code) {
     CAPTURE(code);
@@ -475,8 +473,7 @@ TEST_CASE("an overflow before FP8 is seen after it") {
 }
 
 #ifdef COMP_SIMT
-TEST_CASE("devices before 8.9 have no FP8 products") {
-  fresh_for_products clean;
+TEST_CASE_FIXTURE(fresh_for_products, "devices before 8.9 have no FP8 products") {
   simt::device.properties.minor = 6;
   simt::device.properties.major = 8;
   context c{probe(), std::int64_t{1} << 20};
@@ -486,8 +483,6 @@ TEST_CASE("devices before 8.9 have no FP8 products") {
   CHECK_THROWS_AS(linear(c, x, w, nullptr), unsupported);
 }
 #endif
-
-namespace {
 
 /// The losses of a network of two linear layers, which learns the sign of the product of two inputs.
 std::vector<double> losses_with(precision p, int steps) {
@@ -538,8 +533,8 @@ TEST_CASE("a network learns with its linear layers in FP8 as it does in FP32") {
   }
 }
 
-TEST_CASE("plans give FP8 to linear layers, and a network trains by them; other operators refuse it") {
-  fresh_for_products clean;
+TEST_CASE_FIXTURE(fresh_for_products,
+                  "plans give FP8 to linear layers, and a network trains by them; other operators refuse it") {
   cuda::device device{{.measure_algorithms = false}};
   if (!device.shared().card().has(precision::fp8_e4m3)) return;
   CHECK(device.supports({.kind = "linear"}, precision::fp8_e5m2));

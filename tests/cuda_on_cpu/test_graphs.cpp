@@ -50,8 +50,7 @@ cudaError_t end(const owned_stream& on) {
 
 }  // namespace
 
-TEST_CASE("captured work runs when its graph is launched, as often as it is, and not before") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "captured work runs when its graph is launched, as often as it is, and not before") {
   const owned_stream on;
   const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
   const auto given = simt::device.seen.given;
@@ -74,8 +73,8 @@ TEST_CASE("captured work runs when its graph is launched, as often as it is, and
                        "an executable graph is used that is not there: destroyed, or never made", simt::fault);
 }
 
-TEST_CASE("memory of a graph keeps its address, is unwritten in each launch, and is there between its nodes only") {
-  const fresh device;
+TEST_CASE_FIXTURE(
+    fresh, "memory of a graph keeps its address, is unwritten in each launch, and is there between its nodes only") {
   const owned_stream on;
   const test_pool pool;
   const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4};
@@ -113,8 +112,7 @@ TEST_CASE("memory of a graph keeps its address, is unwritten in each launch, and
   CHECK(simt::device.used == 0);
 }
 
-TEST_CASE("a graph that reads its memory before writing it is a fault at the second launch too") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a graph that reads its memory before writing it is a fault at the second launch too") {
   const owned_stream on;
   const test_pool pool;
   const buffer<float> y{4};
@@ -133,8 +131,7 @@ TEST_CASE("a graph that reads its memory before writing it is a fault at the sec
   CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
 }
 
-TEST_CASE("what a graph leaves allocated has to be freed before its next launch") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "what a graph leaves allocated has to be freed before its next launch") {
   const owned_stream on;
   const test_pool pool;
   const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4};
@@ -153,8 +150,7 @@ TEST_CASE("what a graph leaves allocated has to be freed before its next launch"
   CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
 }
 
-TEST_CASE("memory for a graph runs out when it is uploaded or launched, not before") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "memory for a graph runs out when it is uploaded or launched, not before") {
   simt::device.properties.totalGlobalMem = 1000;
   const owned_stream on;
   const test_pool pool;
@@ -174,8 +170,7 @@ TEST_CASE("memory for a graph runs out when it is uploaded or launched, not befo
   CHECK(cudaDeviceGraphMemTrim(1) == cudaErrorInvalidValue);
 }
 
-TEST_CASE("what waits for the device breaks a capture, and its end says so") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "what waits for the device breaks a capture, and its end says so") {
   const owned_stream on;
   const test_pool pool;
   const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
@@ -241,8 +236,7 @@ TEST_CASE("what waits for the device breaks a capture, and its end says so") {
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
-TEST_CASE("pinned memory is copied by a graph as it is at each launch") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "pinned memory is copied by a graph as it is at each launch") {
   const owned_stream on;
   const buffer<float> x{4};
   void* pinned = nullptr;
@@ -261,8 +255,8 @@ TEST_CASE("pinned memory is copied by a graph as it is at each launch") {
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
-TEST_CASE("a relaxed capture lets other allocations pass, and the default stream breaks only those that wait for it") {
-  const fresh device;
+TEST_CASE_FIXTURE(
+    fresh, "a relaxed capture lets other allocations pass, and the default stream breaks only those that wait for it") {
   const owned_stream on;
   const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
   void* p = nullptr;
@@ -282,8 +276,7 @@ TEST_CASE("a relaxed capture lets other allocations pass, and the default stream
   CHECK(cudaStreamEndCapture(on.get(), &graph) == cudaErrorInvalidValue);  // none was begun
 }
 
-TEST_CASE("a capture forks and joins through events") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a capture forks and joins through events") {
   const owned_stream on, beside;
   const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4}, z{4};
   const event forked, joined;
@@ -319,8 +312,7 @@ TEST_CASE("a capture forks and joins through events") {
   beside.synchronize();  // it is out of the capture too
 }
 
-TEST_CASE("a device that is lost in the middle of a graph stays lost") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a device that is lost in the middle of a graph stays lost") {
   {
     const owned_stream on;
     const buffer<float> x{std::vector<float>{1, 2, 3, 4}};

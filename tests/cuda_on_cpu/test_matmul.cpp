@@ -347,8 +347,7 @@ TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the resu
   }
 }
 
-TEST_CASE("a product that the device cannot do is unsupported, in a sentence") {
-  fresh_for_products clean;
+TEST_CASE_FIXTURE(fresh_for_products, "a product that the device cannot do is unsupported, in a sentence") {
   simt::device.properties.major = 7;
   context c{probe(), 0};
   const tensor a = c.make({4, 4}, precision::bf16);

@@ -88,8 +88,8 @@ native::capture_report same(training settings, precision p, double graph_seconds
 
 }  // namespace
 
-TEST_CASE("captured steps are kept where they are faster, plain ones where those are, with the same bits") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "captured steps are kept where they are faster, plain ones where those are, with the same bits") {
   const auto report = same({.optimizer = native::adamw(1e-2), .clip_norm = 1}, precision::bf16, fast);
   CHECK(report.decided);
   CHECK(report.captured);
@@ -104,14 +104,13 @@ TEST_CASE("captured steps are kept where they are faster, plain ones where those
   CHECK(simt::device.seen.graphs < 5 * 5 + 2 * 3);  // none after it
 }
 
-TEST_CASE("micro-batches and a loss scale that moves are measured with the same bits") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "micro-batches and a loss scale that moves are measured with the same bits") {
   const scaling::settings moving{.initial = 1024, .growth_interval = 7, .micro_batches = 2};
   CHECK(same({.optimizer = native::sgd(0.05, 0.9), .scaling = moving}, precision::fp16, fast).captured);
 }
 
-TEST_CASE("what was decided for holds until the plan changes, and no graph is kept for plain steps") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "what was decided for holds until the plan changes, and no graph is kept for plain steps") {
   timed_device device{slow};
   auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
   (void)trained(device, t, precision::bf16);
@@ -133,8 +132,7 @@ TEST_CASE("what was decided for holds until the plan changes, and no graph is ke
   CHECK(simt::device.graph_bytes == 0);
 }
 
-TEST_CASE("a search times plain steps, and the training with its plan is what captures") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training, "a search times plain steps, and the training with its plan is what captures") {
   timed_device device{fast};
   auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
   outcome found;
@@ -152,8 +150,8 @@ TEST_CASE("a search times plain steps, and the training with its plan is what ca
   CHECK(simt::device.seen.graphs == graphs);
 }
 
-TEST_CASE("where memory runs out for captured steps the training goes on plain, and says why") {
-  const fresh_for_training gpu;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "where memory runs out for captured steps the training goes on plain, and says why") {
   timed_device plain_device{fast};
   auto plain = trainer_on(plain_device, {.optimizer = native::sgd(0.05), .captured = capture_mode::off});
   const course expected = trained(plain_device, plain, precision::bf16);

@@ -142,10 +142,8 @@ std::vector<std::vector<float>> run_program(device& d, unsigned seed, int length
   return values;
 }
 
-}  // namespace
-
-TEST_CASE("whatever is fused, dropped or asked for early, the bits are those of one launch for each operator") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh,
+                  "whatever is fused, dropped or asked for early, the bits are those of one launch for each operator") {
   device fused, plain{{.fuse = false}};
   const unsigned programs = std::getenv("COMP_TEST_SMALL") ? 40 : 200;
   for (unsigned seed = 0; seed < programs; ++seed) {
@@ -249,8 +247,6 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
   }
 }
 
-namespace {
-
 /// A layer norm over rows of 24, and its gradient.
 struct norm_case {
   device& d;
@@ -264,10 +260,7 @@ struct norm_case {
   }
 };
 
-}  // namespace
-
-TEST_CASE("a sum that waits is made by the layer norm that reads it, with the dropout before it") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "a sum that waits is made by the layer norm that reads it, with the dropout before it") {
   device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
   std::function<tensor(norm_case&)> make;
   std::int64_t operators = 0, launches = 0, saved = 0;  // launches: beside the norm's; saved: in tensors
@@ -326,8 +319,7 @@ TEST_CASE("a sum that waits is made by the layer norm that reads it, with the dr
 #endif
 }
 
-TEST_CASE("a layer norm's gradient waits for the sum with another, which its launch makes") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "a layer norm's gradient waits for the sum with another, which its launch makes") {
   device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
   std::function<tensor(norm_case&, tensor&)> add;  // to a gradient, which it may let go
   std::int64_t launches = 0, saved = 2;            // in tensors
@@ -378,8 +370,6 @@ TEST_CASE("a layer norm's gradient waits for the sum with another, which its lau
 #endif
 }
 
-namespace {
-
 /// A convolution of 3 channels to 6, one of whose biases is NaN.
 struct layer_of_images {
   device& d;
@@ -394,10 +384,8 @@ struct layer_of_images {
   tensor forward() { return d.conv2d(x, w, &b, {.padding = {1, 1}}); }
 };
 
-}  // namespace
-
-TEST_CASE("where channels lie side by side a called convolution's bias and ReLU are one launch, and NaN passes") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(
+    fresh, "where channels lie side by side a called convolution's bias and ReLU are one launch, and NaN passes") {
   device fused{{.measure_algorithms = false, .graph_convolutions = false}},
       plain{{.measure_algorithms = false, .fuse = false, .graph_convolutions = false}};
   for (const precision p : {precision::tf32, precision::bf16, precision::fp16}) {
@@ -446,8 +434,7 @@ TEST_CASE("where channels lie side by side a called convolution's bias and ReLU 
   }
 }
 
-TEST_CASE("what waits reads the values of before a refill") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "what waits reads the values of before a refill") {
   device d;
   tensor x = made(d, {50}, 1, precision::fp32);
   const std::vector<float> before = d.download(x), after = normal(50, 2);
@@ -460,8 +447,6 @@ TEST_CASE("what waits reads the values of before a refill") {
     CHECK(of_after[i] == std::max(after[i], 0.0F));
   }
 }
-
-namespace {
 
 /// A linear layer of (rows,7) to (rows,width).
 struct layer {
@@ -478,10 +463,7 @@ struct layer {
   std::int64_t bytes() const { return rows * width * bytes_of(storage_of(between())); }
 };
 
-}  // namespace
-
-TEST_CASE("a ReLU behind a linear layer is made by its product, where nobody holds what lies between") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "a ReLU behind a linear layer is made by its product, where nobody holds what lies between") {
   device fused{{.measure_algorithms = false, .fuse_relu = true}}, plain{{.measure_algorithms = false, .fuse = false}};
   for (const precision p : fused.supported_precisions()) {
     for (const std::int64_t width : {16, 10}) {  // FP8's products fill up the second
@@ -536,8 +518,7 @@ TEST_CASE("a ReLU behind a linear layer is made by its product, where nobody hol
   }
 }
 
-TEST_CASE("a linear layer that waits has the weights of when it was asked for") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "a linear layer that waits has the weights of when it was asked for") {
   device d{{.fuse_relu = true}};
   for (const precision p : d.supported_precisions()) {
     CAPTURE(p);
@@ -570,8 +551,8 @@ TEST_CASE("a linear layer that waits has the weights of when it was asked for") 
   }
 }
 
-TEST_CASE("a linear layer that waits outlives its device, and one that nobody asks for is not computed") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh,
+                  "a linear layer that waits outlives its device, and one that nobody asks for is not computed") {
   tensor y;
   std::vector<float> want;
   {
@@ -594,8 +575,7 @@ TEST_CASE("a linear layer that waits outlives its device, and one that nobody as
   y = {};
 }
 
-TEST_CASE("products that wait are given before an operator takes scratch memory, which they take, too") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "products that wait are given before an operator takes scratch memory, which they take, too") {
   device d{{.fuse_relu = true}};
   layer of{d, precision::bf16};
   const tensor waits = of.forward(), clipped = of.relu(of.forward());
@@ -608,7 +588,7 @@ TEST_CASE("products that wait are given before an operator takes scratch memory,
 }
 
 TEST_CASE("an MLP that the native trainer runs makes its ReLUs in its products, with the same bits in every gradient") {
-  [[maybe_unused]] const fresh machine;
+  const fresh machine;
   const auto m = native_models::mlp({.batch = 4, .input = {6}, .hidden = {24, 10}, .outputs = 2, .regression = true});
   for (const std::string letters : {"1", "t", "b", "0", "e", "1b"}) {
     CAPTURE(letters);
@@ -631,8 +611,8 @@ TEST_CASE("an MLP that the native trainer runs makes its ReLUs in its products, 
   }
 }
 
-TEST_CASE("NaN passes a linear layer and the ReLU behind it, where its product was not asked to make the ReLU") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(
+    fresh, "NaN passes a linear layer and the ReLU behind it, where its product was not asked to make the ReLU") {
   const auto seen_of = [](bool fuse_relu) {
     device d{{.fuse_relu = fuse_relu}};
     layer of{d, precision::bf16};
@@ -650,8 +630,6 @@ TEST_CASE("NaN passes a linear layer and the ReLU behind it, where its product w
 }
 
 #ifdef COMP_SIMT  // on a GPU sums may be in another order
-namespace {
-
 /// A program of random layers, backwards and changes of their weights; the same seed gives the same program.
 std::vector<std::vector<float>> run_layers(device& d, unsigned seed, int length) {
   std::mt19937 draw{seed};
@@ -714,10 +692,8 @@ std::vector<std::vector<float>> run_layers(device& d, unsigned seed, int length)
   return values;
 }
 
-}  // namespace
-
-TEST_CASE("whatever changes weights, reads or drops what lies between, a ReLU made by its product has the same bits") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(
+    fresh, "whatever changes weights, reads or drops what lies between, a ReLU made by its product has the same bits") {
   device fused{{.measure_algorithms = false, .fuse_relu = true}}, plain{{.measure_algorithms = false, .fuse = false}};
   const unsigned programs = std::getenv("COMP_TEST_SMALL") ? 20 : 100;
   std::size_t differing = 0, not_finite = 0;
@@ -736,8 +712,7 @@ TEST_CASE("whatever changes weights, reads or drops what lies between, a ReLU ma
 #endif
 
 #ifdef COMP_SIMT  // which fails to order
-TEST_CASE("out of memory, what waits can be asked for again") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh, "out of memory, what waits can be asked for again") {
   device d{{.fuse_relu = true}};
   const tensor x = made(d, {100}, 1, precision::fp32), r = made(d, {100}, 2, precision::fp32);
   d.synchronize();
@@ -768,8 +743,6 @@ TEST_CASE("out of memory, what waits can be asked for again") {
   for (std::size_t i = 0; i < 100; ++i) CHECK(got[i] == (sum[i] > 0 ? sum[i] : 0));
 }
 #endif
-
-namespace {
 
 /// Forward and backward of a transformer's block, each value held as long as a network holds it.
 struct block {
@@ -820,8 +793,8 @@ struct block {
 
 }  // namespace
 
-TEST_CASE("a transformer's block takes fewer launches and moves fewer bytes, with the same bits in every gradient") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(
+    fresh, "a transformer's block takes fewer launches and moves fewer bytes, with the same bits in every gradient") {
   for (const precision p : {precision::fp32, precision::tf32, precision::bf16, precision::fp16}) {
     CAPTURE(p);
     device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
@@ -838,8 +811,8 @@ TEST_CASE("a transformer's block takes fewer launches and moves fewer bytes, wit
   }
 }
 
-TEST_CASE("a transformer that the native trainer runs makes residuals in its norms, both ways, bit for bit") {
-  [[maybe_unused]] const fresh machine;
+TEST_CASE_FIXTURE(fresh,
+                  "a transformer that the native trainer runs makes residuals in its norms, both ways, bit for bit") {
   const auto m = native_models::gpt(
       {.batch = 2, .vocabulary = 13, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
   for (const precision p : {precision::fp32, precision::bf16}) {

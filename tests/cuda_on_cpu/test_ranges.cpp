@@ -26,8 +26,7 @@ std::string seen() {
 
 }  // namespace
 
-TEST_CASE("a step's phases and operators are ranges by name, where they are asked for") {
-  const fresh_for_training machine;
+TEST_CASE_FIXTURE(fresh_for_training, "a step's phases and operators are ranges by name, where they are asked for") {
   cuda::device device{{.measure_algorithms = false, .ranges = true}};
   auto t = trainer_on(device);
   (void)seen();
@@ -38,8 +37,7 @@ TEST_CASE("a step's phases and operators are ranges by name, where they are aske
   CHECK(simt::open_ranges == 0);
 }
 
-TEST_CASE("a step that fails leaves no range open") {
-  const fresh_for_training machine;
+TEST_CASE_FIXTURE(fresh_for_training, "a step that fails leaves no range open") {
   cuda::device device{{.measure_algorithms = false, .ranges = true}};
   auto t = trainer_on(device);
   (void)t.run_batch();
@@ -50,8 +48,8 @@ TEST_CASE("a step that fails leaves no range open") {
   CHECK(simt::open_ranges == 0);
 }
 
-TEST_CASE("nothing is told to a profiler unless it is asked for, and the numbers are the same") {
-  const fresh_for_training machine;
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "nothing is told to a profiler unless it is asked for, and the numbers are the same") {
   cuda::device quiet{{.measure_algorithms = false}}, telling{{.measure_algorithms = false, .ranges = true}};
   auto without = trainer_on(quiet), with = trainer_on(telling);
   (void)seen();

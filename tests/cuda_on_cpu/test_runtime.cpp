@@ -30,10 +30,7 @@ device_block sent(memory_pool& pool, const owned_stream& on, const std::vector<f
 }
 std::span<const std::byte> bytes_of(const std::vector<float>& v) { return std::as_bytes(std::span{v}); }
 
-}  // namespace
-
-TEST_CASE("a device says what it has, and warns of what it lacks") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a device says what it has, and warns of what it lacks") {
   capability volta{.name = "V100", .major = 7};
   CHECK(volta.supported() == std::vector<precision>{precision::fp32, precision::fp16});
   CHECK(volta.warnings() ==
@@ -54,8 +51,7 @@ TEST_CASE("a device says what it has, and warns of what it lacks") {
   CHECK(here.memory_bytes == std::int64_t{1} << 30);
 }
 
-TEST_CASE("without a GPU or a driver the probe says so and names the alternative") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "without a GPU or a driver the probe says so and names the alternative") {
   simt::device.count = 0;
   CHECK(devices() == 0);
   CHECK_THROWS_WITH_AS(
@@ -78,8 +74,7 @@ TEST_CASE("without a GPU or a driver the probe says so and names the alternative
                        error);
 }
 
-TEST_CASE("a pool counts live and peak bytes, rounded to 512") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a pool counts live and peak bytes, rounded to 512") {
   memory_pool pool{probe()};
   const owned_stream on;
   {
@@ -98,8 +93,7 @@ TEST_CASE("a pool counts live and peak bytes, rounded to 512") {
   CHECK(pool.live_bytes() == 0);
 }
 
-TEST_CASE("memory that a pool keeps is given back before it runs out") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "memory that a pool keeps is given back before it runs out") {
   simt::device.properties.totalGlobalMem = 1 << 20;
   memory_pool pool{probe()};
   const owned_stream on;
@@ -118,8 +112,8 @@ TEST_CASE("memory that a pool keeps is given back before it runs out") {
   CHECK(pool.allocate(100 << 10, on.get()).bytes() == 100 << 10);  // it goes on
 }
 
-TEST_CASE("what work that did not fit has left behind is given back before the next, for the code of libraries") {
-  const fresh device;
+TEST_CASE_FIXTURE(
+    fresh, "what work that did not fit has left behind is given back before the next, for the code of libraries") {
   simt::device.properties.totalGlobalMem = 1 << 20;
   memory_pool pool{probe()};
   const owned_stream on;
@@ -134,8 +128,6 @@ TEST_CASE("what work that did not fit has left behind is given back before the n
   pool.allocate(512, on.get());
   CHECK(simt::device.seen.waits == waits);  // once
 }
-
-namespace {
 
 /// A pool, and a stream whose captures it is told of.
 struct capturing_pool {
@@ -156,8 +148,7 @@ struct capturing_pool {
 
 }  // namespace
 
-TEST_CASE("memory of a capture that has ended goes with its graph, in another capture too") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "memory of a capture that has ended goes with its graph, in another capture too") {
   capturing_pool of;
   memory_pool& pool = of.pool;
   const owned_stream& on = of.on;
@@ -180,7 +171,7 @@ TEST_CASE("memory of a capture that has ended goes with its graph, in another ca
 
 TEST_CASE(
     "captures and what is forgotten move no peak, and a run of a graph counts what it has at once beside the rest") {
-  const fresh device;
+  const fresh machine;
   capturing_pool of;
   memory_pool& pool = of.pool;
   const owned_stream& on = of.on;
@@ -216,8 +207,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a single failed allocation is tried again, two are not") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a single failed allocation is tried again, two are not") {
   memory_pool pool{probe()};
   const owned_stream on;
   simt::device.fail_allocation = 2;
@@ -226,8 +216,7 @@ TEST_CASE("a single failed allocation is tried again, two are not") {
   CHECK(cudaGetLastError() == cudaSuccess);  // nothing is left for the next check to find
 }
 
-TEST_CASE("work of a stream is done in order, and other streams wait by events") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "work of a stream is done in order, and other streams wait by events") {
   memory_pool pool{probe()};
   const owned_stream first, second;
   const event ready, done;
@@ -250,8 +239,7 @@ TEST_CASE("work of a stream is done in order, and other streams wait by events")
   CHECK(pool.live_bytes() == 0);
 }
 
-TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "what the stand-in is for: a forgotten wait is seen") {
   memory_pool pool{probe()};
   const std::vector<float> values(100, 3);  // until the streams have sent it
   const owned_stream first, second;
@@ -344,8 +332,7 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
   }
 }
 
-TEST_CASE("order between streams comes from waits alone, not from when the work happened to run") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "order between streams comes from waits alone, not from when the work happened to run") {
   memory_pool pool{probe()};
   const owned_stream first, second;
   const event ready;
@@ -446,8 +433,7 @@ TEST_CASE("order between streams comes from waits alone, not from when the work 
   }
 }
 
-TEST_CASE("batches are prefetched in order, each slot only when it is free again") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "batches are prefetched in order, each slot only when it is free again") {
   memory_pool pool{probe()};
   const owned_stream compute;
   {
@@ -477,8 +463,7 @@ TEST_CASE("batches are prefetched in order, each slot only when it is free again
   CHECK(pool.live_bytes() == 0);
 }
 
-TEST_CASE("a batch that is dropped before it was read is freed behind what reads it") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a batch that is dropped before it was read is freed behind what reads it") {
   memory_pool pool{probe()};
   const owned_stream compute;
   prefetcher batches{pool};
@@ -491,8 +476,8 @@ TEST_CASE("a batch that is dropped before it was read is freed behind what reads
   CHECK_NOTHROW(compute.synchronize());
 }
 
-TEST_CASE("a batch that cannot be taken is lost alone, and memory of other streams is not that of a capture") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh,
+                  "a batch that cannot be taken is lost alone, and memory of other streams is not that of a capture") {
   memory_pool pool{probe()};
   const owned_stream compute;
   {
@@ -520,8 +505,7 @@ TEST_CASE("a batch that cannot be taken is lost alone, and memory of other strea
   CHECK(simt::device.memory.empty());
 }
 
-TEST_CASE("a launch that fails is told where it was made, and the next one runs") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a launch that fails is told where it was made, and the next one runs") {
   memory_pool pool{probe()};
   const owned_stream on;
   device_block x = pool.allocate(400, on.get());
@@ -546,8 +530,8 @@ TEST_CASE("errors after which CUDA asks for a new process are a lost device, tho
     CHECK_THROWS_AS(check(code, "x"), unsupported);
 }
 
-TEST_CASE("a library that failed since the device is lost says so, although its errors are not the runtime's last") {
-  const fresh device;
+TEST_CASE_FIXTURE(
+    fresh, "a library that failed since the device is lost says so, although its errors are not the runtime's last") {
   const owned_stream on;
   const auto told = [](verdict means) { check(library_status{"a library", "FAILED", 1, means}, "x"); };
   CHECK_THROWS_AS(told(verdict::failed), library_error);
@@ -560,8 +544,7 @@ TEST_CASE("a library that failed since the device is lost says so, although its 
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
 }
 
-TEST_CASE("a stream is asked whether its work is done") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a stream is asked whether its work is done") {
   memory_pool pool{probe()};
   const owned_stream on;
   CHECK(cudaStreamQuery(on.get()) == cudaSuccess);
@@ -577,8 +560,7 @@ TEST_CASE("a stream is asked whether its work is done") {
   (void)cudaGetLastError();
 }
 
-TEST_CASE("a lost device is told at the next wait, at every call after it, and destructors stay quiet") {
-  const fresh device;
+TEST_CASE_FIXTURE(fresh, "a lost device is told at the next wait, at every call after it, and destructors stay quiet") {
   {
     memory_pool pool{probe()};
     const owned_stream on;

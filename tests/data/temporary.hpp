@@ -45,6 +45,10 @@ struct folder : scratch {
   }
   std::filesystem::path path() const { return *this / ""; }
 };
+/// A test case's own.
+struct in_folder {
+  const folder in;
+};
 
 /// "aaaa" n times over, for contents of a given size.
 inline std::string repeated(std::string_view part, std::size_t times) {

@@ -30,8 +30,7 @@ TEST_CASE("CIFAR-10's records have a label, CIFAR-100's a superclass and a label
   CHECK(hundred.pixels[2] == 'b');
 }
 
-TEST_CASE("a folder in the standard layout is read by part, batches in order, plain or gzip") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a folder in the standard layout is read by part, batches in order, plain or gzip") {
   for (int batch = 1; batch <= 5; ++batch) {
     const std::string name = "data_batch_" + std::to_string(batch) + ".bin";
     batch % 2 == 0 ? in.write(name, record({batch})) : in.write(name + ".gz", gzip(record({batch})));
@@ -45,16 +44,14 @@ TEST_CASE("a folder in the standard layout is read by part, batches in order, pl
         std::string::npos);
 }
 
-TEST_CASE("the folder above the archive's own is found too") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "the folder above the archive's own is found too") {
   in.write("cifar-100-binary/train.bin", record({0, 5}) + record({1, 6}));
   in.write("cifar-100-binary/test.bin", record({2, 7}));
   CHECK(read_cifar(in.path(), part::train).labels == std::vector<std::int32_t>{5, 6});
   CHECK(read_cifar(in.path() / "cifar-100-binary", part::test).labels == std::vector<std::int32_t>{7});
 }
 
-TEST_CASE("a single file is taken for what its size says") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a single file is taken for what its size says") {
   CHECK(read_cifar(in.write("a", record({1}) + record({2})), part::train).classes == 10);
   CHECK(read_cifar(in.write("b.gz", gzip(record({1, 2}))), part::test).classes == 100);
   CHECK(message_of([&] { kind_of(bytes(std::string(100, 'a')), "f"); }) ==
@@ -91,8 +88,7 @@ TEST_CASE("a label out of range is refused with its offset") {
         }) == "f has label 100 at 1 (CIFAR-100 has 100 here): check that it is a CIFAR-100 file");
 }
 
-TEST_CASE("a folder without any CIFAR file is refused") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a folder without any CIFAR file is refused") {
   CHECK(message_of([&] { read_cifar(in.path(), part::train); }) ==
         "\"" + in.path().string() +
             "\" has no file of CIFAR's binary version (data_batch_1.bin for CIFAR-10, train.bin for "

@@ -7,20 +7,17 @@ namespace {
 using namespace data_sets;
 using namespace test_data;
 
-TEST_CASE("a plain file and its gzip give the same bytes, whatever the file is called") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a plain file and its gzip give the same bytes, whatever the file is called") {
   const std::string text = repeated("comp ", 50'000);
   CHECK(file_bytes(in.write("plain.gz", text)) == bytes(text));
   CHECK(file_bytes(in.write("packed", gzip(text))) == bytes(text));
 }
 
-TEST_CASE("gzip members one after the other are one file") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "gzip members one after the other are one file") {
   CHECK(file_bytes(in.write("two.gz", gzip("one ") + gzip("two"))) == bytes("one two"));
 }
 
-TEST_CASE("paths that are no file are refused") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "paths that are no file are refused") {
   const std::string missing = (in.path() / "nothing.bin").string();
   CHECK(message_of([&] { file_bytes(missing); }) ==
         "\"" + missing + "\" does not exist (a data file is expected): check the path");
@@ -30,8 +27,7 @@ TEST_CASE("paths that are no file are refused") {
         "\"/dev/null\" is no regular file (its size must be known): copy it to one");
 }
 
-TEST_CASE("an empty file and an empty archive are refused") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "an empty file and an empty archive are refused") {
   CHECK(message_of([&] {
           file_bytes(in.write("empty", ""));
         }).ends_with("is empty (data is expected): fetch the file again"));
@@ -40,8 +36,7 @@ TEST_CASE("an empty file and an empty archive are refused") {
         }).ends_with("is empty (data is expected): fetch the file again"));
 }
 
-TEST_CASE("a file larger than the limit is refused before it is read, an archive while it unpacks") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a file larger than the limit is refused before it is read, an archive while it unpacks") {
   const std::filesystem::path plain = in.write("plain", std::string(1001, 'a'));
   CHECK(message_of([&] { file_bytes(plain, 1000); }) == "\"" + plain.string() +
                                                             "\" has 1001 bytes (the limit of this reader is 1000): "
@@ -95,8 +90,7 @@ TEST_CASE("bytes behind a gzip file are refused, with their number and offset") 
             " (nothing or another gzip member may follow): fetch the file again");
 }
 
-TEST_CASE("plain_or_gz takes the plain file where both are there, and names what is missing") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "plain_or_gz takes the plain file where both are there, and names what is missing") {
   CHECK(message_of([&] { plain_or_gz(in.path(), "train.bin"); }) ==
         "\"" + in.path().string() +
             "\" has neither train.bin nor train.bin.gz (the standard layout has one of them): "

@@ -123,8 +123,7 @@ TEST_CASE("MUSAE files that are wrong are refused with their place") {
         std::string::npos);
 }
 
-TEST_CASE("a folder is read in the layout that it has, packed or not") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a folder is read in the layout that it has, packed or not") {
   in.write("npz/cora.npz", zipped(row_of_three()));
   in.write("linqs/cora.content.gz", gzip(content));
   in.write("linqs/cora.cites", cites);
@@ -141,8 +140,7 @@ TEST_CASE("a folder is read in the layout that it has, packed or not") {
   CHECK(read_graph(in.path() / "musae").nodes == 3);
 }
 
-TEST_CASE("planetoid's pickles are refused, naming the forms that are read") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "planetoid's pickles are refused, naming the forms that are read") {
   in.write("ind.cora.allx", "pickle");
   const std::string said = message_of([&] { read_graph(in.path()); });
   CHECK(said.find("Python pickles") != std::string::npos);

@@ -28,8 +28,7 @@ TEST_CASE("an idx array has the shape and values that were written") {
   CHECK(std::vector<std::byte>(parsed.values.begin(), parsed.values.end()) == bytes("abcdef"));
 }
 
-TEST_CASE("images and labels are read from files, plain or gzip") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "images and labels are read from files, plain or gzip") {
   const auto images_file = in.write("i", idx({2, 2, 3}, "abcdefghijkl"));
   const auto labels_file = in.write("l.gz", gzip(idx({2}, std::string_view{"\x07\x02", 2})));
   const images read = read_idx(images_file, labels_file);
@@ -49,8 +48,7 @@ TEST_CASE("four axes are images with channels") {
   CHECK(read.width == 2);
 }
 
-TEST_CASE("a folder in MNIST's layout is read by part") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a folder in MNIST's layout is read by part") {
   CHECK_FALSE(is_mnist(in.path()));
   in.write("train-images-idx3-ubyte.gz", gzip(idx({1, 1, 1}, "a")));
   in.write("train-labels-idx1-ubyte", idx({1}, "\x01"));

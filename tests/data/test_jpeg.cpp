@@ -79,8 +79,7 @@ TEST_CASE("the middle is cut out of what is longer, in planes") {
   CHECK(middle(ramp(3, 200), 16).size() == 3 * 16 * 16);
 }
 
-TEST_CASE("ImageNet's layout is listed by class") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "ImageNet's layout is listed by class") {
   const std::string red = jpeg(9, 9, {250, 0, 0});
   for (const char* name : {"train/n02/b.JPEG", "train/n02/a.JPEG", "train/n01/c.jpg", "val/n02/d.JPEG"})
     in.write(name, red);
@@ -97,8 +96,7 @@ TEST_CASE("ImageNet's layout is listed by class") {
         std::string::npos);
 }
 
-TEST_CASE("Tiny ImageNet's layout is listed, in the folder or in the one above") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "Tiny ImageNet's layout is listed, in the folder or in the one above") {
   in.write("tiny-imagenet-200/train/n01/images/n01_0.JPEG", jpeg(64, 64, {1, 2, 3}));
   in.write("tiny-imagenet-200/train/n02/images/n02_0.JPEG", jpeg(64, 64, {9}));
   in.write("tiny-imagenet-200/val/images/val_0.JPEG", jpeg(64, 64, {9}));
@@ -116,8 +114,7 @@ TEST_CASE("Tiny ImageNet's layout is listed, in the folder or in the one above")
   CHECK(refused("/etc/passwd\tn01\t0\n").find("one in images/ is needed") != std::string::npos);
 }
 
-TEST_CASE("folders that are in neither layout are refused") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "folders that are in neither layout are refused") {
   CHECK(message_of([&] { list_pictures(in.path(), part::train); }).find("has no folder train") != std::string::npos);
   in.write("train/a.JPEG", "x");
   CHECK(message_of([&] { list_pictures(in.path(), part::train); }).find("has no folders (one for each class") !=

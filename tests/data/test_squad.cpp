@@ -114,8 +114,7 @@ TEST_CASE("answers are scored without articles, case and punctuation, the best o
   CHECK(message_of<comp::error>([&] { score_answers(both, {"Paris"}); }).starts_with("1 predictions for 2 questions"));
 }
 
-TEST_CASE("a folder needs questions and a vocabulary; of one file the last contexts validate") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a folder needs questions and a vocabulary; of one file the last contexts validate") {
   CHECK(message_of([&] { read_squad_folder(in.path()); }).find("neither train*.json nor dev*.json") !=
         std::string::npos);
   in.write("dev-v2.0.json.gz", gzip(document("16")));

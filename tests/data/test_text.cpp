@@ -7,8 +7,7 @@ namespace {
 using namespace data_sets;
 using namespace test_data;
 
-TEST_CASE("a text is read as it is, plain or gzip") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a text is read as it is, plain or gzip") {
   const std::string text = "Zwölf\r\n\tlines\n";
   CHECK(read_text(in.write("a.txt", text)) == text);
   CHECK(read_text(in.write("a.txt.gz", gzip(text))) == text);
@@ -43,8 +42,7 @@ TEST_CASE("a number that is no token is refused with its position") {
   CHECK(message_of<comp::error>([&] { letters.decode(std::vector<std::int32_t>{-1}); }).starts_with("token -1 at 0"));
 }
 
-TEST_CASE("a file that is no text is refused") {
-  const folder in;
+TEST_CASE_FIXTURE(in_folder, "a file that is no text is refused") {
   CHECK(message_of([&] {
           parse_text(bytes(std::string_view{"ab\0c", 4}), "f");
         }) == "f has a NUL byte at 2 (a text has none): check that it is a text file");

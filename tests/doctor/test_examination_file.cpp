@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before the doctor's header: what this one declares must hide nothing from it.
-#include <comp/files/training_file.hpp>
-
 #include <doctest/doctest.h>
 
 #include <comp/doctor/difference.hpp>
 #include <comp/doctor/examination_file.hpp>
+#include <comp/files/training_file.hpp>
 #include <limits>
 
 #include "examinations.hpp"
@@ -26,8 +25,7 @@ comp::examination everything() {
 
 }  // namespace
 
-TEST_CASE("an examination comes back from its file bit for bit") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "an examination comes back from its file bit for bit") {
   const auto saved = everything();
   comp::save(saved, folder / "a.json");
   const auto got = comp::load_examination(folder / "a.json");
@@ -50,8 +48,7 @@ TEST_CASE("an examination comes back from its file bit for bit") {
   CHECK(comp::compared(saved, got, 0).first() == nullptr);
 }
 
-TEST_CASE("a file from elsewhere is refused with what is wrong in it") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a file from elsewhere is refused with what is wrong in it") {
   const std::string path = folder / "a.json";
   const auto refused = [&](auto change) {
     comp::json text = comp::json_of(everything());

@@ -33,8 +33,7 @@ comp::op_graph changed(auto change) {
 }
 }  // namespace
 
-TEST_CASE("a saved plan is loaded as it was, without a warning on the same machine") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a saved plan is loaded as it was, without a warning on the same machine") {
   const auto machine = made_up::machine();
   comp::save(chosen, model, machine, folder / "plan.json");
   const auto loaded = comp::load_plan(folder / "plan.json", model, &machine);
@@ -60,16 +59,14 @@ TEST_CASE("a plan that is loaded for a trainer is held against its model and its
   CHECK_THROWS_AS((void)comp::load_plan(folder / "plan.json", other), comp::plan_error);
 }
 
-TEST_CASE("a plan file can be read and edited by a person: one operator per line") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a plan file can be read and edited by a person: one operator per line") {
   comp::save(chosen, model, made_up::machine(), folder / "plan.json");
   const std::string text = text_of(folder / "plan.json");
   CHECK(has(text, "\n    {\"kind\":\"linear\",\"name\":\"block0.linear0\",\"precision\":\"bf16\"},\n"));
   CHECK(has(text, "\n  \"plan\": \"b1b1b1b1b011\""));
 }
 
-TEST_CASE("later plans come back with their batches and reasons, for a model and as a listing") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "later plans come back with their batches and reasons, for a model and as a listing") {
   const std::string file = folder / "plan.json", changed = folder / "changed.json";
   const std::vector<comp::later_plan> later{{40, comp::parse_plan("bbbbbbbbb011"), "its loss was lower"},
                                             {900, comp::plan{12}}};
@@ -168,8 +165,7 @@ TEST_CASE("a file tells what the model's author fixed, and a plan of when that w
             "author is \"autocast\" (one of none, autocast off, autocast on is needed)"));
 }
 
-TEST_CASE("a plan saved alone is checked by its size only, and the loader says so") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a plan saved alone is checked by its size only, and the loader says so") {
   comp::save(chosen, folder / "plan.json");
   const auto loaded = comp::load_plan(folder / "plan.json", model);
   CHECK(loaded.plan == chosen);
@@ -255,8 +251,7 @@ TEST_CASE("a malformed plan file is refused") {
   CHECK(has(refusal<comp::file_error>(json::array()), "the text is array of 0"));
 }
 
-TEST_CASE("a path that cannot be read is named with the reason") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a path that cannot be read is named with the reason") {
   const auto refused = [](const std::string& path) {
     return message_of<comp::file_error>([&] { (void)comp::load_plan(path, model); });
   };
@@ -267,8 +262,7 @@ TEST_CASE("a path that cannot be read is named with the reason") {
   CHECK(has(refused(folder / "huge.json"), "is larger than 67108864 bytes"));
 }
 
-TEST_CASE("a file that cannot be written is named with the reason, and the old one stays") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a file that cannot be written is named with the reason, and the old one stays") {
   const auto refused = [](const std::string& path) {
     return message_of<comp::file_error>([&] { comp::save(chosen, path); });
   };
@@ -291,8 +285,7 @@ TEST_CASE("a file that cannot be written is named with the reason, and the old o
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("a rewritten file keeps its permissions") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a rewritten file keeps its permissions") {
   comp::save(chosen, folder / "plan.json");
   REQUIRE(::chmod((folder / "plan.json").c_str(), 0640) == 0);
   comp::save(chosen, folder / "plan.json");

@@ -34,8 +34,7 @@ TEST_CASE("a safetensors file is what the format's description says, byte for by
   CHECK(text == file_of(padded, std::string{"\0\0\x80\x3f\0\0\0\xc0\0\0\0\x3f", 12}));
 }
 
-TEST_CASE("tensors come back bit for bit") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "tensors come back bit for bit") {
   const float odd[] = {std::numeric_limits<float>::quiet_NaN(), -0.0F, std::numeric_limits<float>::denorm_min(),
                        std::numeric_limits<float>::infinity()};
   const std::vector<comp::named_tensor> all{

@@ -33,8 +33,7 @@ comp::stored_training some_training() {
 
 }  // namespace
 
-TEST_CASE("a training comes back from its file as it was, but for the batches of its epochs") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a training comes back from its file as it was, but for the batches of its epochs") {
   comp::stored_training t = some_training();
   comp::write_training(t, folder / "t");
   const auto back = comp::read_training(folder / "t");
@@ -76,8 +75,7 @@ TEST_CASE("a training of a file that knows nothing of evidence begins it anew") 
   CHECK(audits.known == 0);
 }
 
-TEST_CASE("any changed byte of a training's file is noticed") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "any changed byte of a training's file is noticed") {
   comp::write_training(some_training(), folder / "t");
   const std::string text = text_of(folder / "t");
   const auto refused = [&](const std::string& changed) {
@@ -97,8 +95,7 @@ TEST_CASE("any changed byte of a training's file is noticed") {
   CHECK(has(refused(scale), "is damaged (its checksum is not that of its contents)"));
 }
 
-TEST_CASE("a file with tensors alone is no training, and one that contradicts itself is refused") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a file with tensors alone is no training, and one that contradicts itself is refused") {
   comp::write_safetensors(folder / "w", some_training().state.tensors);
   CHECK(has(message_of<comp::file_error>([&] { (void)comp::read_training(folder / "w"); }),
             "holds no training (its metadata have no \"comp_training\")"));

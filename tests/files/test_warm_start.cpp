@@ -66,8 +66,7 @@ TEST_CASE("an operator without a choice is left alone") {
   CHECK(started(fixed).plan[4] == comp::precision::bf16);
 }
 
-TEST_CASE("a plan string alone is taken where it has as many operators, and else nothing of it") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a plan string alone is taken where it has as many operators, and else nothing of it") {
   comp::save(chosen, folder / "plan.json");
   CHECK(comp::warm_start(folder / "plan.json", model).plan == chosen);
   const auto got = comp::warm_start(folder / "plan.json", made_up::graph(13));
@@ -75,8 +74,7 @@ TEST_CASE("a plan string alone is taken where it has as many operators, and else
   CHECK(has(got.warnings.at(0), "knows 0 of 13 operators"));
 }
 
-TEST_CASE("what is no plan file is refused with the field and what is needed") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "what is no plan file is refused with the field and what is needed") {
   const auto refused = [&](const std::string& text) {
     write_text(folder / "p.json", text);
     return message_of<comp::file_error>([&] { (void)comp::warm_start(folder / "p.json", model); });
@@ -90,8 +88,8 @@ TEST_CASE("what is no plan file is refused with the field and what is needed") {
   CHECK(has(refused("{}"), "field \"comp_plan\""));
 }
 
-TEST_CASE("a file whose letters and operators contradict each other is refused, as where it is loaded") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder,
+                  "a file whose letters and operators contradict each other is refused, as where it is loaded") {
   write_text(folder / "p.json",
              R"({"comp_plan":1,"plan":"1","operators":[{"name":"a","kind":"b","precision":"bf16"}]})");
   CHECK(has(message_of<comp::plan_error>([&] { (void)comp::warm_start(folder / "p.json", model); }),

@@ -28,8 +28,6 @@ struct small_program {
   }
 };
 
-}  // namespace
-
 TEST_CASE("a region restores the dispatcher's state exactly") {
   small_program s;
   const auto before = key_sets();
@@ -273,8 +271,6 @@ TEST_CASE("gradients accumulate over regions as without a program") {
   };
   CHECK(same(run(true), run(false)));
 }
-
-namespace {
 
 /// A generator after `drawn` words of its sequence.
 at::Generator generator_after(int drawn) {

@@ -92,8 +92,6 @@ plan linear_plan(const program& p, precision low, precision others = precision::
   return all;
 }
 
-}  // namespace
-
 TEST_CASE("LibTorch's operators round as other implementations do") {
   for (const auto& r : comp::native::test::recorded_results) {
     const auto& m = comp::native::test::recorded_matrices[r.matrix];
@@ -332,8 +330,6 @@ TEST_CASE("a gradient of a gradient below 16 bits is refused") {
       "(create_graph=True; rounding has none): give the layer and its gradients bf16",
       comp::error);
 }
-
-namespace {
 
 program_settings separated() {
   program_settings settings;

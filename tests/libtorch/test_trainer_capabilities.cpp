@@ -71,8 +71,6 @@ struct own_source {
   std::string signature() const { return "own"; }
 };
 
-}  // namespace
-
 TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next one follows") {
   classification job;
   SUBCASE("indexed batches say how many they are") {
@@ -254,8 +252,6 @@ TEST_CASE("sensitivities are those of a few roundings, and the training is left 
                        "sensitivity in tf32 (LibTorch on this device has no such precision): choose another",
                        comp::settings_error);
 }
-
-namespace {
 
 /// The errors of one forward's operators, by name without scope.
 std::map<std::string, op_error> errors_of(precision low, auto forward) {

@@ -112,3 +112,10 @@ class device : public layers, public contractions, public pools, public losses, 
 };
 
 }  // namespace comp::native::reference
+
+namespace comp::native {
+/// A test case's own.
+struct on_reference {
+  reference::device device;
+};
+}  // namespace comp::native

@@ -59,8 +59,7 @@ TEST_CASE("zeros and what is not finite are not perturbed, and nothing becomes i
   }
 }
 
-TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next one follows") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "an epoch begun batch by batch and finished is the epoch, and the next one follows") {
   const auto tokens = counting_tokens(7, 200, 8);  // 24 examples: 6 batches
   const auto check = [&](std::int64_t micro_batches, bool keep_last, precision p) {
     CAPTURE(micro_batches);

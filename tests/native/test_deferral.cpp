@@ -307,8 +307,7 @@ TEST_CASE("a Device that does not capture trains as ever where capturing is meas
   }
 }
 
-TEST_CASE("captured steps are refused by a Device that has none") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "captured steps are refused by a Device that has none") {
   CHECK_THROWS_WITH_AS(regression_on(device, {.captured = capture_mode::on}),
                        "captured = on (this device gives work call by call only): leave it out", comp::settings_error);
   refusing_device other;

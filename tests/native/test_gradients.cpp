@@ -130,8 +130,7 @@ TEST_CASE("each phase's gradients are the slopes of its own loss, and of what it
   CHECK(seen(1) != judges);
 }
 
-TEST_CASE("padding has no part in loss and gradients, whatever its tokens are") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "padding has no part in loss and gradients, whatever its tokens are") {
   const model m = small_bert(0.2);
   network<reference::device> net{device, m, 3};
   const auto step = [&](const host_batch& batch) {
@@ -186,8 +185,7 @@ TEST_CASE("an example that is all padding and has no labels leaves the others' l
   }
 }
 
-TEST_CASE("labels below zero have no part in the loss") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "labels below zero have no part in the loss") {
   const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 4});
   network<reference::device> net{device, m, 1};
   host_batch batch = random_batch(m, 1);

@@ -47,8 +47,6 @@ std::vector<std::int32_t> labels_of(loader& from, std::uint64_t batches) {
   return all;
 }
 
-}  // namespace
-
 TEST_CASE("an epoch has every example once, in another order than the epoch before") {
   loader all{numbers{12}, {.batch = 4, .seed = 1}};
   auto first = labels_of(all, 3), second = labels_of(all, 3);
@@ -157,7 +155,6 @@ TEST_CASE("a permutation has every number, whatever the seed") {
   for (const int count : seen) CHECK(std::abs(count - 1000) < 150);  // five deviations
 }
 
-namespace {
 /// How often which example was written, by whom, and how long one takes.
 struct watched {
   struct seen {
@@ -185,8 +182,6 @@ struct watched {
   }
   std::string signature() const { return "watched"; }
 };
-}  // namespace
-
 TEST_CASE("several threads make one batch, and the next ones while it is in use") {
   const watched data{.each = std::chrono::microseconds{200}};
   loader all{data, {.batch = 16, .shuffle = false, .threads = 3}};
@@ -201,7 +196,6 @@ TEST_CASE("several threads make one batch, and the next ones while it is in use"
   CHECK(data.notes->written.size() == 64);
 }
 
-namespace {
 /// Holds the loader's thread once, in size() or in write(), until it is let go.
 struct held_back : numbers {
   struct gate {
@@ -237,8 +231,6 @@ struct held_back : numbers {
     if (std::this_thread::get_id() != at->maker) at->set(at->left);
   }
 };
-}  // namespace
-
 TEST_CASE("a batch is not made where a thread still makes one that nobody wants any more") {
   const loader_settings settings{.batch = 4, .seed = 3};
   loader straight{numbers{40}, settings};
@@ -420,7 +412,6 @@ TEST_CASE("the label of a token is the next one") {
   CHECK_THROWS_AS((token_data{{1, 2, 3}, 0}), comp::error);
 }
 
-namespace {
 struct without_size : numbers {
   void size() const = delete;
 };

@@ -119,8 +119,7 @@ TEST_CASE("a view has the precision of what it views") {
                        comp::plan_error);
 }
 
-TEST_CASE("every plan gives the same loss and gradients where precision is only a tag") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "every plan gives the same loss and gradients where precision is only a tag") {
   const model m = native_models::gpt(
       {.batch = 2, .vocabulary = 9, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
   network<reference::device> net{device, m, 1};
@@ -169,8 +168,7 @@ TEST_CASE("evaluation draws no dropout, uses running statistics and changes noth
   CHECK_THROWS_AS(net.backward(batch), comp::error);
 }
 
-TEST_CASE("gradients add up over backwards until they are zeroed, and scale with the loss") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "gradients add up over backwards until they are zeroed, and scale with the loss") {
   const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {5}, .outputs = 3});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
@@ -185,8 +183,7 @@ TEST_CASE("gradients add up over backwards until they are zeroed, and scale with
   CHECK(gradient(8) == doctest::Approx(8 * once));
 }
 
-TEST_CASE("backward without a forward is refused") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "backward without a forward is refused") {
   const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 3});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
@@ -196,8 +193,7 @@ TEST_CASE("backward without a forward is refused") {
       comp::error);
 }
 
-TEST_CASE("dropout masks follow from the seed and the number of draws") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "dropout masks follow from the seed and the number of draws") {
   const model m = native_models::gpt(
       {.batch = 1, .vocabulary = 5, .context = 4, .layers = 1, .width = 8, .heads = 2, .dropout = 0.3});
   network<reference::device> a{device, m, 1}, b{device, m, 1};
@@ -210,8 +206,7 @@ TEST_CASE("dropout masks follow from the seed and the number of draws") {
   CHECK(b.forward(batch) == first);
 }
 
-TEST_CASE("a measured step has a time for each operator, forward and backward") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "a measured step has a time for each operator, forward and backward") {
   const model m = native_models::lenet5({.batch = 1});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));

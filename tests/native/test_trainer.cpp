@@ -51,8 +51,6 @@ std::vector<double> weights(reference_trainer& t) {
   return all;
 }
 
-}  // namespace
-
 TEST_CASE("an MLP learns to predict values") {  // other families learn on each device: devices/test_networks.cpp
   reference::device device;
   reference_trainer t{device, regression(), regression_data{256}, regression_data{64}, {.optimizer = adam(0.01)}};
@@ -62,8 +60,7 @@ TEST_CASE("an MLP learns to predict values") {  // other families learn on each 
   CHECK(t.validate() > -0.03);
 }
 
-TEST_CASE("a restored state gives the same losses, bit for bit") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "a restored state gives the same losses, bit for bit") {
   const auto check = [](reference_trainer& t) {
     t.run_epoch();
     t.run_batch();
@@ -110,8 +107,7 @@ TEST_CASE("a restored state gives the same losses, bit for bit") {
   }
 }
 
-TEST_CASE("each phase has a loss and an optimizer of its own, and moves what it trains alone") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "each phase has a loss and an optimizer of its own, and moves what it trains alone") {
   const auto images = bars({1, 2, 3}, 3, 40, 1);
   const auto values = [](reference_trainer& t, std::size_t phase) {
     std::vector<std::vector<double>> all;
@@ -153,8 +149,7 @@ TEST_CASE(
   CHECK(seen == first);
 }
 
-TEST_CASE("what a step of several phases cannot do is refused") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "what a step of several phases cannot do is refused") {
   const auto images = bars({1, 2, 3}, 3, 40, 1);
   const auto refusal = [&](const training& chosen) -> std::string {
     try {
@@ -175,8 +170,7 @@ TEST_CASE("what a step of several phases cannot do is refused") {
         "a score of \"nothing\" (model \"gan\" has no such operator): name one of its own");
 }
 
-TEST_CASE("two trainers with the same seed train alike, with another seed differently") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "two trainers with the same seed train alike, with another seed differently") {
   const auto losses = [&](std::uint64_t seed, int threads) {
     reference_trainer t{device,
                         small_images(),
@@ -190,8 +184,7 @@ TEST_CASE("two trainers with the same seed train alike, with another seed differ
   CHECK(losses(1, 1) != losses(2, 1));
 }
 
-TEST_CASE("a sample says what the run was") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "a sample says what the run was") {
   reference_trainer t{device, small_images(), bars({1, 8, 8}, 4, 44, 1), bars({1, 8, 8}, 4, 16, 2)};
   CHECK(t.batches_per_epoch() == 5);
   const sample epoch = t.run_epoch();
@@ -212,8 +205,8 @@ TEST_CASE("a sample says what the run was") {
   CHECK(t.save().position == loader_position{3, 0});
 }
 
-TEST_CASE("an epoch ends when the predicate says so, asked after every batch with what it gave so far") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference,
+                  "an epoch ends when the predicate says so, asked after every batch with what it gave so far") {
   reference_trainer t{device, small_images(), bars({1, 8, 8}, 4, 40, 1), bars({1, 8, 8}, 4, 16, 2)};
   std::vector<std::int64_t> asked;
   const sample cut = t.run_epoch([&](const sample& so_far) {
@@ -240,7 +233,6 @@ TEST_CASE("losses that are not finite one after the other end the epoch and are 
   CHECK(t.run_batch().ok());
 }
 
-namespace {
 /// Makes the gradient of the linear operator infinite where the loss is scaled by more than `most`.
 struct overflowing : reference::device {
   double most = 1024;
@@ -259,8 +251,6 @@ struct overflowing_phase : reference::device {
         x, target, target == of && scale > 1024 ? std::numeric_limits<double>::infinity() : scale);
   }
 };
-}  // namespace
-
 TEST_CASE(
     "an overflow in one network's gradients skips its step and lowers its scale, and the other's stays as it is") {
   const auto images = bars({1, 2, 3}, 3, 40, 1);
@@ -396,8 +386,7 @@ TEST_CASE("a step of micro-batches, and a smaller last one, is the step of one b
   }
 }
 
-TEST_CASE("micro-batches that do not fill the last step of an epoch make a smaller one") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "micro-batches that do not fill the last step of an epoch make a smaller one") {
   const auto made = [&](std::int64_t micro_batches) {
     return std::make_unique<reference_trainer>(device, small_images(), bars({1, 8, 8}, 4, 56, 1),
                                                bars({1, 8, 8}, 4, 16, 2),
@@ -417,8 +406,7 @@ TEST_CASE("micro-batches that do not fill the last step of an epoch make a small
   CHECK(made(8)->batches_per_epoch() == 1);
 }
 
-TEST_CASE("clipping limits the norm of all gradients together") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "clipping limits the norm of all gradients together") {
   reference_trainer t{
       device, regression(), regression_data{64}, regression_data{16}, {.optimizer = sgd(1), .clip_norm = 1e-3}};
   const auto before = weights(t);
@@ -429,8 +417,7 @@ TEST_CASE("clipping limits the norm of all gradients together") {
   CHECK(std::sqrt(squares) == doctest::Approx(1e-3).epsilon(1e-2));
 }
 
-TEST_CASE("a profile has a time for each operator and leaves the state as it was") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "a profile has a time for each operator and leaves the state as it was") {
   reference_trainer t{device, small_images(), bars({1, 8, 8}, 4, 40, 1), bars({1, 8, 8}, 4, 16, 2)};
   const auto before = weights(t);
   const auto saved = t.save();
@@ -442,7 +429,6 @@ TEST_CASE("a profile has a time for each operator and leaves the state as it was
   CHECK(t.save().draws == saved.draws);
 }
 
-namespace {
 /// Values that take long to load, counted.
 struct slow_data : regression_data {
   std::chrono::microseconds each{0};
@@ -474,8 +460,7 @@ TEST_CASE("a profile times no operator while the loader is behind") {
   for (int step = 0; step < 4; ++step) CHECK(device.seen[static_cast<std::size_t>(2 * step)] >= 8 * (step + 2));
 }
 
-TEST_CASE("a validation loads each example once") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "a validation loads each example once") {
   const slow_data data;
   reference_trainer t{device, regression(), regression_data{64}, data};
   for (int times = 1; times <= 3; ++times) {
@@ -485,8 +470,7 @@ TEST_CASE("a validation loads each example once") {
   }
 }
 
-TEST_CASE("the signature tells trainings apart that cannot be compared") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "the signature tells trainings apart that cannot be compared") {
   const auto signature = [&](const model& m, std::uint64_t data, const training& settings) {
     return reference_trainer{device, m, bars({1, 8, 8}, 4, 40, data), bars({1, 8, 8}, 4, 16, 2), settings}.signature();
   };
@@ -503,8 +487,7 @@ TEST_CASE("the signature tells trainings apart that cannot be compared") {
   CHECK(signature(small_images(), 1, {.score = by_one}) != signature(small_images(), 1, {.score = by_two}));
 }
 
-TEST_CASE("the signature tells models apart whose graphs look the same") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs look the same") {
   const auto signature = [&](const model& m) {
     const auto images = bars({1, 8, 8}, 4, 40, 1);
     return reference_trainer{device, m, images, images}.signature();
@@ -585,8 +568,8 @@ TEST_CASE("the signature tells models apart whose graphs look the same") {
   CHECK(on_graph(1, 0.2) != on_graph(1, 0.1));
 }
 
-TEST_CASE("each label that counts has the same weight in a score, however the batches divide them") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference,
+                  "each label that counts has the same weight in a score, however the batches divide them") {
   const auto tokens = counting_tokens(7, 65, 8);
   const partly_labelled held_out{tokens, [](std::size_t i) { return i < 4 ? 1U : 8U; }};
   REQUIRE(held_out.size() == 8);
@@ -598,8 +581,7 @@ TEST_CASE("each label that counts has the same weight in a score, however the ba
   CHECK(score(4) == doctest::Approx(score(8)).epsilon(1e-9));
 }
 
-TEST_CASE("model and data that do not fit are refused with both") {
-  reference::device device;
+TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with both") {
   const auto refusal = [&](const model& m, const data_source& data, const plan& p = {}) -> std::string {
     try {
       reference_trainer t{device, m, data, data};

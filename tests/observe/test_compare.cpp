@@ -12,8 +12,7 @@ std::string unread(const std::string& path) {
 }
 }  // namespace
 
-TEST_CASE("summaries of two searches stand side by side, and what differs is told") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "summaries of two searches stand side by side, and what differs is told") {
   comp::outcome o = made_up::outcome(12);
   std::filesystem::create_directory(folder / "a");
   comp::write_summary(o, folder / "a/summary.json", {.model = "mlp", .data = "digits"});
@@ -41,8 +40,7 @@ TEST_CASE("summaries of two searches stand side by side, and what differs is tol
   CHECK(has(text, folder / "b.json differs from " + (folder / "a") + " in 1 of 12 operators.\n"));
 }
 
-TEST_CASE("what cannot be compared is said") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "what cannot be compared is said") {
   comp::outcome o = made_up::outcome(12);
   comp::write_summary(o, folder / "a.json");
   comp::write_summary(o, folder / "same.json");
@@ -55,14 +53,12 @@ TEST_CASE("what cannot be compared is said") {
   CHECK(has(text, "b.json is of another machine than "));
 }
 
-TEST_CASE("a search without a contest has a column, too") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a search without a contest has a column, too") {
   comp::write_summary(comp::outcome{}, folder / "a.json");
   CHECK(has(comp::compare_text({folder / "a.json", folder / "a.json"}), "all fp32"));
 }
 
-TEST_CASE("what is no summary is refused, and no control character reaches the terminal") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "what is no summary is refused, and no control character reaches the terminal") {
   const std::string path = folder / "x.json";
   CHECK(has(unread(path), "cannot be opened (No such file or directory)"));
   CHECK(has(unread(folder / ""), "summary.json\" cannot be opened"));

@@ -17,8 +17,8 @@ comp::search_info about(const comp::outcome& o) {
 }
 }  // namespace
 
-TEST_CASE("the page of a running search reloads itself and shows what is known; the report does not reload") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder,
+                  "the page of a running search reloads itself and shows what is known; the report does not reload") {
   comp::outcome o = made_up::outcome(12);
   const comp::outcome whole = o;
   o.contest.clear(), o.plan = {}, o.reasons.clear();
@@ -42,8 +42,8 @@ TEST_CASE("a search that has just begun has a page, too") {
   CHECK_FALSE(has(page, "nan"));
 }
 
-TEST_CASE("the page is not written more often than anyone looks, and not for the training after the search") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder,
+                  "the page is not written more often than anyone looks, and not for the training after the search") {
   comp::outcome o = made_up::outcome(12);
   comp::html_report report{folder / "report.html"};
   report.search_started(about(o));
@@ -81,8 +81,8 @@ TEST_CASE("a report that cannot be written is refused before the search, and doe
   CHECK_THROWS_AS(report.search_done(o), comp::file_error);
 }
 
-TEST_CASE("a report stays where it was to be when the working directory changes, and is no ledger") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder,
+                  "a report stays where it was to be when the working directory changes, and is no ledger") {
   const auto before = std::filesystem::current_path();
   std::filesystem::create_directory(folder / "elsewhere");
   std::filesystem::current_path(folder / "");
@@ -97,8 +97,7 @@ TEST_CASE("a report stays where it was to be when the working directory changes,
   CHECK(has(text_of(folder / "search.jsonl"), "comp_ledger"));
 }
 
-TEST_CASE("who observes a search that tells nothing so far still gets a report at the end") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "who observes a search that tells nothing so far still gets a report at the end") {
   comp::outcome o = made_up::outcome(12);
   comp::html_report report{folder / "report.html"};
   auto info = about(o);

@@ -372,8 +372,7 @@ TEST_CASE("a training with the found plan adds its epochs to the report, anew af
   CHECK(text_of(path) == html);
 }
 
-TEST_CASE("the report is written when the search is done, whole or not at all") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "the report is written when the search is done, whole or not at all") {
   comp::html_report report{folder / "report.html"};
   report.search_done(made_up::outcome(12));
   CHECK(has(text_of(folder / "report.html"),

@@ -55,8 +55,7 @@ constexpr auto start_new = ledger::mode::start_new;
 
 static_assert(comp::Observer<ledger>);
 
-TEST_CASE("a search goes on from its ledger, and what is recalled is not written twice") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a search goes on from its ledger, and what is recalled is not written twice") {
   const std::string path = folder / "l.jsonl";
   CHECK(search(path, 5) == 5);
   CHECK(lines(path) == 6);
@@ -68,8 +67,7 @@ TEST_CASE("a search goes on from its ledger, and what is recalled is not written
   CHECK(text_of(path).substr(0, whole.size()) == whole);
 }
 
-TEST_CASE("each line is in the file before trial_done returns") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "each line is in the file before trial_done returns") {
   ledger l{folder / "l.jsonl"};
   l.search_started(about());
   for (std::size_t i = 0; i < 4; ++i) {
@@ -79,8 +77,7 @@ TEST_CASE("each line is in the file before trial_done returns") {
   CHECK(comp::read_ledger(l.path()).size() == 4);
 }
 
-TEST_CASE("a complete search is marked, recalls all the same, and is marked once") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a complete search is marked, recalls all the same, and is marked once") {
   const std::string path = folder / "l.jsonl";
   search(path, of_six.trials.size(), true);
   ledger l{path};
@@ -92,8 +89,8 @@ TEST_CASE("a complete search is marked, recalls all the same, and is marked once
   CHECK(lines(path) == 2 + of_six.trials.size());
 }
 
-TEST_CASE("epochs of a training after the search are added, and never recalled in place of the search's own") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder,
+                  "epochs of a training after the search are added, and never recalled in place of the search's own") {
   const std::string path = folder / "l.jsonl";
   comp::trial own = of_six.trials[2];
   own.stage = comp::stage::training;
@@ -115,8 +112,7 @@ TEST_CASE("epochs of a training after the search are added, and never recalled i
   CHECK(comp::read_ledger(path).size() == 2);
 }
 
-TEST_CASE("a last line cut off at any byte is left out and cut from the file") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a last line cut off at any byte is left out and cut from the file") {
   const std::string path = folder / "l.jsonl";
   search(path, 3);
   const std::string whole = text_of(path);
@@ -130,8 +126,7 @@ TEST_CASE("a last line cut off at any byte is left out and cut from the file") {
   }
 }
 
-TEST_CASE("a ledger says that its file ended within a line") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a ledger says that its file ended within a line") {
   const std::string path = folder / "l.jsonl";
   search(path, 3);
   const std::string whole = text_of(path);
@@ -169,8 +164,7 @@ TEST_CASE(
   CHECK(warned(ledger::mode::restart).empty());
 }
 
-TEST_CASE("a header cut off at any byte starts the ledger anew") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a header cut off at any byte starts the ledger anew") {
   const std::string path = folder / "l.jsonl";
   search(path, 1);
   const std::string whole = text_of(path);
@@ -182,8 +176,7 @@ TEST_CASE("a header cut off at any byte starts the ledger anew") {
   }
 }
 
-TEST_CASE("a corrupt line is refused with its number, and the file stays as it was") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a corrupt line is refused with its number, and the file stays as it was") {
   const std::string path = folder / "l.jsonl";
   search(path, 4);
   std::string text = text_of(path);
@@ -204,8 +197,7 @@ TEST_CASE("a corrupt line is refused with its number, and the file stays as it w
   CHECK(lines(path) == 1);
 }
 
-TEST_CASE("a ledger of another search is refused, saying which parts differ") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a ledger of another search is refused, saying which parts differ") {
   const std::string path = folder / "l.jsonl";
   search(path, 2);
   CHECK(
@@ -219,8 +211,7 @@ TEST_CASE("a ledger of another search is refused, saying which parts differ") {
   CHECK(lines(path) == 1);
 }
 
-TEST_CASE("of long values that differ only the words that do are told") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "of long values that differ only the words that do are told") {
   const std::string path = folder / "l.jsonl", long_one = "model=1; backend=mlp of digits, batch 64, rate 0.";
   ledger{path}.search_started(about(long_one + "1, momentum 0.9"));
   CHECK(has(refusal(path, {}, long_one + "01, momentum 0.9"),
@@ -251,8 +242,7 @@ TEST_CASE(
   CHECK(refused("2.5,1").empty());  // nothing was recorded
 }
 
-TEST_CASE("an edited number, label or letter is refused, whichever it is") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "an edited number, label or letter is refused, whichever it is") {
   const std::string path = folder / "l.jsonl";
   search(path, 3);
   const std::string text = text_of(path);
@@ -271,8 +261,7 @@ TEST_CASE("an edited number, label or letter is refused, whichever it is") {
   CHECK(edited > 20);
 }
 
-TEST_CASE("keep_old sets an old ledger aside, but not one that a search writes to") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "keep_old sets an old ledger aside, but not one that a search writes to") {
   const std::string path = folder / "l.jsonl";
   CHECK(refusal(path, ledger::mode::keep_old).empty());
   search(path, 2);
@@ -295,8 +284,7 @@ TEST_CASE("keep_old sets an old ledger aside, but not one that a search writes t
             "cannot be renamed to \"" + path + ".old\" (Is a directory): move it"));
 }
 
-TEST_CASE("start_new keeps an existing file") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "start_new keeps an existing file") {
   const std::string path = folder / "l.jsonl";
   CHECK(refusal(path, start_new).empty());
   search(path, 2);
@@ -304,8 +292,7 @@ TEST_CASE("start_new keeps an existing file") {
   CHECK(lines(path) == 3);
 }
 
-TEST_CASE("a file that is no ledger is never overwritten") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a file that is no ledger is never overwritten") {
   const std::string path = folder / "thesis.tex";
   write_text(path, "\\documentclass{article}");
   for (const auto how : {ledger::mode::resume_or_start, restart, start_new}) CHECK_FALSE(refusal(path, how).empty());
@@ -313,8 +300,7 @@ TEST_CASE("a file that is no ledger is never overwritten") {
   CHECK(text_of(path) == "\\documentclass{article}");
 }
 
-TEST_CASE("two searches cannot write to one ledger") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "two searches cannot write to one ledger") {
   const std::string path = folder / "l.jsonl";
   SUBCASE("in one process") {
     ledger first{path};
@@ -336,8 +322,7 @@ TEST_CASE("two searches cannot write to one ledger") {
   }
 }
 
-TEST_CASE("a search killed at any moment repeats at most the run it was in") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a search killed at any moment repeats at most the run it was in") {
   for (int round = 0; round < 5; ++round) {
     const std::string path = folder / (std::to_string(round) + ".jsonl");
     int told[2];
@@ -374,8 +359,8 @@ TEST_CASE("a full disk stops the search with path, reason and remedy") {
         "again with the same file, it goes on after 0 runs");
 }
 
-TEST_CASE("a disk that fills in the middle of a line leaves only whole lines, and the search goes on later") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder,
+                  "a disk that fills in the middle of a line leaves only whole lines, and the search goes on later") {
   const std::string path = folder / "l.jsonl";
   search(path, 2);
   const auto size = text_of(path).size();
@@ -397,8 +382,7 @@ TEST_CASE("a disk that fills in the middle of a line leaves only whole lines, an
   CHECK(comp::read_ledger(path).size() == 3);
 }
 
-TEST_CASE("a path that cannot be used is named with the reason") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a path that cannot be used is named with the reason") {
   CHECK(has(refusal(folder / "no/l.jsonl"), "no/l.jsonl\" cannot be opened (No such file or directory)"));
   CHECK(has(refusal(folder / ""), "cannot be opened (Is a directory)"));
   CHECK_THROWS_AS((void)comp::read_ledger(folder / "none"), comp::file_error);
@@ -407,8 +391,7 @@ TEST_CASE("a path that cannot be used is named with the reason") {
 
 TEST_CASE("a device without a disk can take a ledger") { CHECK(search("/dev/null", 3) == 3); }
 
-TEST_CASE("a ledger is a table of results: every run in order") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a ledger is a table of results: every run in order") {
   search(folder / "l.jsonl", of_six.trials.size(), true);
   const auto table = comp::read_ledger(folder / "l.jsonl");
   REQUIRE(table.size() == of_six.trials.size());

@@ -36,8 +36,7 @@ std::string refusal(const scratch& folder, const json& document, std::optional<c
 
 }  // namespace
 
-TEST_CASE("a ledger is replayed as it was recorded") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a ledger is replayed as it was recorded") {
   const std::string path = written_ledger(folder, signature_of(found.graph));
   for (const bool with_graph : {true, false}) {
     CAPTURE(with_graph);
@@ -55,8 +54,7 @@ TEST_CASE("a ledger is replayed as it was recorded") {
   }
 }
 
-TEST_CASE("a ledger of another model, without runs, or that is none is refused") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a ledger of another model, without runs, or that is none is refused") {
   const auto refused = [](const std::string& path, const comp::op_graph& graph) {
     return message_of<comp::file_error>([&] { comp::replay_ledger(path, graph); });
   };
@@ -72,8 +70,7 @@ TEST_CASE("a ledger of another model, without runs, or that is none is refused")
   CHECK(has(refused(folder / "absent", found.graph), "cannot be opened"));
 }
 
-TEST_CASE("a T4 file is replayed: times, losses, memory, and how each run ended") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a T4 file is replayed: times, losses, memory, and how each run ended") {
   comp::write_t4(found, folder / "t4.json");
   comp::replay trainer = comp::replay_t4(folder / "t4.json", found.graph);
   CHECK(trainer.plans().size() == 7);
@@ -97,8 +94,7 @@ TEST_CASE("a T4 file is replayed: times, losses, memory, and how each run ended"
   CHECK(trainer.run_batch().seconds == doctest::Approx(0.032));
 }
 
-TEST_CASE("a T4 file without a graph has the operators of its configurations") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a T4 file without a graph has the operators of its configurations") {
   write_text(folder / "t4.json", one_result().dump());
   comp::replay trainer = comp::replay_t4(folder / "t4.json");
   REQUIRE(trainer.graph().size() == 2);
@@ -108,8 +104,7 @@ TEST_CASE("a T4 file without a graph has the operators of its configurations") {
   CHECK(trainer.run_batch().seconds == doctest::Approx(0.002));
 }
 
-TEST_CASE("each fault in a T4 file is named, with its place") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "each fault in a T4 file is named, with its place") {
   json bad = one_result();
   json& result = bad["results"][0];
   const std::string at = "t4.json\": field results[0].";
@@ -152,8 +147,7 @@ TEST_CASE("each fault in a T4 file is named, with its place") {
   }
 }
 
-TEST_CASE("what T4 says of how a run ended becomes a status") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "what T4 says of how a run ended becomes a status") {
   const std::pair<const char*, comp::status> words[] = {{"correctness", comp::status::ok},
                                                         {"timeout", comp::status::stopped_early},
                                                         {"runtime", comp::status::failed},
@@ -170,8 +164,7 @@ TEST_CASE("what T4 says of how a run ended becomes a status") {
   }
 }
 
-TEST_CASE("a file with any byte changed is replayed or refused, never anything else") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a file with any byte changed is replayed or refused, never anything else") {
   comp::write_t4(found, folder / "t4.json");
   const std::string ledger = text_of(written_ledger(folder, signature_of(found.graph)));
   const std::string table = text_of(folder / "t4.json");

@@ -11,8 +11,7 @@
 
 using comp::json;
 
-TEST_CASE("the plan of an outcome is saved with its speed-up and the precisions searched") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "the plan of an outcome is saved with its speed-up and the precisions searched") {
   const comp::outcome found = made_up::outcome(12);
   comp::save(found, folder / "plan.json");
   CHECK(comp::load_plan(folder / "plan.json", found.graph).plan == found.plan);
@@ -21,8 +20,7 @@ TEST_CASE("the plan of an outcome is saved with its speed-up and the precisions 
   CHECK(text["precisions"] == json{"fp32", "bf16", "fp16"});
 }
 
-TEST_CASE("a plan file carries how the backend ran the plan, whatever its choices are called") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a plan file carries how the backend ran the plan, whatever its choices are called") {
   comp::outcome found = made_up::outcome(12);
   comp::save(found, folder / "plan.json");
   CHECK_FALSE(json::parse(text_of(folder / "plan.json")).contains("execution"));

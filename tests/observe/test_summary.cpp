@@ -202,8 +202,7 @@ TEST_CASE("an outcome with nothing in it has a summary and a table") {
   CHECK(has(comp::table({}), "whole search"));
 }
 
-TEST_CASE("the summary is written whole, or the path is named") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "the summary is written whole, or the path is named") {
   comp::write_summary(found, folder / "summary.json");
   CHECK(json::parse(text_of(folder / "summary.json")) == json::parse(comp::summary(found).dump()));
   CHECK_THROWS_AS(comp::write_summary(found, "/dev/full"), comp::file_error);

@@ -34,8 +34,7 @@ void check_result(const json& result) {
 }
 }  // namespace
 
-TEST_CASE("a T4 file has what the schema asks for") {
-  const scratch folder;
+TEST_CASE_FIXTURE(with_folder, "a T4 file has what the schema asks for") {
   comp::write_t4(found, folder / "t4.json");
   const json document = json::parse(text_of(folder / "t4.json"));
   CHECK(document["schema_version"] == "1.0.0");

@@ -19,8 +19,6 @@ comp::candidate_space space_of(const comp::op_graph& graph, std::span<const prec
   return comp::make_candidate_space(fake::lists{}, graph, {}, lows, how);
 }
 
-}  // namespace
-
 TEST_CASE("the paper's figure 4: operators 0, 4 and 7 are searched, 3 and 5 fixed low, 1, 2 and 6 left to stage 2") {
   const auto graph = fake::sized_chain({"allow.odd", "relu", "dropout", "allow", "deny", "allow", "relu", "allow.odd"});
   const auto made = space_of(graph);
@@ -107,8 +105,6 @@ TEST_CASE("without losses every operator that a list denies, or that no list nam
   CHECK(space.conservative().str() == "1111b");
   CHECK(space_without_losses(space_of(graph), graph, only_bf16, tie::none).conservative().str() == "b111b");
 }
-
-namespace {
 
 /// FP8 for operators whose kind ends in "8".
 struct partly {

@@ -121,8 +121,6 @@ void check_kept(const fake::trainer& trainer, const outcome& found) {
   CHECK(trainer.weights().error == error);  // nothing harmful is in it, to the bit
 }
 
-}  // namespace
-
 TEST_CASE("every batch trains: what the trainer has behind it is what the outcome says, and no rejected plan's") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
@@ -559,8 +557,6 @@ TEST_CASE("small models, short epochs and small budgets") {
   CHECK(trainer.now() == found.plan);
   check_kept(trainer, found);
 }
-
-namespace {
 
 // Nine operators of which a third each is fastest in FP32, in BF16 and in FP8.
 fake::world of_three(std::vector<precision> precisions) {

@@ -25,8 +25,6 @@ comp::outcome found(const std::string& plan, const std::vector<std::string>& fal
 
 fake::trainer three_operators() { return fake::trainer{{.graph = fake::chain({"a", "b", "c"})}}; }
 
-}  // namespace
-
 TEST_CASE("the ladder gives up deny-operators, then all but allow-operators, then everything, no plan twice") {
   const auto ladder = [](const std::string& plan, const std::vector<category>& said) {
     std::vector<comp::decision> decisions;
@@ -411,8 +409,6 @@ TEST_CASE("a trainer that wants to know is told when training begins and when it
   CHECK_THROWS_AS((void)post_training{}.run(trainer, found("bb1", {"bb1", "111"})), comp::error);
   CHECK(trainer.heard == "begin epoch epoch end ");
 }
-
-namespace {
 
 /// What a loss does over a training: its level at a time in epochs, and how much batches and runs differ.
 struct course {

@@ -42,8 +42,6 @@ op_graph perceptron() {
   return {std::move(ops)};
 }
 
-}  // namespace
-
 TEST_CASE("a rival is timed in the contest, and equal plans share a row and are timed once") {
   fake::trainer trainer{fake::typical()};
   // The policy's own plan lowers the two allow-operators; the found one is 1bbb.
@@ -222,8 +220,6 @@ TEST_CASE("the systems' rules are rivals by name, for each searched precision th
                        "paddle-o1, paddle-o2): name some of those",
                        comp::settings_error);
 }
-
-namespace {
 
 /// Has a mixed precision of its own, which takes `seconds` a batch.
 struct with_autocast : fake::trainer {

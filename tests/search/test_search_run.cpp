@@ -45,8 +45,6 @@ void check_same(const comp::outcome& a, const comp::outcome& b) {
   }
 }
 
-}  // namespace
-
 TEST_CASE("the same trainer and settings give the same search again") {
   fake::world world = fake::typical();
   world.noise = 0.1;
@@ -286,8 +284,6 @@ TEST_CASE("a backend that throws now and then costs those trials only") {
   CHECK(found.plan.str() == "1bbb");
   CHECK(std::ranges::any_of(found.trials, [](const trial& t) { return t.sample.message == "no kernel"; }));
 }
-
-namespace {
 
 struct random_model {
   fake::world world;

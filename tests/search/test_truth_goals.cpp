@@ -49,8 +49,6 @@ tally search_all(int most, std::uint64_t first_seed, auto make) {
   return all;
 }
 
-}  // namespace
-
 TEST_CASE("the found plan is hardly ever slower than the rule-based one, however noisy the times") {
   const tally got = search_all(30, 51000, [](std::uint64_t seed) { return truth::noisy_times(seed, 0.2); });
   CHECK(got.slower <= 1);
@@ -106,8 +104,6 @@ TEST_CASE("profiles and scores that cannot be trusted end no search and lower no
 TEST_CASE("with epochs of 150 batches the search truly costs about 1% of 100 epochs") {
   CHECK(search_all(12, 61000, [](std::uint64_t seed) { return truth::usual(seed, 150); }).mean_cost <= 0.015);
 }
-
-namespace {
 
 /// Odd and usual worlds, a seed each.
 std::vector<truth::world> all_worlds(std::uint64_t seed) {

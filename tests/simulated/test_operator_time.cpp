@@ -33,13 +33,9 @@ double speedup(const comp::op_graph& graph, const char* target, precision low, p
   return on.batch_seconds(before) / on.batch_seconds(after);
 }
 
-}  // namespace
-
 // Of a figure: what a step of the model may be off from it.
 constexpr double rounding = 1e-3;   // from the script that fitted the coefficients, which are rounded
 constexpr double published = 0.12;  // from a speedup that somebody measured
-
-namespace {
 
 comp::op_info linear(std::int64_t m, std::int64_t k, std::int64_t n, comp::product which = comp::product::all) {
   return {.name = "layer",

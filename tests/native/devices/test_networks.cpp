@@ -86,8 +86,6 @@ std::vector<std::pair<std::string, model>> whole_models() {
   };
 }
 
-}  // namespace
-
 TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
   tested::device on = tested::of_networks();
   reference::device exact;
@@ -98,8 +96,6 @@ TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
     CHECK(distance(got, want) < tolerance::fp32);
   }
 }
-
-namespace {
 
 /// Two layers of one width, whose products are separate.
 model separated() {
@@ -115,8 +111,6 @@ plan with_low(const model& m, std::initializer_list<std::string_view> names, pre
   }
   return made;
 }
-
-}  // namespace
 
 TEST_CASE("products that have one precision give the bits of layers that are whole") {
   tested::device on = tested::reproducible();
@@ -265,7 +259,6 @@ TEST_CASE("weight decay leaves out the parameters that a model names") {
   CHECK(moved > 1e-3);
 }
 
-namespace {
 /// A training, how many epochs of it, and the scores that it may begin with at most and has to end above.
 struct lesson {
   const char* what;
@@ -285,8 +278,6 @@ model stages() {
   x.flatten("flatten").linear("head", 4).cross_entropy_loss("loss");
   return net.finish();
 }
-}  // namespace
-
 TEST_CASE("LeNet-5, a convolutional net with batch norm and a transformer learn in every precision") {
   tested::device on = tested::of_networks();
   const std::int64_t few = tested::thrift > 1 ? 4 : 8;
@@ -364,7 +355,6 @@ TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
   CHECK(got.message.empty());
 }
 
-namespace {
 /// Images as their own targets, in a unit of which a pixel has few: an autoencoder's data, reflectances say, in SI
 /// units.
 struct in_small_units {
