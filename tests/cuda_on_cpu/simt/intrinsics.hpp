@@ -25,8 +25,6 @@ inline int __syncthreads_and(int v, simt::place at = simt::place::current()) {
 inline void __syncwarp(unsigned mask = 0xffffffffU, simt::place at = simt::place::current()) {
   simt::wait_for_warp("__syncwarp", mask, 0, false, at);
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 namespace simt {
 
@@ -114,40 +112,10 @@ auto atomicAdd(P p, std::type_identity_t<simt::target<P>> v) {
   return simt::update(p, [=](auto old) { return static_cast<simt::target<P>>(old + v); });
 }
 template <class P>
-auto atomicMax(P p, std::type_identity_t<simt::target<P>> v) {
-  return simt::update(p, [=](auto old) { return old < v ? v : old; });
-}
-template <class P>
-auto atomicMin(P p, std::type_identity_t<simt::target<P>> v) {
-  return simt::update(p, [=](auto old) { return v < old ? v : old; });
-}
-template <class P>
-auto atomicOr(P p, std::type_identity_t<simt::target<P>> v) {
-  return simt::update(p, [=](auto old) { return static_cast<simt::target<P>>(old | v); });
-}
-template <class P>
-auto atomicExch(P p, std::type_identity_t<simt::target<P>> v) {
-  return simt::update(p, [=](auto) { return v; });
-}
-template <class P>
 auto atomicCAS(P p, std::type_identity_t<simt::target<P>> expected, std::type_identity_t<simt::target<P>> v) {
   return simt::update(p, [=](auto old) { return old == expected ? v : old; });
 }
-template <class T>
-std::remove_const_t<T> __ldg(simt::pointer<T> p) {
-  return p.read();
-}
 
 inline int __popc(unsigned v) { return std::popcount(v); }
-inline int __ffs(int v) { return __builtin_ffs(v); }
-inline int __clz(int v) { return std::countl_zero(static_cast<unsigned>(v)); }
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32);
-}
-inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }
-inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
-inline int __float_as_int(float v) { return std::bit_cast<int>(v); }
-inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline float rsqrtf(float v) { return 1.0F / sqrtf(v); }
