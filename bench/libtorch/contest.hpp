@@ -18,7 +18,6 @@
 #include <functional>
 #include <libtorch/jobs.hpp>
 #include <libtorch/trainers.hpp>
-#include <string>
 #include <vector>
 
 namespace bench {

@@ -6,7 +6,6 @@
 
 #include <torch/nn.h>
 
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -7,7 +7,6 @@
 #include <comp/files/plan_file.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -6,7 +6,6 @@
 #include <comp_cuda/refills.hpp>
 #include <comp_native/network.hpp>
 #include <cstdlib>
-#include <cstring>
 #include <examples/models/native/models.hpp>
 #include <functional>
 

@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <string>

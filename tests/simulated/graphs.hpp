@@ -4,7 +4,6 @@
 
 #include <comp/core/op_graph.hpp>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <comp_cuda/kernels.hpp>
-#include <cstdint>
 #include <source_location>
-#include <type_traits>
 
 namespace comp::cuda {
 

@@ -11,7 +11,6 @@
 #include <comp_native/device.hpp>
 #include <concepts>
 #include <cstddef>
-#include <string>
 #include <vector>
 
 namespace comp::native {

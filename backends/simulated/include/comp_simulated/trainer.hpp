@@ -15,7 +15,6 @@
 #include <comp_simulated/operator_time.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <set>
 #include <string>
 #include <string_view>

@@ -17,7 +17,6 @@
 #include <comp/search/training/shadow_test.hpp>
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace comp::detail {

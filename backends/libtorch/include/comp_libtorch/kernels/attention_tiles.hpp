@@ -15,8 +15,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <vector>
 
 #if defined(__GNUC__) && defined(__x86_64__) && defined(CPUBLAS_BRGEMM_BF16BF16F32)
 #define COMP_LIBTORCH_ATTENTION 1

@@ -12,7 +12,6 @@
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <comp_libtorch/kernels/vectors.hpp>
 #include <comp_libtorch/support/parallel.hpp>
-#include <cstddef>
 #include <cstdint>
 
 namespace comp::libtorch::detail {

@@ -10,7 +10,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <array>
 #include <comp/core/error.hpp>
 #include <comp/core/product.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>

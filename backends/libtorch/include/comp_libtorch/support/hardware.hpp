@@ -13,7 +13,6 @@
 #include <comp/core/hardware.hpp>
 #include <comp/core/precision.hpp>
 #include <iterator>
-#include <string>
 #include <vector>
 
 namespace comp::libtorch {

@@ -19,7 +19,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace comp::libtorch {
 

@@ -19,7 +19,6 @@
 #include <comp/scaling/grad_scaler.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/train/fused_optimizer.hpp>
-#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>

@@ -17,10 +17,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <type_traits>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch {

@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch {

@@ -8,7 +8,6 @@
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <comp_libtorch/train/setup.hpp>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
