@@ -92,24 +92,15 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
                                                      const void* from, std::size_t bytes) {
   return simt::blas::call([=] {
     auto& of = simt::blas::descriptors.get(d);
-    switch (which) {
-      case CUBLASLT_MATMUL_DESC_TRANSA:
-        return simt::blas::set(of.transpose_a, from, bytes);
-      case CUBLASLT_MATMUL_DESC_TRANSB:
-        return simt::blas::set(of.transpose_b, from, bytes);
-      case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        return simt::blas::set(of.epilogue, from, bytes);
-      case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return simt::blas::set(of.bias, from, bytes);
-      case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return simt::blas::set(of.bias_type, from, bytes);
-      case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
-        return simt::blas::set(of.scale_a, from, bytes);
-      case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
-        return simt::blas::set(of.scale_b, from, bytes);
-      case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
-        return simt::blas::set(of.fast, from, bytes);
-    }
+    const auto set = [=](auto& to) { return simt::blas::set(to, from, bytes); };
+    if (which == CUBLASLT_MATMUL_DESC_TRANSA) return set(of.transpose_a);
+    if (which == CUBLASLT_MATMUL_DESC_TRANSB) return set(of.transpose_b);
+    if (which == CUBLASLT_MATMUL_DESC_EPILOGUE) return set(of.epilogue);
+    if (which == CUBLASLT_MATMUL_DESC_BIAS_POINTER) return set(of.bias);
+    if (which == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) return set(of.bias_type);
+    if (which == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) return set(of.scale_a);
+    if (which == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) return set(of.scale_b);
+    if (which == CUBLASLT_MATMUL_DESC_FAST_ACCUM) return set(of.fast);
     return CUBLAS_STATUS_INVALID_VALUE;
   });
 }
@@ -125,20 +116,13 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
                                                            std::size_t bytes) {
   return simt::blas::call([=] {
     auto& of = simt::blas::preferences.get(p);
-    switch (which) {
-      case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return simt::blas::set(of.workspace, from, bytes);
-      case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return simt::blas::set(of.reductions, from, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-        return simt::blas::set(of.alignment_a, from, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-        return simt::blas::set(of.alignment_b, from, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-        return simt::blas::set(of.alignment_c, from, bytes);
-      case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-        return simt::blas::set(of.alignment_d, from, bytes);
-    }
+    const auto set = [=](auto& to) { return simt::blas::set(to, from, bytes); };
+    if (which == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return set(of.workspace);
+    if (which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return set(of.reductions);
+    if (which == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) return set(of.alignment_a);
+    if (which == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES) return set(of.alignment_b);
+    if (which == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES) return set(of.alignment_c);
+    if (which == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) return set(of.alignment_d);
     return CUBLAS_STATUS_INVALID_VALUE;
   });
 }

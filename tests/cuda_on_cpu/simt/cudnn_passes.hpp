@@ -4,168 +4,86 @@
 
 #include "cudnn_convolution.hpp"
 
-// Forward: y from x and w.
+namespace simt {
 
-inline cudnnStatus_t cudnnGetConvolutionForwardAlgorithmMaxCount(cudnnHandle_t handle, int* count) {
-  return simt::dnn_call([=] {
-    if (!simt::alive(handle) || !count) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    *count = simt::dnn_pass<0>::most();
-    return CUDNN_STATUS_SUCCESS;
-  });
-}
-inline cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, const void* x, cudnnFilterDescriptor_t w_desc, const void* w,
-    cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t y_desc, void* y, const int requested, int* count,
-    cudnnConvolutionFwdAlgoPerf_t* results, void* workspace, std::size_t bytes) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, w_desc, y_desc, how));
-    using pass = simt::dnn_pass<0>;
-    return pass::measure(pass::of(x_desc, w_desc, y_desc, how), x, w, y, requested, count, results, workspace, bytes);
-  });
-}
-inline cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc,
-                                                            cudnnFilterDescriptor_t w_desc,
-                                                            cudnnConvolutionDescriptor_t how,
-                                                            cudnnTensorDescriptor_t y_desc, const int requested,
-                                                            int* count, cudnnConvolutionFwdAlgoPerf_t* results) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, w_desc, y_desc, how));
-    return simt::dnn_pass<0>::guess(simt::dnn_pass<0>::of(x_desc, w_desc, y_desc, how), requested, count, results);
-  });
-}
-inline cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc,
-                                                             cudnnFilterDescriptor_t w_desc,
-                                                             cudnnConvolutionDescriptor_t how,
-                                                             cudnnTensorDescriptor_t y_desc,
-                                                             cudnnConvolutionFwdAlgo_t algorithm, std::size_t* bytes) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, w_desc, y_desc, how));
-    return simt::dnn_pass<0>::need(simt::dnn_pass<0>::of(x_desc, w_desc, y_desc, how), algorithm, bytes);
-  });
-}
-inline cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc,
-                                             const void* x, cudnnFilterDescriptor_t w_desc, const void* w,
-                                             cudnnConvolutionDescriptor_t how, cudnnConvolutionFwdAlgo_t algorithm,
-                                             void* workspace, std::size_t bytes, const void* beta,
-                                             cudnnTensorDescriptor_t y_desc, void* y) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, w_desc, y_desc, how));
-    using pass = simt::dnn_pass<0>;
-    return pass::run(handle, pass::of(x_desc, w_desc, y_desc, how), alpha, x, w, algorithm, workspace, bytes, beta, y);
-  });
-}
+/// The calls of a pass, which take the descriptors of two operands and of the result: forward x, w and y, backward w,
+/// dy and dx, or x, dy and dw.
+template <int Pass, class A, class B, class To, class Algorithm>
+struct dnn_calls {
+  using how_t = cudnnConvolutionDescriptor_t;
+  using pass = dnn_pass<Pass>;
+  using perf = cudnnAlgorithmPerformance<Algorithm>;
 
-// Backward: dx from w and dy.
+  static dnn_convolution of(A a, B b, To to, how_t how) {
+    if constexpr (Pass == 0) return pass::of(a, b, to, how);
+    if constexpr (Pass == 1) return pass::of(to, a, b, how);
+    if constexpr (Pass == 2) return pass::of(a, to, b, how);
+  }
+  static cudnnStatus_t most(cudnnHandle_t handle, int* count) {
+    return dnn_call([=] {
+      if (!alive(handle) || !count) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+      *count = pass::most();
+      return CUDNN_STATUS_SUCCESS;
+    });
+  }
+  static cudnnStatus_t measure(cudnnHandle_t handle, A a_desc, const void* a, B b_desc, const void* b, how_t how,
+                               To to_desc, void* to, int requested, int* count, perf* results, void* workspace,
+                               std::size_t bytes) {
+    return dnn_call([=] {
+      COMP_DNN_REQUIRE(usable(handle, a_desc, b_desc, to_desc, how));
+      return pass::measure(of(a_desc, b_desc, to_desc, how), a, b, to, requested, count, results, workspace, bytes);
+    });
+  }
+  static cudnnStatus_t guess(cudnnHandle_t handle, A a, B b, how_t how, To to, int requested, int* count,
+                             perf* results) {
+    return dnn_call([=] {
+      COMP_DNN_REQUIRE(usable(handle, a, b, to, how));
+      return pass::guess(of(a, b, to, how), requested, count, results);
+    });
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, A a, B b, how_t how, To to, Algorithm algorithm,
+                                 std::size_t* bytes) {
+    return dnn_call([=] {
+      COMP_DNN_REQUIRE(usable(handle, a, b, to, how));
+      return pass::need(of(a, b, to, how), algorithm, bytes);
+    });
+  }
+  static cudnnStatus_t run(cudnnHandle_t handle, const void* alpha, A a_desc, const void* a, B b_desc, const void* b,
+                           how_t how, Algorithm algorithm, void* workspace, std::size_t bytes, const void* beta,
+                           To to_desc, void* to) {
+    return dnn_call([=] {
+      COMP_DNN_REQUIRE(usable(handle, a_desc, b_desc, to_desc, how));
+      const dnn_convolution c = of(a_desc, b_desc, to_desc, how);
+      return pass::run(handle, c, alpha, a, b, algorithm, workspace, bytes, beta, to);
+    });
+  }
+};
+using dnn_forward =
+    dnn_calls<0, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionFwdAlgo_t>;
+using dnn_backward_data = dnn_calls<1, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t,
+                                    cudnnConvolutionBwdDataAlgo_t>;
+using dnn_backward_filter = dnn_calls<2, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t,
+                                      cudnnConvolutionBwdFilterAlgo_t>;
 
-inline cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithmMaxCount(cudnnHandle_t handle, int* count) {
-  return simt::dnn_call([=] {
-    if (!simt::alive(handle) || !count) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    *count = simt::dnn_pass<1>::most();
-    return CUDNN_STATUS_SUCCESS;
-  });
-}
-inline cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
-    cudnnHandle_t handle, cudnnFilterDescriptor_t w_desc, const void* w, cudnnTensorDescriptor_t dy_desc,
-    const void* dy, cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t dx_desc, void* dx, const int requested,
-    int* count, cudnnConvolutionBwdDataAlgoPerf_t* results, void* workspace, std::size_t bytes) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, w_desc, dy_desc, dx_desc, how));
-    using pass = simt::dnn_pass<1>;
-    return pass::measure(pass::of(dx_desc, w_desc, dy_desc, how), w, dy, dx, requested, count, results, workspace,
-                         bytes);
-  });
-}
-inline cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w_desc,
-                                                                 cudnnTensorDescriptor_t dy_desc,
-                                                                 cudnnConvolutionDescriptor_t how,
-                                                                 cudnnTensorDescriptor_t dx_desc, const int requested,
-                                                                 int* count,
-                                                                 cudnnConvolutionBwdDataAlgoPerf_t* results) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, w_desc, dy_desc, dx_desc, how));
-    return simt::dnn_pass<1>::guess(simt::dnn_pass<1>::of(dx_desc, w_desc, dy_desc, how), requested, count, results);
-  });
-}
-inline cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w_desc,
-                                                                  cudnnTensorDescriptor_t dy_desc,
-                                                                  cudnnConvolutionDescriptor_t how,
-                                                                  cudnnTensorDescriptor_t dx_desc,
-                                                                  cudnnConvolutionBwdDataAlgo_t algorithm,
-                                                                  std::size_t* bytes) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, w_desc, dy_desc, dx_desc, how));
-    return simt::dnn_pass<1>::need(simt::dnn_pass<1>::of(dx_desc, w_desc, dy_desc, how), algorithm, bytes);
-  });
-}
-inline cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
-                                                  cudnnFilterDescriptor_t w_desc, const void* w,
-                                                  cudnnTensorDescriptor_t dy_desc, const void* dy,
-                                                  cudnnConvolutionDescriptor_t how,
-                                                  cudnnConvolutionBwdDataAlgo_t algorithm, void* workspace,
-                                                  std::size_t bytes, const void* beta, cudnnTensorDescriptor_t dx_desc,
-                                                  void* dx) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, w_desc, dy_desc, dx_desc, how));
-    using pass = simt::dnn_pass<1>;
-    return pass::run(handle, pass::of(dx_desc, w_desc, dy_desc, how), alpha, w, dy, algorithm, workspace, bytes, beta,
-                     dx);
-  });
-}
+}  // namespace simt
 
-// Backward: dw from x and dy.
+inline constexpr auto cudnnGetConvolutionForwardAlgorithmMaxCount = simt::dnn_forward::most;
+inline constexpr auto cudnnFindConvolutionForwardAlgorithmEx = simt::dnn_forward::measure;
+inline constexpr auto cudnnGetConvolutionForwardAlgorithm_v7 = simt::dnn_forward::guess;
+inline constexpr auto cudnnGetConvolutionForwardWorkspaceSize = simt::dnn_forward::workspace;
+inline constexpr auto cudnnConvolutionForward = simt::dnn_forward::run;
 
-inline cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(cudnnHandle_t handle, int* count) {
-  return simt::dnn_call([=] {
-    if (!simt::alive(handle) || !count) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    *count = simt::dnn_pass<2>::most();
-    return CUDNN_STATUS_SUCCESS;
-  });
-}
-inline cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, const void* x, cudnnTensorDescriptor_t dy_desc,
-    const void* dy, cudnnConvolutionDescriptor_t how, cudnnFilterDescriptor_t dw_desc, void* dw, const int requested,
-    int* count, cudnnConvolutionBwdFilterAlgoPerf_t* results, void* workspace, std::size_t bytes) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, dy_desc, dw_desc, how));
-    using pass = simt::dnn_pass<2>;
-    return pass::measure(pass::of(x_desc, dw_desc, dy_desc, how), x, dy, dw, requested, count, results, workspace,
-                         bytes);
-  });
-}
-inline cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc,
-                                                                   cudnnTensorDescriptor_t dy_desc,
-                                                                   cudnnConvolutionDescriptor_t how,
-                                                                   cudnnFilterDescriptor_t dw_desc, const int requested,
-                                                                   int* count,
-                                                                   cudnnConvolutionBwdFilterAlgoPerf_t* results) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, dy_desc, dw_desc, how));
-    return simt::dnn_pass<2>::guess(simt::dnn_pass<2>::of(x_desc, dw_desc, dy_desc, how), requested, count, results);
-  });
-}
-inline cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
-    cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc, cudnnTensorDescriptor_t dy_desc,
-    cudnnConvolutionDescriptor_t how, cudnnFilterDescriptor_t dw_desc, cudnnConvolutionBwdFilterAlgo_t algorithm,
-    std::size_t* bytes) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, dy_desc, dw_desc, how));
-    return simt::dnn_pass<2>::need(simt::dnn_pass<2>::of(x_desc, dw_desc, dy_desc, how), algorithm, bytes);
-  });
-}
-inline cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha,
-                                                    cudnnTensorDescriptor_t x_desc, const void* x,
-                                                    cudnnTensorDescriptor_t dy_desc, const void* dy,
-                                                    cudnnConvolutionDescriptor_t how,
-                                                    cudnnConvolutionBwdFilterAlgo_t algorithm, void* workspace,
-                                                    std::size_t bytes, const void* beta,
-                                                    cudnnFilterDescriptor_t dw_desc, void* dw) {
-  return simt::dnn_call([=] {
-    COMP_DNN_REQUIRE(simt::usable(handle, x_desc, dy_desc, dw_desc, how));
-    using pass = simt::dnn_pass<2>;
-    return pass::run(handle, pass::of(x_desc, dw_desc, dy_desc, how), alpha, x, dy, algorithm, workspace, bytes, beta,
-                     dw);
-  });
-}
+inline constexpr auto cudnnGetConvolutionBackwardDataAlgorithmMaxCount = simt::dnn_backward_data::most;
+inline constexpr auto cudnnFindConvolutionBackwardDataAlgorithmEx = simt::dnn_backward_data::measure;
+inline constexpr auto cudnnGetConvolutionBackwardDataAlgorithm_v7 = simt::dnn_backward_data::guess;
+inline constexpr auto cudnnGetConvolutionBackwardDataWorkspaceSize = simt::dnn_backward_data::workspace;
+inline constexpr auto cudnnConvolutionBackwardData = simt::dnn_backward_data::run;
+
+inline constexpr auto cudnnGetConvolutionBackwardFilterAlgorithmMaxCount = simt::dnn_backward_filter::most;
+inline constexpr auto cudnnFindConvolutionBackwardFilterAlgorithmEx = simt::dnn_backward_filter::measure;
+inline constexpr auto cudnnGetConvolutionBackwardFilterAlgorithm_v7 = simt::dnn_backward_filter::guess;
+inline constexpr auto cudnnGetConvolutionBackwardFilterWorkspaceSize = simt::dnn_backward_filter::workspace;
+inline constexpr auto cudnnConvolutionBackwardFilter = simt::dnn_backward_filter::run;
 
 /// db = alpha * the sums of dy over all but the channels + beta * db: (1,C,1,1), of the same type, which is not BF16.
 inline cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alpha,
