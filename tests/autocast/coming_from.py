@@ -6,7 +6,7 @@ import re
 import sys
 
 root = pathlib.Path(sys.argv[1])
-CASE = re.compile(r'TEST_CASE(?:_TEMPLATE\(|_FIXTURE\(\s*\w+,|\()\s*((?:"[^"\n]*"\s*)+)[,)*]')
+CASE = re.compile(r'TEST_CASE(?:_TEMPLATE\(|_FIXTURE\(\s*[\w:]+,|\()\s*((?:"[^"\n]*"\s*)+)[,)*]')
 known = set()
 for source in (root / 'tests').rglob('*.cpp'):
     for found in CASE.findall(source.read_text()):

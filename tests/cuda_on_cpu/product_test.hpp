@@ -35,6 +35,9 @@ struct rig {
   /// A GPU may be older; the stand-in has every precision.
   bool has(precision p) const { return c.card().has(p); }
 };
+struct with_rig {
+  rig r;
+};
 
 inline const bool small = std::getenv("COMP_TEST_SMALL") != nullptr;
 

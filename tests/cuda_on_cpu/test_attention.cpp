@@ -55,9 +55,11 @@ TEST_CASE_FIXTURE(fresh_for_training,
 #endif
 }
 
-TEST_CASE_FIXTURE(fresh_for_training,
-                  "precisions that cuDNN's attention has not, and wide ones, go operator by operator") {
+struct with_attention : fresh_for_training {
   device d;
+};
+
+TEST_CASE_FIXTURE(with_attention, "precisions that cuDNN's attention has not, and wide ones, go operator by operator") {
   native::reference::device exact;
   const tokens t{2, 6, 6, 16};
   const given from{t};
@@ -71,8 +73,7 @@ TEST_CASE_FIXTURE(fresh_for_training,
 }
 
 #ifdef COMP_SIMT
-TEST_CASE_FIXTURE(fresh_for_training, "an example of padding alone goes operator by operator, and gives zeros") {
-  device d;
+TEST_CASE_FIXTURE(with_attention, "an example of padding alone goes operator by operator, and gives zeros") {
   const tokens t{2, 6, 6, 16};
   given from{t};
   from.lengths = {6, 0};
@@ -117,8 +118,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "what cuDNN refuses goes operator by opera
   }
 }
 
-TEST_CASE_FIXTURE(fresh_for_training, "attention that fails when it runs goes on operator by operator") {
-  device d;
+TEST_CASE_FIXTURE(with_attention, "attention that fails when it runs goes on operator by operator") {
   native::reference::device exact;
   const tokens t{1, 6, 6, 16};
   const given from{t};
@@ -133,8 +133,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "attention that fails when it runs goes on
   CHECK(d.attention_in_parts()[0].find("asked to fail") != std::string::npos);
 }
 
-TEST_CASE_FIXTURE(fresh_for_training, "what has run in one goes back in one, whatever became of the case since") {
-  device d;
+TEST_CASE_FIXTURE(with_attention, "what has run in one goes back in one, whatever became of the case since") {
   const tokens t{1, 6, 6, 16};
   const given from{t};
   const attention_options o{.heads = 2};
@@ -151,14 +150,12 @@ TEST_CASE_FIXTURE(fresh_for_training, "what has run in one goes back in one, wha
 }
 #endif
 
-TEST_CASE_FIXTURE(fresh_for_training,
+TEST_CASE_FIXTURE(with_attention,
                   "attention of tensors that do not fit, or a backward of nothing, is refused in words") {
-  device d;
   check_refusals(d, "backward of attention over (1,6,16) (its forward was not cuDNN's): give what attention() gave");
 }
 
-TEST_CASE_FIXTURE(fresh_for_training, "dropout in one: the backward has the forward's mask, and each draw another") {
-  device d;
+TEST_CASE_FIXTURE(with_attention, "dropout in one: the backward has the forward's mask, and each draw another") {
   const tokens t{2, 24, 24, 16};
   given from{t};
   const attention what{{.heads = 2, .dropout = 0.5}};
@@ -176,9 +173,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "dropout in one: the backward has the forw
   CHECK(sum / static_cast<double>(from.q.size()) == doctest::Approx(1).epsilon(0.05));
 }
 
-TEST_CASE_FIXTURE(fresh_for_training,
-                  "where masks have to be those of every Device, dropout goes operator by operator") {
-  device d;
+TEST_CASE_FIXTURE(with_attention, "where masks have to be those of every Device, dropout goes operator by operator") {
   native::reference::device exact;
   const tokens t{1, 9, 9, 16};
   const given from{t};

@@ -69,8 +69,7 @@ struct raw {
 
 }  // namespace
 
-TEST_CASE("the stand-in has algorithms only for what is documented") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "the stand-in has algorithms only for what is documented") {
   raw p{r};
   CHECK(p.found().size() == 3);
   SUBCASE("types") {
@@ -131,8 +130,7 @@ TEST_CASE("the stand-in has algorithms only for what is documented") {
   }
 }
 
-TEST_CASE("the stand-in runs an algorithm only for what it was found for") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "the stand-in runs an algorithm only for what it was found for") {
   raw p{r};
   const tensor a = upload(r.c, normal(32 * 33, 1), {32 * 33}, precision::fp32),
                d = r.c.make({32 * 33}, precision::fp32);
@@ -180,8 +178,7 @@ TEST_CASE("the stand-in runs an algorithm only for what it was found for") {
   r.c.synchronize();
 }
 
-TEST_CASE("what would read or write elsewhere is a fault of the stand-in") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "what would read or write elsewhere is a fault of the stand-in") {
   raw p{r};
   const tensor a = upload(r.c, normal(32 * 32, 1), {32 * 32}, precision::fp32),
                d = r.c.make({32 * 32}, precision::fp32);

@@ -124,15 +124,17 @@ void check_norms(device& d, const std::vector<shape>& shapes = norm_shapes) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(fresh_dnn, "pools agree with FP64 in every precision and order") {
+struct with_layers : fresh_dnn {
   device d;
+};
+
+TEST_CASE_FIXTURE(with_layers, "pools agree with FP64 in every precision and order") {
   check_all_pools(d);
   for (const int mode : simt::dnn.pools) CHECK(mode != CUDNN_POOLING_MAX);  // whose gradient is not deterministic
 }
 
-TEST_CASE_FIXTURE(fresh_dnn,
+TEST_CASE_FIXTURE(with_layers,
                   "pools of types and orders that cuDNN refuses agree with FP64 too, and the refusal is remembered") {
-  device d;
   SUBCASE("BF16") { simt::dnn.bf16_pooling = false; }
   SUBCASE("channels_last") { simt::dnn.nhwc_pooling = false; }
   SUBCASE("both") { simt::dnn.bf16_pooling = simt::dnn.nhwc_pooling = false; }
@@ -151,8 +153,7 @@ TEST_CASE_FIXTURE(fresh_dnn,
   simt::device.fail_library = 0;
 }
 
-TEST_CASE_FIXTURE(fresh_dnn, "NaN goes through a maximum and its order does not matter") {
-  device d;
+TEST_CASE_FIXTURE(with_layers, "NaN goes through a maximum and its order does not matter") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const order places : both_orders) {
     for (const precision p : precisions) {
@@ -164,8 +165,7 @@ TEST_CASE_FIXTURE(fresh_dnn, "NaN goes through a maximum and its order does not 
   }
 }
 
-TEST_CASE_FIXTURE(fresh_dnn, "batch norm agrees with FP64 in training and evaluation, in every precision and order") {
-  device d;
+TEST_CASE_FIXTURE(with_layers, "batch norm agrees with FP64 in training and evaluation, in every precision and order") {
   check_norms(d);
   CHECK(std::ranges::count(simt::dnn.norms, CUDNN_BATCHNORM_SPATIAL_PERSISTENT) > 0);
   CHECK(std::ranges::count(simt::dnn.norms, CUDNN_BATCHNORM_SPATIAL) > 0);
@@ -190,9 +190,8 @@ TEST_CASE_FIXTURE(fresh_dnn, "the persistent kernels' workspace is bounded: with
   for (const int mode : simt::dnn.norms) CHECK(mode != CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
 }
 
-TEST_CASE_FIXTURE(fresh_dnn,
+TEST_CASE_FIXTURE(with_layers,
                   "more rows than cuDNN normalises per activation are images of one pixel to it, or one image") {
-  device d;
   norm_pair n{d, 2};
   for (const precision p : {precision::fp32, precision::bf16}) {
     for (const bool training : {true, false}) n.step({131071, 2}, p, order::row_major, training, 5);
@@ -200,9 +199,8 @@ TEST_CASE_FIXTURE(fresh_dnn,
   CHECK(simt::dnn.norms == std::vector<int>(2, CUDNN_BATCHNORM_SPATIAL));
 }
 
-TEST_CASE_FIXTURE(fresh_dnn,
+TEST_CASE_FIXTURE(with_layers,
                   "gradients of scale and shift are kept apart where only one is trained or only one is fresh") {
-  device d;
   const shape s{4, 3, 2, 2};
   const tensor x = d.upload(coarse(elements(s), 1), s, precision::fp32);
   for (const bool training : {true, false}) {
@@ -225,8 +223,7 @@ TEST_CASE_FIXTURE(fresh_dnn,
   }
 }
 
-TEST_CASE_FIXTURE(fresh_dnn, "a batch of one value moves the running mean, and takes the variance for 0") {
-  device d;
+TEST_CASE_FIXTURE(with_layers, "a batch of one value moves the running mean, and takes the variance for 0") {
   auto gamma = d.make_parameter(std::vector<float>{2}, {1}), beta = d.make_parameter(std::vector<float>{3}, {1});
   auto mean = d.make_parameter(std::vector<float>{4}, {1}, false);
   auto variance = d.make_parameter(std::vector<float>{8}, {1}, false);
@@ -236,9 +233,8 @@ TEST_CASE_FIXTURE(fresh_dnn, "a batch of one value moves the running mean, and t
   CHECK(d.values(variance)[0] == 6);
 }
 
-TEST_CASE_FIXTURE(fresh_dnn,
+TEST_CASE_FIXTURE(with_layers,
                   "what an evaluation saved is its own, whatever a training does to the running statistics after it") {
-  device d;
   const shape s{4, 3, 2, 2};
   const tensor x = d.upload(coarse(elements(s), 1), s, precision::bf16);
   norm_pair n{d, 3};

@@ -299,8 +299,7 @@ TEST_CASE("the columns that are wanted are taken out of a wider product") {
   }
 }
 
-TEST_CASE("FP8 linear is the product of the quantised operands, and near that of the exact ones") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "FP8 linear is the product of the quantised operands, and near that of the exact ones") {
   if (!r.has(precision::fp8_e4m3)) return;
   for (const precision p : {precision::fp8_e4m3, precision::fp8_e5m2}) {
     for (const auto [rows, outputs, inputs] : product_sizes()) {
@@ -326,8 +325,7 @@ TEST_CASE("FP8 linear is the product of the quantised operands, and near that of
   }
 }
 
-TEST_CASE("FP8 linear has a bias, gradients that add up, and bias gradients in FP32") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "FP8 linear has a bias, gradients that add up, and bias gradients in FP32") {
   if (!r.has(precision::fp8_e4m3)) return;
   for (const index outputs : {10, 32}) {  // filled up, and as it is
     CAPTURE(outputs);
@@ -372,8 +370,7 @@ TEST_CASE("FP8 linear has a bias, gradients that add up, and bias gradients in F
 }
 
 #ifdef COMP_SIMT  // which counts the work that is given
-TEST_CASE("the forward in FP8 accumulates fast, the backward does not") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "the forward in FP8 accumulates fast, the backward does not") {
   const index n = 8192;
   const auto small_but_first = [](index count) {  // lost one by one beside the first where sums keep 13 bits
     std::vector<float> to(static_cast<std::size_t>(count), 0x1p-15F);
@@ -392,8 +389,7 @@ TEST_CASE("the forward in FP8 accumulates fast, the backward does not") {
   for (const float dw : gradient(r.c, w)) CHECK(dw == doctest::Approx(1 + (n - 1) * 0x1p-15).epsilon(1e-4));
 }
 
-TEST_CASE("layers that read one tensor, and their backward, quantise it once") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "layers that read one tensor, and their backward, quantise it once") {
   r.c.part<matrix_products>().settings.measure = false;
   for (const precision p : {precision::fp8_e4m3, precision::fp8_e5m2}) {
     parameter query = make_parameter(r.c, normal(32 * 32, 1), {32, 32}, true),
@@ -420,8 +416,7 @@ TEST_CASE("layers that read one tensor, and their backward, quantise it once") {
   }
 }
 
-TEST_CASE("quantised weights are kept until the values change") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "quantised weights are kept until the values change") {
   parameter w = make_parameter(r.c, normal(32 * 32, 1), {32, 32}, true);
   const tensor x = upload(r.c, normal(32 * 32, 2), {32, 32}, precision::fp8_e4m3);
   const auto launched = [&] {
@@ -439,8 +434,7 @@ TEST_CASE("quantised weights are kept until the values change") {
 }
 #endif
 
-TEST_CASE("quantised weights that were only recorded for a graph are not taken for made") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "quantised weights that were only recorded for a graph are not taken for made") {
   if (!r.has(precision::fp8_e4m3)) return;
   r.c.part<matrix_products>().settings.measure = false;
   const auto values = normal(32 * 32, 3);
@@ -460,8 +454,7 @@ TEST_CASE("quantised weights that were only recorded for a graph are not taken f
   CHECK(download(r.c, linear(r.c, x, w, nullptr)) == download(r.c, linear(r.c, x, same, nullptr)));
 }
 
-TEST_CASE("an overflow before FP8 is seen after it") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "an overflow before FP8 is seen after it") {
   if (!r.has(precision::fp8_e4m3)) return;
   parameter w = make_parameter(r.c, normal(16 * 16, 1), {16, 16}, true);
   auto dy = normal(16 * 16, 2);

@@ -79,8 +79,7 @@ std::vector<std::array<index, 3>> grid() {
 
 }  // namespace
 
-TEST_CASE("products in each precision and transposition are those of FP64 within their rounding") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "products in each precision and transposition are those of FP64 within their rounding") {
   for (const precision p : computed(r)) {
     for (const auto [m, n, k] : grid()) {
       for (const int transposes : {0, 1, 2, 3}) {
@@ -98,8 +97,7 @@ TEST_CASE("products in each precision and transposition are those of FP64 within
   }
 }
 
-TEST_CASE("FP32 products keep what TF32 loses") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "FP32 products keep what TF32 loses") {
   const float fine = 1 + 0x1p-12F;  // TF32 keeps 10 bits of fraction
 #ifdef COMP_SIMT
   const index n = 4;
@@ -116,8 +114,7 @@ TEST_CASE("FP32 products keep what TF32 loses") {
   if (r.has(precision::tf32)) CHECK(product_in(precision::tf32) == 1.0F);
 }
 
-TEST_CASE("a batch of more matrices than cuBLASLt takes is multiplied in parts") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "a batch of more matrices than cuBLASLt takes is multiplied in parts") {
   const index batch = 65535 + 2;
   const auto a = normal(count(batch, 2), 5), b = normal(count(batch, 2), 6);
   const auto y = download(r.c, bmm(r.c, upload(r.c, a, {batch, 1, 2}, precision::fp16),
@@ -133,8 +130,7 @@ TEST_CASE("a batch of more matrices than cuBLASLt takes is multiplied in parts")
   CHECK(worst <= 1);
 }
 
-TEST_CASE("matrices of one size are multiplied by turns in batches of any number") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "matrices of one size are multiplied by turns in batches of any number") {
   for (const precision p : computed(r)) {
     for (const index batch : {3, 1, 5, 2}) {
       INFO(std::string{name(p)}, " ", batch);
@@ -151,8 +147,7 @@ TEST_CASE("matrices of one size are multiplied by turns in batches of any number
   }
 }
 
-TEST_CASE("operands that lie at odd addresses are multiplied by an algorithm that can") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "operands that lie at odd addresses are multiplied by an algorithm that can") {
   const index m = 16, n = 16, k = 16;
   const auto a = normal(count(m, k), 5), b = normal(count(k, n), 6);
   for (const precision p : computed(r)) {
@@ -181,8 +176,7 @@ TEST_CASE("operands that lie at odd addresses are multiplied by an algorithm tha
   }
 }
 
-TEST_CASE("linear adds its bias and clips with the product, and one rounding is all") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "linear adds its bias and clips with the product, and one rounding is all") {
   for (const precision p : computed(r)) {
     for (const auto [rows, outputs, inputs] : grid()) {
       INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
@@ -204,8 +198,7 @@ TEST_CASE("linear adds its bias and clips with the product, and one rounding is 
   }
 }
 
-TEST_CASE("layers of one size have each its own bias") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "layers of one size have each its own bias") {
   const std::vector<float> unit{1, 0, 0, 1}, weights{1, 2, 4, 8}, small{16, 32}, large{64, 128};
   for (const precision p : computed(r)) {
     INFO(name(p));
@@ -246,8 +239,7 @@ TEST_CASE("the backward of linear adds gradients in FP32 and returns the input's
   }
 }
 
-TEST_CASE("bmm refuses what only it can be asked for, with the shapes in the sentence") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "bmm refuses what only it can be asked for, with the shapes in the sentence") {
   const tensor x = upload(r.c, normal(12, 3), {3, 4}, precision::fp32),
                y = upload(r.c, normal(12, 3), {4, 3}, precision::fp32);
   CHECK_THROWS_WITH_AS(bmm(r.c, x, y, true, false),
@@ -259,8 +251,7 @@ TEST_CASE("bmm refuses what only it can be asked for, with the shapes in the sen
                        "bmm in fp8_e4m3 (of matrix products only linear has FP8): use bf16", unsupported);
 }
 
-TEST_CASE("only algorithms whose sums are rounded once are taken") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "only algorithms whose sums are rounded once are taken") {
   r.c.part<matrix_products>().settings.measure = false;
   const index k = 4096;  // the stand-in offers sums in place, rounded to BF16 in between, to who does not exclude them
   std::vector<float> a(static_cast<std::size_t>(k), 1.0F), b(static_cast<std::size_t>(k), 1.0F);
@@ -277,8 +268,7 @@ TEST_CASE("only algorithms whose sums are rounded once are taken") {
 
 #ifdef COMP_SIMT  // what it proposes is known, and it fails to order
 
-TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the results") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "an algorithm is measured once for a shape, elsewhere than in the results") {
   auto& products = r.c.part<matrix_products>();
   const index n = 64;
   const tensor a = upload(r.c, normal(count(n, n), 1), {n, n}, precision::bf16);
@@ -358,8 +348,7 @@ TEST_CASE_FIXTURE(fresh_for_products, "a product that the device cannot do is un
       unsupported);
 }
 
-TEST_CASE("a call of cuBLASLt that fails says which, and the next one runs") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "a call of cuBLASLt that fails says which, and the next one runs") {
   const tensor a = upload(r.c, normal(16, 1), {4, 4}, precision::fp32);
   bool ran = false;
   for (int call = 1; !ran && call < 64; ++call) {
@@ -379,8 +368,7 @@ TEST_CASE("a call of cuBLASLt that fails says which, and the next one runs") {
                0x1p-24);
 }
 
-TEST_CASE("statuses of cuBLASLt are the errors that a search can tell apart") {
-  rig r;
+TEST_CASE_FIXTURE(with_rig, "statuses of cuBLASLt are the errors that a search can tell apart") {
   CHECK_NOTHROW(check(CUBLAS_STATUS_SUCCESS, "x"));
   CHECK_THROWS_AS(check(CUBLAS_STATUS_NOT_SUPPORTED, "x"), unsupported);
   CHECK_THROWS_AS(check(CUBLAS_STATUS_ARCH_MISMATCH, "x"), unsupported);

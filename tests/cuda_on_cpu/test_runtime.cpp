@@ -74,8 +74,11 @@ TEST_CASE_FIXTURE(fresh, "without a GPU or a driver the probe says so and names 
                        error);
 }
 
-TEST_CASE_FIXTURE(fresh, "a pool counts live and peak bytes, rounded to 512") {
+struct with_pool : fresh {
   memory_pool pool{probe()};
+};
+
+TEST_CASE_FIXTURE(with_pool, "a pool counts live and peak bytes, rounded to 512") {
   const owned_stream on;
   {
     const device_block a = pool.allocate(1, on.get());
@@ -207,8 +210,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE_FIXTURE(fresh, "a single failed allocation is tried again, two are not") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "a single failed allocation is tried again, two are not") {
   const owned_stream on;
   simt::device.fail_allocation = 2;
   const device_block a = pool.allocate(100, on.get()), b = pool.allocate(100, on.get());
@@ -216,8 +218,7 @@ TEST_CASE_FIXTURE(fresh, "a single failed allocation is tried again, two are not
   CHECK(cudaGetLastError() == cudaSuccess);  // nothing is left for the next check to find
 }
 
-TEST_CASE_FIXTURE(fresh, "work of a stream is done in order, and other streams wait by events") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "work of a stream is done in order, and other streams wait by events") {
   const owned_stream first, second;
   const event ready, done;
   const std::vector<float> values(100, 3);
@@ -239,8 +240,7 @@ TEST_CASE_FIXTURE(fresh, "work of a stream is done in order, and other streams w
   CHECK(pool.live_bytes() == 0);
 }
 
-TEST_CASE_FIXTURE(fresh, "what the stand-in is for: a forgotten wait is seen") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen") {
   const std::vector<float> values(100, 3);  // until the streams have sent it
   const owned_stream first, second;
   SUBCASE("a kernel on another stream reads what was not sent yet") {
@@ -332,8 +332,7 @@ TEST_CASE_FIXTURE(fresh, "what the stand-in is for: a forgotten wait is seen") {
   }
 }
 
-TEST_CASE_FIXTURE(fresh, "order between streams comes from waits alone, not from when the work happened to run") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "order between streams comes from waits alone, not from when the work happened to run") {
   const owned_stream first, second;
   const event ready;
   const std::vector<float> values(100, 3);
@@ -433,8 +432,7 @@ TEST_CASE_FIXTURE(fresh, "order between streams comes from waits alone, not from
   }
 }
 
-TEST_CASE_FIXTURE(fresh, "batches are prefetched in order, each slot only when it is free again") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "batches are prefetched in order, each slot only when it is free again") {
   const owned_stream compute;
   {
     prefetcher batches{pool};
@@ -463,8 +461,7 @@ TEST_CASE_FIXTURE(fresh, "batches are prefetched in order, each slot only when i
   CHECK(pool.live_bytes() == 0);
 }
 
-TEST_CASE_FIXTURE(fresh, "a batch that is dropped before it was read is freed behind what reads it") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "a batch that is dropped before it was read is freed behind what reads it") {
   const owned_stream compute;
   prefetcher batches{pool};
   batches.put(bytes_of({1, 1}));
@@ -476,9 +473,8 @@ TEST_CASE_FIXTURE(fresh, "a batch that is dropped before it was read is freed be
   CHECK_NOTHROW(compute.synchronize());
 }
 
-TEST_CASE_FIXTURE(fresh,
+TEST_CASE_FIXTURE(with_pool,
                   "a batch that cannot be taken is lost alone, and memory of other streams is not that of a capture") {
-  memory_pool pool{probe()};
   const owned_stream compute;
   {
     prefetcher batches{pool};
@@ -505,8 +501,7 @@ TEST_CASE_FIXTURE(fresh,
   CHECK(simt::device.memory.empty());
 }
 
-TEST_CASE_FIXTURE(fresh, "a launch that fails is told where it was made, and the next one runs") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "a launch that fails is told where it was made, and the next one runs") {
   const owned_stream on;
   device_block x = pool.allocate(400, on.get());
   check(cudaMemsetAsync(x.data(), 0, 400, on.get()), "clearing");
@@ -544,8 +539,7 @@ TEST_CASE_FIXTURE(
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
 }
 
-TEST_CASE_FIXTURE(fresh, "a stream is asked whether its work is done") {
-  memory_pool pool{probe()};
+TEST_CASE_FIXTURE(with_pool, "a stream is asked whether its work is done") {
   const owned_stream on;
   CHECK(cudaStreamQuery(on.get()) == cudaSuccess);
   const device_block x = pool.allocate(400, on.get());

@@ -200,5 +200,9 @@ inline comp::outcome fp32_wins(std::size_t operators) {
 
 /// One for tests that only read it.
 inline const comp::outcome found = outcome(12);
+/// And one for a test case that changes it.
+struct of_twelve {
+  comp::outcome o = outcome(12);
+};
 
 }  // namespace made_up

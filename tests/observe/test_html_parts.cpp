@@ -108,8 +108,7 @@ TEST_CASE("the report names the operators that keep the plan from going lower, t
   CHECK(has(next(), "The loss keeps 4 operators"));
 }
 
-TEST_CASE("the report says what another search could tell") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "the report says what another search could tell") {
   const auto next = [&] { return section_of(comp::html_text(o), "What next"); };
   CHECK_FALSE(has(next(), "Search again"));
   o.contest[2].over_fp32 = {1.01, {0.98, 1.03}};
@@ -154,8 +153,7 @@ TEST_CASE("losses of FP32 and of the found plan are drawn on the same batches, w
   CHECK(curves(made_up::fp32_wins(12)) == "");
 }
 
-TEST_CASE("a long curve is drawn with few points, the last among them") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "a long curve is drawn with few points, the last among them") {
   o.baseline = made_up::batches(50'000, 0, 0.05);
   o.trials[2].sample = made_up::batches(50'000, 0.012, 0.03);
   const std::string curves = section_of(comp::html_text(o), "Losses of FP32");
@@ -163,8 +161,7 @@ TEST_CASE("a long curve is drawn with few points, the last among them") {
   CHECK(has(curves, "L550.0 "));  // the right end
 }
 
-TEST_CASE("a candidate far slower than FP32 does not stretch the chart") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "a candidate far slower than FP32 does not stretch the chart") {
   o.trials[5].sample.batch_seconds.assign(8, 50.0);
   const std::string chart = section_of(comp::html_text(o), "Each candidate");
   CHECK(has(chart, ">80 ms</text>"));

@@ -55,16 +55,18 @@ TEST_CASE("the report is whole and well-formed for any size of model") {
   }
 }
 
-TEST_CASE("the report needs nothing but itself") {
+struct with_report {
   const std::string html = comp::html_text(made_up::outcome(12));
+};
+
+TEST_CASE_FIXTURE(with_report, "the report needs nothing but itself") {
   for (const char* outside : {"http:", "https:", "src=", "href=", "@import", "url("}) {
     CAPTURE(outside);
     CHECK_FALSE(has(html, outside));
   }
 }
 
-TEST_CASE("the report begins with what was found") {
-  const std::string html = comp::html_text(made_up::outcome(12));
+TEST_CASE_FIXTURE(with_report, "the report begins with what was found") {
   CHECK(has(html, "<h1>1.15 times as fast as the best rule-based plan, 1.61 times as fast as FP32</h1>"));
   CHECK(has(
       html,
@@ -129,15 +131,13 @@ TEST_CASE("what is within noise is called a tie") {
   CHECK_FALSE(has(comp::html_text(made_up::outcome(12)), "within noise"));
 }
 
-TEST_CASE("a rule-based plan that was not raced is compared without an interval") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "a rule-based plan that was not raced is compared without an interval") {
   std::erase_if(o.trials,
                 [&](const comp::trial& t) { return t.stage == comp::stage::contest && t.plan == o.contest[1].plan; });
   CHECK(has(comp::html_text(o), "It is 1.14 times as fast as the best rule-based plan and 1.61"));
 }
 
-TEST_CASE("the costs are those of the stages, what was kept as training, and what is left") {
-  const std::string html = comp::html_text(made_up::outcome(12));
+TEST_CASE_FIXTURE(with_report, "the costs are those of the stages, what was kept as training, and what is left") {
   CHECK(
       has(html,
           "Judged by losses</td><td class=\"n wide\">6</td><td class=\"n wide\">108</td><td class=\"n\">4.10 s</td>"));
@@ -152,8 +152,7 @@ TEST_CASE("the costs are those of the stages, what was kept as training, and wha
   CHECK(has(unknown, "<dt>Batches per epoch</dt><dd>not known</dd>"));
 }
 
-TEST_CASE("a limit of memory is told, and who is above it") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "a limit of memory is told, and who is above it") {
   o.memory_limit = std::int64_t{150} << 20;
   CHECK(has(comp::html_text(o), "<span>peak memory, 62% of FP32's; limit 150 MiB</span>"));
   CHECK(count(comp::html_text(o), "too much") == 1);
@@ -171,15 +170,13 @@ TEST_CASE("a plan that was run again with its roundings perturbed is judged by i
   CHECK(has(html, "roundings perturbed"));
 }
 
-TEST_CASE("runs that came from a ledger are told") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "runs that came from a ledger are told") {
   o.recalled = 5;
   CHECK(has(comp::html_text(o), "<dt>Runs</dt><dd>73, 5 of them from the ledger</dd>"));
   CHECK_FALSE(has(comp::html_text(made_up::outcome(12)), "from the ledger"));
 }
 
-TEST_CASE("epoch losses and scores have columns only where epochs were run") {
-  comp::outcome o = made_up::outcome(12);
+TEST_CASE_FIXTURE(made_up::of_twelve, "epoch losses and scores have columns only where epochs were run") {
   CHECK_FALSE(has(comp::html_text(o), "Epoch loss"));
   o.contest[2].epoch = comp::sample{.loss = 2.25, .seconds = 3, .batches = 80, .score = 0.75};
   const std::string html = comp::html_text(o);
@@ -220,8 +217,7 @@ TEST_CASE("an outcome with nothing in it makes a report, without NaN in it") {
   CHECK_FALSE(has(html, ">nan"));
 }
 
-TEST_CASE("each fate has its shape in the chart, and the line of acceptance is drawn") {
-  const std::string html = comp::html_text(made_up::outcome(12));
+TEST_CASE_FIXTURE(with_report, "each fate has its shape in the chart, and the line of acceptance is drawn") {
   const std::string chart = scatter_of(html);
   CHECK(count(chart, "class=\"mk base\"") == 1);
   CHECK(count(chart, "class=\"mk ok\"") == 2);
@@ -253,8 +249,7 @@ TEST_CASE("what was neither accepted nor shown to be worse is undecided, and its
   CHECK(has(scatter_of(comp::html_text(o)), "of 16 batches, rejected\""));
 }
 
-TEST_CASE("the chart shows losses against FP32's on the same batches, whatever else was run") {
-  const std::string html = comp::html_text(made_up::outcome(12));
+TEST_CASE_FIXTURE(with_report, "the chart shows losses against FP32's on the same batches, whatever else was run") {
   const std::string all = "all in bf16: 30.2 ms per batch, loss +4.36% +- ";
   CHECK(has(html, all));  // its mean is above FP32's for a longer run, too, by 8%
   const std::string more = comp::html_text(made_up::with_side_runs(12));

@@ -55,8 +55,11 @@ constexpr auto start_new = ledger::mode::start_new;
 
 static_assert(comp::Observer<ledger>);
 
-TEST_CASE_FIXTURE(with_folder, "a search goes on from its ledger, and what is recalled is not written twice") {
+struct with_ledger : with_folder {
   const std::string path = folder / "l.jsonl";
+};
+
+TEST_CASE_FIXTURE(with_ledger, "a search goes on from its ledger, and what is recalled is not written twice") {
   CHECK(search(path, 5) == 5);
   CHECK(lines(path) == 6);
   CHECK(search(path) == of_six.trials.size() - 5);
@@ -77,8 +80,7 @@ TEST_CASE_FIXTURE(with_folder, "each line is in the file before trial_done retur
   CHECK(comp::read_ledger(l.path()).size() == 4);
 }
 
-TEST_CASE_FIXTURE(with_folder, "a complete search is marked, recalls all the same, and is marked once") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "a complete search is marked, recalls all the same, and is marked once") {
   search(path, of_six.trials.size(), true);
   ledger l{path};
   l.search_started(about());
@@ -89,9 +91,8 @@ TEST_CASE_FIXTURE(with_folder, "a complete search is marked, recalls all the sam
   CHECK(lines(path) == 2 + of_six.trials.size());
 }
 
-TEST_CASE_FIXTURE(with_folder,
+TEST_CASE_FIXTURE(with_ledger,
                   "epochs of a training after the search are added, and never recalled in place of the search's own") {
-  const std::string path = folder / "l.jsonl";
   comp::trial own = of_six.trials[2];
   own.stage = comp::stage::training;
   {
@@ -112,8 +113,7 @@ TEST_CASE_FIXTURE(with_folder,
   CHECK(comp::read_ledger(path).size() == 2);
 }
 
-TEST_CASE_FIXTURE(with_folder, "a last line cut off at any byte is left out and cut from the file") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "a last line cut off at any byte is left out and cut from the file") {
   search(path, 3);
   const std::string whole = text_of(path);
   const std::size_t last = whole.rfind('\n', whole.size() - 2) + 1;
@@ -126,8 +126,7 @@ TEST_CASE_FIXTURE(with_folder, "a last line cut off at any byte is left out and 
   }
 }
 
-TEST_CASE_FIXTURE(with_folder, "a ledger says that its file ended within a line") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "a ledger says that its file ended within a line") {
   search(path, 3);
   const std::string whole = text_of(path);
   ledger sound{path};
@@ -164,8 +163,7 @@ TEST_CASE(
   CHECK(warned(ledger::mode::restart).empty());
 }
 
-TEST_CASE_FIXTURE(with_folder, "a header cut off at any byte starts the ledger anew") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "a header cut off at any byte starts the ledger anew") {
   search(path, 1);
   const std::string whole = text_of(path);
   for (std::size_t size = 0; size < whole.find('\n'); ++size) {
@@ -176,8 +174,7 @@ TEST_CASE_FIXTURE(with_folder, "a header cut off at any byte starts the ledger a
   }
 }
 
-TEST_CASE_FIXTURE(with_folder, "a corrupt line is refused with its number, and the file stays as it was") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "a corrupt line is refused with its number, and the file stays as it was") {
   search(path, 4);
   std::string text = text_of(path);
   const auto third_line = text.find('\n', text.find('\n') + 1) + 1;
@@ -197,8 +194,7 @@ TEST_CASE_FIXTURE(with_folder, "a corrupt line is refused with its number, and t
   CHECK(lines(path) == 1);
 }
 
-TEST_CASE_FIXTURE(with_folder, "a ledger of another search is refused, saying which parts differ") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "a ledger of another search is refused, saying which parts differ") {
   search(path, 2);
   CHECK(
       refusal(path, {}, "model=1; backend=other; seed=3") ==
@@ -242,8 +238,7 @@ TEST_CASE(
   CHECK(refused("2.5,1").empty());  // nothing was recorded
 }
 
-TEST_CASE_FIXTURE(with_folder, "an edited number, label or letter is refused, whichever it is") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "an edited number, label or letter is refused, whichever it is") {
   search(path, 3);
   const std::string text = text_of(path);
   std::size_t edited = 0;
@@ -261,8 +256,7 @@ TEST_CASE_FIXTURE(with_folder, "an edited number, label or letter is refused, wh
   CHECK(edited > 20);
 }
 
-TEST_CASE_FIXTURE(with_folder, "keep_old sets an old ledger aside, but not one that a search writes to") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "keep_old sets an old ledger aside, but not one that a search writes to") {
   CHECK(refusal(path, ledger::mode::keep_old).empty());
   search(path, 2);
   const std::string old = text_of(path);
@@ -284,8 +278,7 @@ TEST_CASE_FIXTURE(with_folder, "keep_old sets an old ledger aside, but not one t
             "cannot be renamed to \"" + path + ".old\" (Is a directory): move it"));
 }
 
-TEST_CASE_FIXTURE(with_folder, "start_new keeps an existing file") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "start_new keeps an existing file") {
   CHECK(refusal(path, start_new).empty());
   search(path, 2);
   CHECK(has(refusal(path, start_new), "exists (start_new keeps what is there): give another file"));
@@ -300,8 +293,7 @@ TEST_CASE_FIXTURE(with_folder, "a file that is no ledger is never overwritten") 
   CHECK(text_of(path) == "\\documentclass{article}");
 }
 
-TEST_CASE_FIXTURE(with_folder, "two searches cannot write to one ledger") {
-  const std::string path = folder / "l.jsonl";
+TEST_CASE_FIXTURE(with_ledger, "two searches cannot write to one ledger") {
   SUBCASE("in one process") {
     ledger first{path};
     search(first, 1);
@@ -359,9 +351,8 @@ TEST_CASE("a full disk stops the search with path, reason and remedy") {
         "again with the same file, it goes on after 0 runs");
 }
 
-TEST_CASE_FIXTURE(with_folder,
+TEST_CASE_FIXTURE(with_ledger,
                   "a disk that fills in the middle of a line leaves only whole lines, and the search goes on later") {
-  const std::string path = folder / "l.jsonl";
   search(path, 2);
   const auto size = text_of(path).size();
   ledger l{path};

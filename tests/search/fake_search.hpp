@@ -60,5 +60,8 @@ inline world typical() {
   made.harm = harmed_by({0});
   return made;
 }
+struct in_typical {
+  fake::world world = typical();
+};
 
 }  // namespace fake

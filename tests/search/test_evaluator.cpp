@@ -99,8 +99,11 @@ TEST_CASE("a run goes on from where the trainer is, and a place brings it back w
   }
 }
 
-TEST_CASE("a run that fails puts the trainer back to the state that was last kept") {
+struct with_bench {
   bench b;
+};
+
+TEST_CASE_FIXTURE(with_bench, "a run that fails puts the trainer back to the state that was last kept") {
   (void)b.epoch(parse_plan("11"), never);
   b.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 2) throw std::runtime_error{"no kernel"};
@@ -118,8 +121,7 @@ TEST_CASE("a run that fails puts the trainer back to the state that was last kep
   }
 }
 
-TEST_CASE("batches are trained in parts that make one run") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "batches are trained in parts that make one run") {
   comp::sample got;
   const trial t = b.run.run(stage::epochs, parse_plan("b1"), "", [&](const trial& begun) {
     b.run.train(begun, parse_plan("b1"), 3, got, never);
@@ -164,8 +166,7 @@ TEST_CASE("a backend that throws in the middle of an epoch gives a failed trial,
   CHECK(b.log.trials.size() == 2);
 }
 
-TEST_CASE("a plan that does not fit in memory is told from one that fails") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "a plan that does not fit in memory is told from one that fails") {
   SUBCASE("by the C++ library") {
     b.trainer.change().before_batch = [](auto&&...) { throw std::bad_alloc{}; };
   }
@@ -216,8 +217,7 @@ TEST_CASE("a run ends when its losses are lost again and again, not for one") {
   CHECK(comp::keeps_losing({.loss = fake::nan}));
 }
 
-TEST_CASE("the cut's status ends the epoch at that batch") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "the cut's status ends the epoch at that batch") {
   const auto after_3 = [](const comp::sample& s) { return s.batches == 3 ? status::stopped_early : status::ok; };
   const trial got = b.epoch(parse_plan("b1"), after_3);
   CHECK(got.sample.status == status::stopped_early);
@@ -234,8 +234,7 @@ TEST_CASE("a backend without a stop predicate runs its epochs to the end") {
   CHECK(b.trainer.weights().steps == 10);
 }
 
-TEST_CASE("a recalled run is not made: the observer's sample counts") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "a recalled run is not made: the observer's sample counts") {
   b.watcher.recalls_from = {
       {.stage = stage::epochs, .plan = parse_plan("b1"), .sample = {.loss = 5, .seconds = 7, .batches = 10}}};
   b.run.timed(stage::epochs, [&] {
@@ -257,8 +256,7 @@ TEST_CASE("a recalled run is not made: the observer's sample counts") {
   }
 }
 
-TEST_CASE("repeats are counted per stage and plan and go on from those in the log") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "repeats are counted per stage and plan and go on from those in the log") {
   CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").repeat == 0);
   CHECK(b.run.run_batch(stage::contest, parse_plan("b1"), "").repeat == 0);
   CHECK(b.run.run_batch(stage::batches, parse_plan("11"), "").repeat == 0);
@@ -269,8 +267,7 @@ TEST_CASE("repeats are counted per stage and plan and go on from those in the lo
   CHECK(later.run_batch(stage::batches, parse_plan("b1"), "").repeat == 2);
 }
 
-TEST_CASE("a plan's very first batch pays for what is made once and is not timed") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "a plan's very first batch pays for what is made once and is not timed") {
   b.trainer.change().first_batch = 1000;
   CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").seconds == 1);
   CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").seconds == 1);
@@ -281,8 +278,7 @@ TEST_CASE("a plan's very first batch pays for what is made once and is not timed
   }
 }
 
-TEST_CASE("a stop after a run keeps that run") {
-  bench b;
+TEST_CASE_FIXTURE(with_bench, "a stop after a run keeps that run") {
   b.watcher.stops_after = [](const trial&) { return true; };
   CHECK_THROWS_AS((void)b.epoch(parse_plan("b1"), never), comp::interrupted);
   CHECK(b.log.trials.size() == 1);

@@ -40,8 +40,11 @@ TEST_CASE("the ladder gives up deny-operators, then all but allow-operators, the
   CHECK(ladder("111", {allow, deny, follow}) == std::vector<std::string>{"111"});
 }
 
-TEST_CASE("the outcome of another model is refused") {
+struct of_three {
   fake::trainer trainer = three_operators();
+};
+
+TEST_CASE_FIXTURE(of_three, "the outcome of another model is refused") {
   comp::outcome o = found("bb1", {"bb1", "111"});
   o.graph = fake::chain({"a", "b", "other"});
   CHECK_THROWS_WITH_AS(post_training{}.run(trainer, o), doctest::Contains("the outcome is of another model"),
@@ -50,8 +53,7 @@ TEST_CASE("the outcome of another model is refused") {
   CHECK(trainer.count().batches == 0);
 }
 
-TEST_CASE("a number of batches that an epoch does not have is told once") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "a number of batches that an epoch does not have is told once") {
   comp::outcome o = found("bb1", {"bb1", "111"});
   o.batches_per_epoch = 7;
   const auto got = post_training{.epochs = 3}.run(trainer, o);
@@ -59,8 +61,7 @@ TEST_CASE("a number of batches that an epoch does not have is told once") {
   CHECK(got.warnings[0].starts_with("an epoch had 10 batches (batches_per_epoch() says 7"));
 }
 
-TEST_CASE("epochs that give the same loss again and again are told once") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "epochs that give the same loss again and again are told once") {
   trainer.change().swing = [](std::uint64_t k) {
     return (k % 2 == 0 ? 0.5 : 0.0) - std::pow(0.99, static_cast<double>(k));
   };
@@ -69,8 +70,7 @@ TEST_CASE("epochs that give the same loss again and again are told once") {
   CHECK(got.warnings[0].starts_with("the loss of epoch 1 is that of the epoch before, 0.25 ("));
 }
 
-TEST_CASE("epochs that the search trained are the first ones") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "epochs that the search trained are the first ones") {
   auto o = found("bb1", {"bb1", "111"});
   o.batches_per_epoch = 10;
   const auto after_search = [&](std::size_t batches) {
@@ -141,8 +141,7 @@ TEST_CASE("the last epoch has a score, whoever trained it, and of one batch too"
   }
 }
 
-TEST_CASE("a begun epoch that goes wrong is finished by FP32 from where the search left it") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "a begun epoch that goes wrong is finished by FP32 from where the search left it") {
   auto o = found("bb1", {"bb1", "111"});
   o.batches_per_epoch = 10;
   o.trained_batches = 4;
@@ -157,8 +156,7 @@ TEST_CASE("a begun epoch that goes wrong is finished by FP32 from where the sear
   CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 20)));
 }
 
-TEST_CASE("nothing of a training is recalled from a ledger") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "nothing of a training is recalled from a ledger") {
   auto o = found("bb1", {"bb1", "111"});
   o.batches_per_epoch = 10;
   o.trained_batches = 4;
@@ -263,8 +261,7 @@ TEST_CASE("a loss that leaves its recent levels is given up too, and FP32's epoc
   }
 }
 
-TEST_CASE("FP32 is never given up for its loss: a warning tells of it") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "FP32 is never given up for its loss: a warning tells of it") {
   trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps == 25 ? 5.0 : 0; };
   const auto got = post_training{.epochs = 4}.run(trainer, found("111", {"111"}));
   CHECK(got.epochs.size() == 4);
@@ -296,8 +293,7 @@ TEST_CASE("audits are due at powers of two since a plan began, and ever rarer wh
   CHECK(due(times, 10) == epochs{11, 12, 14, 18, 26, 42});
 }
 
-TEST_CASE("a loss that FP32 raises as well acquits the plan") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "a loss that FP32 raises as well acquits the plan") {
   trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps == 22 ? 5.0 : 0; };
   const auto got = post_training{.epochs = 4}.run(trainer, found("bb1", {"bb1", "111"}));
   CHECK(got.fallbacks.empty());
@@ -307,8 +303,7 @@ TEST_CASE("a loss that FP32 raises as well acquits the plan") {
   CHECK(trainer.weights().steps == 40);
 }
 
-TEST_CASE("a backend that throws costs its plan, not the training") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "a backend that throws costs its plan, not the training") {
   trainer.change().before_batch = [](const comp::plan& p, std::uint64_t batch) {
     if (p.str() == "bb1" && batch == 15) throw std::runtime_error{"no kernel"};
   };
@@ -319,8 +314,7 @@ TEST_CASE("a backend that throws costs its plan, not the training") {
   CHECK(trainer.weights().steps == 30);
 }
 
-TEST_CASE("when even FP32 does not train the error says so and the last good state is kept") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "when even FP32 does not train the error says so and the last good state is kept") {
   trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps >= 25 ? fake::nan : 0; };
   CHECK_THROWS_WITH_AS(
       (void)post_training{.epochs = 5}.run(trainer, found("bb1", {"bb1", "111"})),
@@ -338,8 +332,7 @@ TEST_CASE("when even FP32 does not train the error says so and the last good sta
   }
 }
 
-TEST_CASE("a stop in training keeps the epochs that were finished") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "a stop in training keeps the epochs that were finished") {
   fake::watcher watcher;
   watcher.stops_now = [&] { return trainer.count().batches >= 25; };
   CHECK_THROWS_AS((void)post_training{.epochs = 5}.run(trainer, found("bb1", {"bb1", "111"}), watcher),
@@ -531,8 +524,7 @@ TEST_CASE("a plan that learns nothing more is found out and given up") {
   CHECK(caught == 100);
 }
 
-TEST_CASE("a plan that needs comparing with an FP32 that does not run is given up for the next") {
-  fake::trainer trainer = three_operators();
+TEST_CASE_FIXTURE(of_three, "a plan that needs comparing with an FP32 that does not run is given up for the next") {
   trainer.change().harm = [&](const comp::plan& p) { return p.str() == "bb1" ? fake::nan : 0; };
   trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 0) throw comp::out_of_memory{"too large in FP32"};

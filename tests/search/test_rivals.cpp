@@ -84,8 +84,7 @@ TEST_CASE("plans that the search made have different labels where their names ar
   CHECK(racers[3].label == "comp: all but 1 in bf16 (2)");
 }
 
-TEST_CASE("a rival that is faster than what was found wins, if its own losses are accepted") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "a rival that is faster than what was found wins, if its own losses are accepted") {
   const auto only_one_way = [](const plan& p) { return p.str() == "bb11" ? 1.0 : p.count_low() > 0 ? 5.0 : 7.0; };
   world.seconds = only_one_way;  // FP32 where the policy fixes BF16: no search comes there
   SUBCASE("accepted") {
@@ -130,8 +129,7 @@ TEST_CASE("on a machine too noisy to tell the rule-based plan is kept where its 
   }
 }
 
-TEST_CASE("rivals cost a bounded number of batches, and hopeless ones two") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "rivals cost a bounded number of batches, and hopeless ones two") {
   world.seconds = [inner = world.seconds](const plan& p) { return p.str().starts_with("b1") ? 100.0 : inner(p); };
   std::vector<rival> many;
   for (const char* text : {"b111", "b1b1", "b11b", "b1bb"}) many.push_back({text, parse_plan(text)});
@@ -148,8 +146,7 @@ TEST_CASE("rivals cost a bounded number of batches, and hopeless ones two") {
   CHECK(found.cost(comp::stage::contest).batches <= comp::race_settings{}.contest_rounds * found.contest.size());
 }
 
-TEST_CASE("a rival that cannot run is refused by its label, before anything is trained") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "a rival that cannot run is refused by its label, before anything is trained") {
   const auto refusal = [&](rival r) -> std::string {
     fake::trainer trainer{world};
     try {

@@ -45,8 +45,7 @@ void check_same(const comp::outcome& a, const comp::outcome& b) {
   }
 }
 
-TEST_CASE("the same trainer and settings give the same search again") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "the same trainer and settings give the same search again") {
   world.noise = 0.1;
   for (const bool guided : {false, true}) {
     fake::full_trainer first{world, 3}, second{world, 3};
@@ -199,8 +198,7 @@ TEST_CASE("batches of accepted plans are kept where the winner was not the last 
   CHECK(found.trained_batches >= 16);
 }
 
-TEST_CASE("plans are timed on weights that no rejected plan has touched") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "plans are timed on weights that no rejected plan has touched") {
   world.harm = [](const plan& p) { return p.count_low() > 0 ? 0.03 : 0; };  // too little to be cut short
   fake::trainer trainer{world};
   const comp::outcome found = exhaustive_search{.settings = free_operators()}.run(trainer);
@@ -274,8 +272,7 @@ TEST_CASE("FP32 that ends badly while a candidate waits for it is an error, not 
                        comp::error);
 }
 
-TEST_CASE("a backend that throws now and then costs those trials only") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "a backend that throws now and then costs those trials only") {
   world.before_batch = [](const plan& p, std::uint64_t batch) {
     if (p.str() == "b1bb" && batch % 2) throw std::runtime_error{"no kernel"};
   };
@@ -347,8 +344,7 @@ TEST_CASE("on random models the outcome is accepted, and never slower than FP32 
   CHECK(faster > 75);  // of 300, and it does find something: 95 when this was written
 }
 
-TEST_CASE("no plan asks an operator for an FP32 that it lacks") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "no plan asks an operator for an FP32 that it lacks") {
   std::size_t alone = 4;  // where it is low no other may be
   const auto search_without = [&](std::size_t op) {
     const std::string name = std::to_string(op);
@@ -377,8 +373,7 @@ TEST_CASE("no plan asks an operator for an FP32 that it lacks") {
   }
 }
 
-TEST_CASE("no plan asks an operator for a precision that the backend does not run it in") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "no plan asks an operator for a precision that the backend does not run it in") {
   world.precisions = {precision::fp32, precision::bf16, precision::fp8_e4m3};
   world.runs = [](const comp::op_info& op, precision p) {
     if (p == precision::bf16) return op.kind != "allow.conv";  // which a rule would lower to it

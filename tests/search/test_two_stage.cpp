@@ -117,8 +117,7 @@ TEST_CASE("the rule-based plan is the outcome when the search's own is fastest b
   CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, found.trained_batches)));
 }
 
-TEST_CASE("the ablations run one stage alone") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "the ablations run one stage alone") {
   fake::trainer trainer{world}, untrained{world};
   const comp::outcome epochs = search_with(trainer, settings_with(stages::epochs_only));
   CHECK(epochs.plan.str() == "11bb");  // what no list names stays in FP32
@@ -146,8 +145,7 @@ TEST_CASE("a backend that supports FP32 alone is searched through in FP32's batc
   CHECK(found.trained_batches == 16);
 }
 
-TEST_CASE("whole epochs are judged by the paper's rule where that is asked for") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "whole epochs are judged by the paper's rule where that is asked for") {
   world.batches = 24;
   comp::search_settings settings;
   settings.criterion = comp::criterion::epoch_losses;
@@ -163,8 +161,7 @@ TEST_CASE("whole epochs are judged by the paper's rule where that is asked for")
   CHECK(trainer.count().epochs >= 3);
 }
 
-TEST_CASE("a backend of the four required members is searched in turns, with a warning") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "a backend of the four required members is searched in turns, with a warning") {
   world.harm = [](const plan&) { return 0.0; };
   fake::minimal_trainer trainer{world};
   const comp::outcome found = comp::two_stage{fake::lists{}}.run(trainer);
@@ -182,16 +179,14 @@ TEST_CASE("a backend that cannot restore is not spoilt by the boldest plan befor
   CHECK(found.speedup > 1);  // the rule-based plan is harmless and 1.56 times as fast
 }
 
-TEST_CASE("several losses and negative ones are judged each") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "several losses and negative ones are judged each") {
   world.loss_offset = -3;
   world.losses = 2;
   fake::trainer trainer{world};
   CHECK(search_with(trainer).plan.str() == "1bbb");
 }
 
-TEST_CASE("losses that are maximised are judged the other way round") {
-  fake::world world = fake::typical();
+TEST_CASE_FIXTURE(fake::in_typical, "losses that are maximised are judged the other way round") {
   world.loss_sign = -1;
   comp::search_settings settings;
   settings.direction = comp::loss_direction::higher_is_better;

@@ -86,8 +86,11 @@ std::vector<std::pair<std::string, model>> whole_models() {
   };
 }
 
-TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
+struct on_networks {
   tested::device on = tested::of_networks();
+};
+
+TEST_CASE_FIXTURE(on_networks, "each operator in FP32 agrees with the FP64 reference") {
   reference::device exact;
   for (const auto& [name, m] : each_operator()) {
     CAPTURE(name);
@@ -141,8 +144,7 @@ TEST_CASE("a product's precision changes what it makes, and nothing else") {
   CHECK(changed("head.input_gradient") == "xxxx--");
 }
 
-TEST_CASE("each operator in low precision stays by its FP32 twin, forward and backward") {
-  tested::device on = tested::of_networks();
+TEST_CASE_FIXTURE(on_networks, "each operator in low precision stays by its FP32 twin, forward and backward") {
   for (const auto& [name, m] : each_operator()) {
     const auto fp32 = step(on, m, {});
     for (const precision p : {precision::bf16, precision::fp16}) {
@@ -156,8 +158,7 @@ TEST_CASE("each operator in low precision stays by its FP32 twin, forward and ba
   }
 }
 
-TEST_CASE("whole networks in FP32 agree with the FP64 reference") {
-  tested::device on = tested::of_networks();
+TEST_CASE_FIXTURE(on_networks, "whole networks in FP32 agree with the FP64 reference") {
   reference::device exact;
   for (const auto& [name, m] : whole_models()) {
     if (name == "AlexNet for CIFAR") continue;  // minutes in naive loops
@@ -168,8 +169,7 @@ TEST_CASE("whole networks in FP32 agree with the FP64 reference") {
   }
 }
 
-TEST_CASE("any mixed plan trains close to FP32") {
-  tested::device on = tested::of_networks();
+TEST_CASE_FIXTURE(on_networks, "any mixed plan trains close to FP32") {
   random_stream draws{1, 1};
   constexpr precision levels[] = {precision::fp32, precision::bf16, precision::fp16};
   for (const auto& [name, m] : whole_models()) {
@@ -189,8 +189,7 @@ TEST_CASE("any mixed plan trains close to FP32") {
   }
 }
 
-TEST_CASE("the same state, seed and plan give the same losses, bit for bit, under every plan") {
-  tested::device on = tested::of_networks();
+TEST_CASE_FIXTURE(on_networks, "the same state, seed and plan give the same losses, bit for bit, under every plan") {
   const auto tokens = counting_tokens(11, 500, 16);
   const model m = native_models::gpt(
       {.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
@@ -303,8 +302,7 @@ TEST_CASE("LeNet-5, a convolutional net with batch norm and a transformer learn 
   }
 }
 
-TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing behind") {
-  tested::device on = tested::of_networks();
+TEST_CASE_FIXTURE(on_networks, "a BF16 plan needs less memory than FP32, and an epoch leaves nothing behind") {
   const std::int64_t batch = tested::thrift > 1 ? 8 : 16;
   const auto images = bars({3, 32, 32}, 10, 16, 1);
   const auto peak = [&](precision p) {
@@ -339,8 +337,7 @@ TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing 
   CHECK(on.live_bytes() == kept);
 }
 
-TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
-  tested::device on = tested::of_networks();
+TEST_CASE_FIXTURE(on_networks, "FP16 really overflows, and the loss scale finds its way back") {
   const auto images = bars({1, 28, 28}, 4, 64, 1);
   device_trainer t{on,
                    native_models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
