@@ -66,7 +66,7 @@ struct capture {
   std::map<simt_stream*, std::set<std::size_t>> ends;  // of each stream in it: what its next node waits for
 
   /// Nothing is added to a capture that has become invalid.
-  void add(simt_stream* on, std::function<void()> work, const work_name& name) {
+  void add(simt_stream* on, const work_name& name, std::function<void()> work) {
     if (invalid) return;
     auto& end = ends[on];
     const auto [branch, first] = graph->branch_of.try_emplace(on, graph->branches.size());

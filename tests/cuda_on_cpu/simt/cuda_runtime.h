@@ -26,12 +26,10 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::si
     if (const auto code = may_give(on); code != cudaSuccess) return code;
     ++device.launches;
     const auto bound = [=](const Parameters&... p) {
-      device.give(on,
-                  [=] {
-                    run_grid(grid, block, shared_bytes, at, [&] { kernel(p...); });
-                    memory_map::common().check_guards();
-                  },
-                  {"a kernel", at});
+      device.give(on, {"a kernel", at}, [=] {
+        run_grid(grid, block, shared_bytes, at, [&] { kernel(p...); });
+        memory_map::common().check_guards();
+      });
     };
     bound(static_cast<Parameters>(arguments)...);
     return cudaSuccess;

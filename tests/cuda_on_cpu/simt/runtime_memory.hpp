@@ -40,13 +40,11 @@ inline cudaError_t allocate_in(simt_stream* s, void** to, std::size_t bytes) {
   g.unfreed.insert(*to);
   g.live += bytes;
   g.most = std::max(g.most, g.live);
-  s->in->add(s,
-             [&made, &g, p = *to] {
-               made.touch(now_runs, true);
-               made.begin_life();
-               g.alive.insert(p);
-             },
-             {"an allocation"});
+  s->in->add(s, {"an allocation"}, [&made, &g, p = *to] {
+    made.touch(now_runs, true);
+    made.begin_life();
+    g.alive.insert(p);
+  });
   return cudaSuccess;
 }
 inline void end_life(void* p) {
@@ -59,12 +57,10 @@ inline cudaError_t free_in(simt_stream* s, void* p) {
   graph_work& g = *s->in->graph;
   if (!g.unfreed.erase(p)) return broken(*s->in, cudaErrorInvalidValue);
   g.live -= g.memory.at(p);
-  s->in->add(s,
-             [&g, p] {
-               end_life(p);
-               g.alive.erase(p);
-             },
-             {"a free"});
+  s->in->add(s, {"a free"}, [&g, p] {
+    end_life(p);
+    g.alive.erase(p);
+  });
   return cudaSuccess;
 }
 /// The graph whose last launch has left p allocated, or null.
@@ -173,23 +169,19 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
     if (s && s->in) return simt::free_in(s, p);
     if (const auto graph = simt::left_by_graph(p)) {
       graph->left.erase(p);
-      simt::device.give(s,
-                        [=] {
-                          graph->alive.erase(p);
-                          simt::end_life(p);
-                        },
-                        {"a free"});
+      simt::device.give(s, {"a free"}, [=] {
+        graph->alive.erase(p);
+        simt::end_life(p);
+      });
       return cudaSuccess;
     }
     const auto found = simt::device.memory.find(p);
     if (found == simt::device.memory.end() || std::exchange(found->second.given_back, true))
       return cudaErrorInvalidValue;
-    simt::device.give(s,
-                      [=] {
-                        simt::memory_map::common().find(p)->touch(simt::now_runs, true);
-                        simt::free_now(p);
-                      },
-                      {"a free"});
+    simt::device.give(s, {"a free"}, [=] {
+      simt::memory_map::common().find(p)->touch(simt::now_runs, true);
+      simt::free_now(p);
+    });
     return cudaSuccess;
   };
   if (simt::device.lost == cudaSuccess) return simt::runtime_call(call);
@@ -249,14 +241,12 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
     const bool watched = read && !(s && s->in);  // a graph reads what is there when it runs
     if (watched) read->check(*simt::device.host.knows);
     const std::uint64_t sum = watched ? simt::pinned_history::sum_of(first, bytes) : 0;
-    simt::device.give(s,
-                      [=] {
-                        if (watched) simt::pinned_history::require_same(first, bytes, sum);
-                        if (read) read->touch(simt::now_runs, false);
-                        if (written) written->touch(simt::now_runs, true);
-                        simt::copy(to, from, bytes);
-                      },
-                      {"a copy"});
+    simt::device.give(s, {"a copy"}, [=] {
+      if (watched) simt::pinned_history::require_same(first, bytes, sum);
+      if (read) read->touch(simt::now_runs, false);
+      if (written) written->touch(simt::now_runs, true);
+      simt::copy(to, from, bytes);
+    });
     const auto& order = (s ? *s : simt::device.standard).order;
     if (watched) read->on_the_way.push_back({first, bytes, sum, order.line, order.tick});
     return cudaSuccess;
@@ -272,11 +262,9 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cud
   return simt::runtime_call([=] {
     if (const auto code = simt::may_give(nullptr); code != cudaSuccess) return code;
     const auto* first = static_cast<const unsigned char*>(from);
-    simt::device.give(nullptr,
-                      [to, staged = std::vector<unsigned char>(first, first + bytes)] {
-                        simt::copy(to, staged.data(), staged.size());
-                      },
-                      {"a copy"});
+    simt::device.give(nullptr, {"a copy"}, [to, staged = std::vector<unsigned char>(first, first + bytes)] {
+      simt::copy(to, staged.data(), staged.size());
+    });
     return cudaSuccess;
   });
 }
@@ -284,12 +272,10 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaS
   return simt::runtime_call([=] {
     if (!known_stream(s) || (bytes && !simt::on_device(to, bytes))) return cudaErrorInvalidValue;
     if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
-    simt::device.give(s,
-                      [=] {
-                        const std::vector<unsigned char> filled(bytes, static_cast<unsigned char>(value));
-                        simt::copy(to, filled.data(), bytes);
-                      },
-                      {"a fill"});
+    simt::device.give(s, {"a fill"}, [=] {
+      const std::vector<unsigned char> filled(bytes, static_cast<unsigned char>(value));
+      simt::copy(to, filled.data(), bytes);
+    });
     return cudaSuccess;
   });
 }

@@ -185,9 +185,10 @@ struct gpu {
   }
   /// The default stream and those that are not made beside it wait for each other. Where there are none but those, its
   /// work is done at once: nobody could tell. Others run beside it: its work, too, is done when somebody waits for it.
-  void give(simt_stream* on, std::function<void()> piece, const work_name& name = {}) {
+  void give(simt_stream* on, std::function<void()> piece) { give(on, {}, std::move(piece)); }
+  void give(simt_stream* on, const work_name& name, std::function<void()> piece) {
     simt_stream& s = on ? *on : standard;
-    if (s.in) return s.in->add(on, std::move(piece), name);
+    if (s.in) return s.in->add(on, name, std::move(piece));
     ++seen.given;
     const work_point as = next_of(s, name);
     if (on && on->waits_for_default && standard.done < standard.given) {
