@@ -3,7 +3,6 @@
 # line: Meson runs none at all while one is missing.
 # Usage: meson introspect --tests FOLDER | built_tests.py SUITE...
 import json
-import os
 import shutil
 import sys
 

@@ -4,7 +4,6 @@
 small for the tests, `large` for bench/python/trainings.py. Their data is random and always the same.
 """
 
-import copy
 import importlib.util
 from dataclasses import dataclass, field
 

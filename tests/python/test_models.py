@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 import comp
-from support import Classification, NoPlan, operators_of, plan_file, small_net, some_images
+from support import Classification, operators_of, plan_file, small_net, some_images
 
 X, Y = some_images(16)
 FLAT = X.flatten(1)

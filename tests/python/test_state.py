@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import comp
 from comp._audit import Audit
 from comp._objects import attributes, is_library, may_hold_state
-from support import Classification, same
+from support import Classification, NoPlan, same
 
 GLOBAL_COUNT = 0
 
@@ -161,7 +161,7 @@ class Counts(unittest.TestCase):
             while trained < found.trained_batches:
                 for batch in plain.loader:
                     if trained < found.trained_batches:
-                        plain.step(_NoPlan(), batch)
+                        plain.step(NoPlan(), batch)
                         alone.update(plain.net)
                         trained += 1
             self.assertTrue(same(alone.shadow, averages[-1].shadow), kind.__name__)
@@ -331,14 +331,6 @@ class Counts(unittest.TestCase):
 
         self.search(make)
         self.assertEqual(set(Touchy.touched), {'told'})
-
-
-class _NoPlan:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
 
 
 class Others(unittest.TestCase):
