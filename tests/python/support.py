@@ -66,10 +66,13 @@ class Classification:
             loss = cross_entropy(self.net(x), y)
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.update()
+        return loss
+
+    def update(self):
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.schedule.step()
-        return loss
 
     def search(self, step=None, **more):
         given = {'model': self.net, 'optimizer': self.optimizer, 'data': self.loader, 'state': [self.schedule]}

@@ -253,9 +253,7 @@ class Searches(unittest.TestCase):
             if out.dtype != torch.float32:
                 raise ValueError('not FP32')
             loss.backward()
-            job.optimizer.step()
-            job.optimizer.zero_grad()
-            job.schedule.step()
+            job.update()
             return loss
 
         def score():
@@ -275,9 +273,7 @@ class Searches(unittest.TestCase):
             with plan:
                 loss = cross_entropy(job.net(batch[0]), batch[1])
             loss.backward()
-            job.optimizer.step()
-            job.optimizer.zero_grad()
-            job.schedule.step()
+            job.update()
             return loss * (float('nan') if batch[1][0] == lost else 1)
 
         data = [(torch.randn(16, 3, 8, 8), torch.full((16,), i % 4)) for i in range(8)]

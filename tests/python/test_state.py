@@ -300,9 +300,7 @@ class Counts(unittest.TestCase):
                 with plan:
                     loss = nn.functional.cross_entropy(outer(batch[0]), batch[1])
                 loss.backward()
-                job.optimizer.step()
-                job.optimizer.zero_grad()
-                job.schedule.step()
+                job.update()
                 return loss
 
             job.net = outer
@@ -359,9 +357,7 @@ class Others(unittest.TestCase):
                 job.last = job.net(batch[0])
                 loss = nn.functional.cross_entropy(job.last, batch[1])
             loss.backward()
-            job.optimizer.step()
-            job.optimizer.zero_grad()
-            job.schedule.step()
+            job.update()
             return loss
 
         found = job.search(step)
