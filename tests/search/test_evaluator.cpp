@@ -100,7 +100,7 @@ TEST_CASE("a run goes on from where the trainer is, and a place brings it back w
 }
 
 struct with_bench {
-  bench b;
+  bench<> b;
 };
 
 TEST_CASE_FIXTURE(with_bench, "a run that fails puts the trainer back to the state that was last kept") {
