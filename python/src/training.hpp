@@ -220,9 +220,9 @@ class training_of final : public training {
     });
   }
 
-  /// Has the training's steps run compiled, where torch.compile has a part of them; those of ranks stay uncompiled.
+  /// Has the training's steps run compiled, where torch.compile has a part of them.
   void run_compiled() {
-    if (given_.ranks != nullptr || modelled_ != nullptr) return;
+    if (modelled_ != nullptr) return;
     fault_.out_of([&] { return trainer_->run_compiled(true); });
   }
 

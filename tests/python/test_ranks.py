@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from support import QUICK
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -210,6 +211,42 @@ def has_buffers_and_accumulates():
 
     training.step = step
     return told(training.search(), training)
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = net()
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def is_compiled():
+    """What is inside of DistributedDataParallel, and what is around it. Compilation takes longer on rank 1."""
+    said = []
+    for inside in True, False:
+        training, graphs = Training(), []
+
+        def backend(graph, inputs):
+            graphs.append(graph)
+            time.sleep(0.2 * RANK)
+            return aot_eager(graph, inputs)
+
+        def compiled(module):
+            return torch.compile(module, backend=backend)
+
+        training.net = Classifier()
+        training.optimizer = torch.optim.SGD(training.net.parameters(), 0.01)
+        if inside:
+            training.net = DistributedDataParallel(compiled(training.net))
+        else:
+            training.net = compiled(DistributedDataParallel(training.net))
+        found = training.search(planned_epochs=10000)  # so that the contest may compile
+        by_search = len(graphs)
+        result = found.train(epochs=10)
+        said.append([found.compiled, by_search > 1, found.plan, result.plan, training.weights()])
+    return {'said': said}
 
 
 def sends(which, when):
@@ -748,6 +785,12 @@ class Ranks(unittest.TestCase):
             (first, second), _ = run(scenario)
             self.assertEqual(first['plan'], second['plan'], scenario)
             self.assertEqual(first['weights'], second['weights'], scenario)
+
+    def test_compiled_models_are_compared_compiled_and_train_compiled(self):
+        (first, second), _ = run('is_compiled')
+        self.assertEqual(first.get('said'), second.get('said'), (first, second))
+        for each in first['said']:
+            self.assertEqual(each[:2], [True, True])
 
     def test_the_last_part_has_a_higher_precision_on_both(self):
         (first, second), _ = run('raises_its_last_part')

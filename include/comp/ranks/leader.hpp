@@ -141,7 +141,10 @@ class leading_trainer final : public any_trainer {
   /// Ranks agree on how a plan is run (team::maximum), so rank 0's is everybody's.
   comp::execution execution() override { return trainer_.execution(); }
   std::string signature() const override { return common_.signature; }
-  bool run_compiled(bool /*on*/) override { return false; }  // ranks search uncompiled steps
+  bool run_compiled(bool on) override {
+    const auto all = all_give<bool>({.what = task::run_compiled, .number = on});
+    return std::find(all.begin(), all.end(), true) != all.end();
+  }
   void post_training(bool on) override {
     if (!team_.broken()) (void)carried_out({.what = task::post_training, .number = on});
   }

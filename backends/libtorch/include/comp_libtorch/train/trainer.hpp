@@ -216,7 +216,8 @@ class trainer
   /// has any part of a step. A step shows it, so the graph has to be known.
   bool run_compiled(bool on) {
     record();
-    const bool compiles = setup_.run_compiled && setup_.run_compiled(on);
+    bool compiles = setup_.run_compiled && setup_.run_compiled(on);
+    if (setup_.agree) compiles = setup_.agree({compiles ? 1.0 : 0.0})[0] > 0;
     compiled_ = compiles && on;
     return compiles;
   }
