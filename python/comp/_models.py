@@ -31,7 +31,7 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
             )
         _require_usable(module)
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            leave_outside(type(module), "_pre_forward", "_post_forward")
+            leave_outside(nn.parallel.DistributedDataParallel, "_pre_forward", "_post_forward")
         for group in _shards.groups_that_follow({name: module}, open_regions.innermost):
             leave_outside(group, "unshard", "wait_for_unshard", "reshard", "_register_post_backward_hook")
     return {name: unwrapped(module) for name, module in given.items()}
@@ -55,8 +55,9 @@ def _dispatch_key(name: str) -> torch._C.DispatchKey:
 
 
 def leave_outside(owner: Any, *methods: str) -> None:
-    """Hides from plans what these methods of an object or class do, because it is no part of the model. DistributedDataParallel does not
-    handle its buckets and buffers in each step alike, FSDP gathers parameters, and logging depends on the Trainer."""
+    """Hides from plans what these methods of an object or a class do, because it is no part of the model.
+    DistributedDataParallel does not handle its buckets and buffers in each step alike, FSDP gathers parameters, and logging
+    depends on the Trainer."""
     keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
     for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
         keys = keys | torch._C.DispatchKeySet(_dispatch_key(other))
