@@ -51,6 +51,10 @@ struct uncounted_trainer : fake::trainer {
   }
 };
 
+struct with_bench {
+  bench<> b;
+};
+
 }  // namespace
 
 TEST_CASE("an epoch that does not say how many batches it had has those that were seen of it, or an epoch's") {
@@ -98,10 +102,6 @@ TEST_CASE("a run goes on from where the trainer is, and a place brings it back w
     CHECK(b.trainer.weights().steps == 10);
   }
 }
-
-struct with_bench {
-  bench<> b;
-};
 
 TEST_CASE_FIXTURE(with_bench, "a run that fails puts the trainer back to the state that was last kept") {
   (void)b.epoch(parse_plan("11"), never);
