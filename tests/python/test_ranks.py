@@ -400,7 +400,7 @@ def exchanges_as_is_fast():
         dist.all_reduce = slowed
         training = Training()
         found = training.search()
-        said[str(slow)] = found.plan[-1]
+        said[str(slow)] = found.plan.partition('@')[0][-1]
     dist.all_reduce = all_reduce
     return said
 
