@@ -7,6 +7,7 @@
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/hardware.hpp>
 #include <functional>
 #include <memory>
@@ -15,11 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "device.hpp"
+
 namespace {
 
 using comp::precision;
 using comp::libtorch::program;
 using comp::libtorch::program_settings;
+using libtorch_tests::device;
 using torch::nn::AnyModule;
 
 /// True when both are the same bits.
@@ -39,7 +43,8 @@ struct job {
     net->push_back(torch::nn::Linear(width, width));
     net->push_back(torch::nn::ReLU());
   }
-  const auto x = torch::randn({16, width});
+  const auto x = torch::randn({16, width}).to(device);
+  net->to(device);
   return {net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
 }
 
@@ -55,8 +60,9 @@ struct job {
                  Flatten{},
                  Dropout{0.3},
                  Linear{16 * 4 * 4, 10}};
-  const auto x = torch::randn({4, 3, 8, 8});
-  const auto y = torch::randint(10, {4}, torch::kLong);
+  const auto x = torch::randn({4, 3, 8, 8}).to(device);
+  const auto y = torch::randint(10, {4}, torch::kLong).to(device);
+  net->to(device);
   return {net.ptr(), [=]() mutable { return functional::cross_entropy(net->forward(x), y); }};
 }
 
@@ -64,14 +70,16 @@ struct job {
   using namespace torch::nn;
   const auto options = TransformerEncoderLayerOptions{16, 2}.dim_feedforward(32).dropout(0.1).activation(torch::kGELU);
   TransformerEncoder net{TransformerEncoderOptions{TransformerEncoderLayer{options}, 2}};
-  const auto x = torch::randn({5, 3, 16});
+  const auto x = torch::randn({5, 3, 16}).to(device);
+  net->to(device);
   return {net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
 }
 
 template <class Net, class Options>
 job recurrent_of() {
   Net net{Options{8, 12}.num_layers(2)};
-  const auto x = torch::randn({6, 3, 8});
+  const auto x = torch::randn({6, 3, 8}).to(device);
+  net->to(device);
   return {net.ptr(), [=]() mutable { return std::get<0>(net->forward(x)).pow(2).mean(); }};
 }
 
@@ -85,7 +93,8 @@ job recurrent_of() {
                   e = add("e", {12, 12});
   };
   const auto net = std::make_shared<weights>();
-  const auto x = torch::randn({6, 3, 8});
+  const auto x = torch::randn({6, 3, 8}).to(device);
+  net->to(device);
   return {net, [=] {
             auto y = torch::einsum("tbi,ih->tbh", {x, net->a});
             y = torch::einsum("tbi,hi->tbh", {torch::relu(y), net->b});
@@ -100,11 +109,14 @@ job recurrent_of() {
 
 [[maybe_unused]] std::vector<std::pair<std::string, job (*)()>> all_jobs() {
   using namespace torch::nn;
-  std::vector<std::pair<std::string, job (*)()>> jobs{
-      {"mlp", [] { return mlp(); }},          {"conv_net", conv_net},
-      {"transformer", transformer},           {"gru", recurrent_of<GRU, GRUOptions>},
-      {"rnn", recurrent_of<RNN, RNNOptions>}, {"products", products}};
-  if (runs_low_lstm()) jobs.emplace_back("lstm", recurrent_of<LSTM, LSTMOptions>);
+  std::vector<std::pair<std::string, job (*)()>> jobs{{"mlp", [] { return mlp(); }},
+                                                      {"conv_net", conv_net},
+                                                      {"transformer", transformer},
+                                                      {"products", products},
+                                                      {"rnn", recurrent_of<RNN, RNNOptions>}};
+  const bool has_cells = device.is_cpu() || at::globalContext().hasCuDNN();  // the stand-in for a GPU has none
+  if (has_cells) jobs.emplace_back("gru", recurrent_of<GRU, GRUOptions>);
+  if (has_cells && runs_low_lstm()) jobs.emplace_back("lstm", recurrent_of<LSTM, LSTMOptions>);
   return jobs;
 }
 
@@ -112,8 +124,7 @@ job recurrent_of() {
 [[maybe_unused]] void record(program& p, const job& it) {
   std::vector<torch::Tensor> before;
   for (const auto& buffer : it.model->buffers()) before.push_back(buffer.clone());
-  auto generator = at::globalContext().defaultGenerator(at::kCPU);
-  const auto state = generator.get_state();
+  const comp::libtorch::generator_guard as_before{device};
   p.name_parameters(*it.model);
   p.record(true);
   {
@@ -121,7 +132,6 @@ job recurrent_of() {
     it.loss();
   }
   p.record(false);
-  generator.set_state(state);
   const torch::NoGradGuard no_gradients;
   for (std::size_t i = 0; i < before.size(); ++i) it.model->buffers()[i].copy_(before[i]);
 }
@@ -154,7 +164,8 @@ struct outcome {
     seen.tensors.push_back(parameter.grad().clone());
   }
   for (const auto& buffer : it.model->buffers()) seen.tensors.push_back(buffer.clone());
-  seen.tensors.push_back(at::globalContext().defaultGenerator(at::kCPU).get_state().clone());
+  const auto generators = comp::libtorch::generator_states::save(device);
+  seen.tensors.insert(seen.tensors.end(), generators.tensors().begin(), generators.tensors().end());
   return seen;
 }
 
@@ -175,7 +186,7 @@ struct outcome {
 
 [[maybe_unused]] comp::plan autocast_plan(const comp::op_graph& graph) {
   return comp::autocast::rule_plan(
-      comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu, .low = precision::bf16}, graph, precision::bf16);
+      comp::policy::pytorch{.list = libtorch_tests::autocast_list(), .low = precision::bf16}, graph, precision::bf16);
 }
 
 /// Index of the operator called `name`; the graph's size where there is none.

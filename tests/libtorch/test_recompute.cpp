@@ -47,7 +47,8 @@ struct blocks : torch::nn::Module {
 job of_blocks(bool again, std::int64_t rows = 16) {
   torch::manual_seed(4);
   const auto net = std::make_shared<blocks>(again);
-  const auto x = torch::randn({rows, 32});
+  const auto x = torch::randn({rows, 32}).to(device);
+  net->to(device);
   return {net, [=] { return net->forward(x).pow(2).mean(); }};
 }
 
@@ -143,7 +144,7 @@ TEST_CASE("what is run again in the backward is run as it was, under a plan, aut
     std::vector<std::uint64_t> graphs;
     for (const bool again : {false, true}) {
       const job it = of_blocks(again);
-      program p{{.weights = how == "kept weights" ? lt::weight_casts::keep : lt::weight_casts::cast}};
+      program p{{.device = device, .weights = how == "kept weights" ? lt::weight_casts::keep : lt::weight_casts::cast}};
       if (how != "nothing" && how != "autocast") {
         record(p, it);
         graphs.push_back(p.graph().fingerprint());
@@ -153,7 +154,7 @@ TEST_CASE("what is run again in the backward is run as it was, under a plan, aut
       torch::manual_seed(9);
       if (how == "autocast") {
         const job inside{it.model, [&] {
-                           const lt::autocast_guard on{at::kCPU};
+                           const lt::autocast_guard on{device.type(), at::kBFloat16};
                            return it.loss();
                          }};
         seen.push_back(train(inside, 3, nullptr));
@@ -172,7 +173,7 @@ TEST_CASE("what is run again needs less memory, and reaches parameters although 
   double peaks[2] = {};
   for (const bool again : {false, true}) {
     const job it = of_blocks(again, 4096);
-    program p;
+    program p{{.device = device}};
     record(p, it);
     p.set_plan(everywhere(p.graph(), precision::bf16));
     const auto before = memory->current();
@@ -187,7 +188,7 @@ TEST_CASE("what is run again needs less memory, and reaches parameters although 
 
 TEST_CASE("a checkpoint's first step under a plan file is like the later ones, and its mistakes are named") {
   const job it = of_blocks(true);
-  program p;
+  program p{{.device = device}};
   record(p, it);
   const comp::plan low = everywhere(p.graph(), precision::bf16);
   const scratch_file file;

@@ -13,7 +13,7 @@ using comp::precision;
 
 namespace {
 
-bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
+bool autocast_is_on() { return at::autocast::is_autocast_enabled(device.type()); }
 
 comp::hardware without_units() { return {.name = "an old CPU", .kind = comp::device_kind::cpu}; }
 
@@ -25,7 +25,7 @@ std::vector<double> losses_under_autocast() {
   while (const auto batch = user.batches.next()) {
     at::Tensor loss;
     {
-      const lt::autocast_guard on{at::kCPU, at::kBFloat16};
+      const lt::autocast_guard on{device.type(), at::kBFloat16};
       loss = user.loss(*batch);
     }
     user.optimizer.zero_grad();
@@ -58,9 +58,8 @@ TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no othe
   const comp::plan real = trainer.own_autocast(precision::bf16);
   CHECK(real.runs_autocast());
   CHECK(real.count_low() > 2);
-  CHECK(real.as_autocast(false) ==
-        comp::autocast::rule_plan(comp::policy::pytorch{comp::policy::pytorch_list::cpu, precision::bf16},
-                                  trainer.graph(), precision::bf16));
+  CHECK(real.as_autocast(false) == comp::autocast::rule_plan(comp::policy::pytorch{autocast_list(), precision::bf16},
+                                                             trainer.graph(), precision::bf16));
   trainer.restore(before);
   const auto want = losses_under_autocast();
   on.clear();
@@ -150,6 +149,7 @@ TEST_CASE("a plan file keeps that autocast runs its plan, and a planned region r
 
 TEST_CASE("a plan from a machine with units that this one lacks is refused, unless it is forced" *
           doctest::skip(comp::has_unit(precision::fp16, comp::this_cpu()))) {
+  if (!device.is_cpu()) return;  // every GPU has FP16
   const scratch_file file;
   classification user;
   {
@@ -179,11 +179,12 @@ TEST_CASE("a plan file that knows no operator of the model is refused, unless it
     comp::save(lowered(trainer.graph(), precision::bf16), trainer.graph(), trainer.hardware(), file.str());
   }
   torch::nn::Linear other{2, 2};
+  other->to(device);
   for (const bool forced : {false, true}) {
     lt::planned_region planned{{{"other", other}}, file.str(), {.forced = forced}};
     {
       const auto on = planned.enter();
-      other->forward(torch::ones({1, 2}));
+      other->forward(torch::ones({1, 2}, device));
     }
     if (forced) {
       CHECK_NOTHROW((void)planned.enter());

@@ -44,7 +44,9 @@ struct convolutions {
             torch::nn::MaxPool2d{4},
             torch::nn::Flatten{},
             torch::nn::Linear{32 * 16, 4}},
-        optimizer{net->parameters(), torch::optim::SGDOptions{0.02}} {}
+        optimizer{net->parameters(), torch::optim::SGDOptions{0.02}} {
+    net->to(device);
+  }
   auto make_step() {
     return [this](lt::step& s, const torch::data::Example<>& batch) {
       s.backward(s.forward([&] { return functional::cross_entropy(net->forward(batch.data), batch.target); }));

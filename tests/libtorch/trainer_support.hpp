@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "device.hpp"
 #include "torch_and_doctest.hpp"
 
 namespace libtorch_tests {
@@ -33,19 +34,22 @@ struct images {
 inline images some_images(std::int64_t n = 64, std::int64_t side = 8) {
   torch::manual_seed(11);
   const auto y = torch::randint(0, 4, {n});
-  return {torch::randn({n, 3, side, side}) + 0.5 * y.reshape({-1, 1, 1, 1}), y};
+  const auto x = torch::randn({n, 3, side, side}) + 0.5 * y.reshape({-1, 1, 1, 1});
+  return {x.to(device), y.to(device)};
 }
 
 /// Convolution, batch norm, dropout and a head.
 inline torch::nn::Sequential small_net(std::int64_t channels = 8, std::int64_t side = 8) {
   using namespace torch::nn;
-  return Sequential{Conv2d{Conv2dOptions{3, channels, 3}.padding(1)},
-                    BatchNorm2d{channels},
-                    ReLU{},
-                    Dropout{0.2},
-                    MaxPool2d{2},
-                    Flatten{},
-                    Linear{channels * side * side / 4, 4}};
+  Sequential net{Conv2d{Conv2dOptions{3, channels, 3}.padding(1)},
+                 BatchNorm2d{channels},
+                 ReLU{},
+                 Dropout{0.2},
+                 MaxPool2d{2},
+                 Flatten{},
+                 Linear{channels * side * side / 4, 4}};
+  net->to(device);
+  return net;
 }
 
 /// `low` for every choosable operator of the kinds that begin with `kind`; "" for all kinds.

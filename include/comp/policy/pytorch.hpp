@@ -4,6 +4,7 @@
 // PyTorch's lower_precision_fp list is category allow, its fp32 lists are deny, its promote list is infer, and an
 // operator on no list is follow. A composite operator that LibTorch expands has the category of the part that decides
 // the precision of its result: cross_entropy_loss on CUDA is deny, because it ends in nll_loss.
+// Autocast itself rounds its log-probabilities to the logits' format first (torch 2.11); a plan keeps them in FP32.
 // binary_cross_entropy raises an error under CUDA's autocast. Here it is deny, so that a model that has it can be
 // searched; PyTorch's error message sends the user to FP32, too.
 #pragma once

@@ -66,7 +66,7 @@ inline constexpr expansion cuda_composites[] = {
     {"_upsample_nearest_exact2d.vec", "_upsample_nearest_exact2d"},
     {"_upsample_nearest_exact3d.vec", "_upsample_nearest_exact3d"}, {"arccos", "acos"}, {"arcsin", "asin"},
     {"arctan2", "atan2"}, {"conv1d.padding", "conv1d"}, {"conv2d.padding", "conv2d"}, {"conv3d.padding", "conv3d"},
-    {"cross_entropy_loss", "nll_loss"},  // log_softmax, then nll_loss: both FP32
+    {"cross_entropy_loss", "nll_loss"},  // behind log_softmax, which autocast leaves in the logits' format
     {"cumulative_trapezoid.dx", "cumsum"}, {"cumulative_trapezoid.x", "cumsum"}, {"gru.input", "_cudnn_rnn"},
     {"linalg_matmul", "matmul"}, {"linalg_matrix_power", "matmul"}, {"linalg_norm", "linalg_vector_norm"},
     {"linalg_norm.ord_str", "linalg_matrix_norm"}, {"lstm.input", "_cudnn_rnn"}, {"matrix_power", "matmul"},
