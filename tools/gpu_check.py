@@ -43,6 +43,8 @@ SOURCES = ('backends', 'bench', 'include', 'python', 'tests', 'tools', 'meson.bu
 LARGE = '*/test_large.cpp'  # too large to be watched access by access
 KERNELS = ('elementwise', 'row', 'table', 'pooling')  # tests/cuda_on_cpu/test_*_kernels.cpp
 ROWS = ('steps transformer', 'torch gpt', 'steps vgg16')  # of the bench: products, PyTorch beside them, convolutions
+BY_MODEL = ('steps', 'torch', 'python')  # benchmarks that list models and take one at a time
+PYTHON_TESTS = ('trainings', 'training', 'state')  # tests/python/test_*.py whose trainings can be on a GPU
 CUT = 'the end of --limit'  # status of a command that was ended because all time was over
 
 
@@ -177,6 +179,7 @@ class Check:
         self.take_earlier()
         self.result['date'] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         self.ran, self.left = [], []
+        self.python = find_torch(environment.get('PATH', ''), root / '.venv')  # and the reason where there is none
 
     def take_earlier(self):
         """What an earlier run found counts on, if it is about the same device, driver and commit."""
@@ -262,7 +265,7 @@ class Check:
         made anew: Meson remembers what it found."""
         architecture = self.result['device']['compute_capability'].replace('.', '')
         options = ['--buildtype=release', '-Dcuda=enabled', f'-Dgpu_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
-                   '-Dexamples=auto', '-Dlibtorch=disabled', '-Dnvcc=disabled']
+                   '-Dexamples=auto', '-Dnvcc=disabled', *self.torch_options()]
         surroundings = json.dumps([self.environment.get(key) for key in ('CXX', 'CPATH', 'CPLUS_INCLUDE_PATH', 'LIBRARY_PATH', 'PATH')] + options)
         made_by, status = self.build / 'made_by', 'untried'
         if made_by.exists() and made_by.read_text() == surroundings:
@@ -277,12 +280,21 @@ class Check:
             self.note(slice_name, 'configure', 0, 1, seconds, errors[-1] if errors else f'meson ended with {status}')
         return not status
 
+    def torch_options(self):
+        """LibTorch and the Python package are built for the torch that sees the GPU."""
+        python, _ = self.python
+        folder = python and said_by([python, '-c', 'import torch; print(torch.__path__[0])'])
+        return ['-Dlibtorch=auto', f'-Dlibtorch_path={folder.strip()}', '-Dpython=auto', f'-Dpython_path={python}'] if folder \
+            else ['-Dlibtorch=disabled', '-Dpython=disabled']
+
     def programs(self, kind):
-        """What Meson knows of this suite: [(name, command)]."""
+        """What Meson knows of this suite: [(name, command)]. Of the Python package it is the compiled part."""
         def asked(what):
             return json.loads(said_by(['meson', 'introspect', f'--{what}', str(self.build)], env=self.environment) or '[]')
         if kind == 'demo':
             return [('demo', t['filename']) for t in asked('targets') if t['name'] == 'train_cuda']
+        if kind == 'python':
+            return [('python', t['filename']) for t in asked('targets') if t['name'].startswith('_comp')]
         return [(p['name'].removeprefix('gpu '), p['cmd']) for p in asked(kind) if p['name'].startswith('gpu ')]
 
     def building(self, name, programs):
@@ -302,7 +314,7 @@ class Check:
 
     def there(self, slice_name, programs):
         """Those that were built; one that is missing is noted."""
-        found = [(name, command) for name, command in programs if shutil.which(command[0])]
+        found = [(name, command) for name, command in programs if shutil.which(command[0], os.F_OK)]
         for name, command in programs:
             if slice_name != 'build' and (name, command) not in found:
                 self.note(slice_name, name, 0, 1, 0, 'was not built')
@@ -321,18 +333,19 @@ class Check:
         return self.there(slice_name, programs)
 
     def build_all(self):
-        self.built('build', ['tests', 'benchmarks', 'demo'], lambda name: True)
+        self.built('build', ['tests', 'benchmarks', 'demo', 'python'], lambda name: True)
 
     def first(self):
         """What tells most, in the order in which each minute does; while the programs of one stage run, those of the next are built.
         What is whole here is a part of its slice, which --rest then leaves out."""
         if not self.has_time('first', 'build') or not self.configure('first'):
             return
-        tests, benches, demo = (dict(self.programs(kind)) for kind in ('tests', 'benchmarks', 'demo'))
+        tests, benches, demo, python = (dict(self.programs(kind)) for kind in ('tests', 'benchmarks', 'demo', 'python'))
         rows = {name.split(' ')[0] for name in ROWS if self.takes('bench', name)}
         stages = [('kernels', {name: tests[name] for name in tests if name == 'kernels'}, self.first_kernels),
-                  ('tests', {name: tests[name] for name in tests if name != 'kernels'}, self.first_tests),
-                  ('bench', demo | {name: benches[name] for name in benches if name in rows}, self.first_bench)]
+                  ('tests', {name: tests[name] for name in tests if name not in ('kernels', 'libtorch')}, self.first_tests),
+                  ('bench', demo | {name: benches[name] for name in benches if name in rows}, self.first_bench),
+                  *([('python', python, self.first_python)] if python else [])]
         building = None
         try:
             for number, (stage, programs, run) in enumerate(stages):
@@ -369,6 +382,11 @@ class Check:
             elif program in there:
                 self.bench_of(program, there[program], name)
 
+    def first_python(self, there):
+        if there:
+            self.test_python('trainings')
+            self.bench_python('gpt2')
+
     def test(self, slice_name, name, command, **more):
         if not self.takes(slice_name, name) or not self.has_time(slice_name, name):
             return
@@ -388,19 +406,41 @@ class Check:
         self.note(slice_name, name, passed, failed, seconds, why, libraries=gpu_report.libraries_of(text))
 
     def tests(self):
-        for name, command in self.built('tests', ['tests', 'demo'], lambda name: self.takes('tests', name)):
+        for name, command in self.built('tests', ['tests', 'demo', 'python'], self.takes_any_of):
             if name == 'demo':
                 self.demo(command)
+            elif name == 'python':
+                for file in PYTHON_TESTS:
+                    self.test_python(file)
             else:
                 self.test('tests', name, command)
         if (self.build / 'build.ninja').exists():
             self.note_missing()
 
     def note_missing(self):
+        without_torch = self.python[1] or 'Meson left it out, see out/gpu-check/configure.log'
         for name, kind, why in (('training', 'tests', 'trainings beside the host device, which needs oneDNN 2.6 or newer (dnnl): not here'),
-                                ('demo', 'demo', 'train --backend cuda needs CLI11, zlib, libzip, utf8proc and libjpeg: not here')):
+                                ('demo', 'demo', 'train --backend cuda needs CLI11, zlib, libzip, utf8proc and libjpeg: not here'),
+                                ('libtorch', 'tests', f'LibTorch on the GPU: {without_torch}'),
+                                ('python', 'python', f'the Python package on the GPU: {without_torch}')):
             if self.takes('tests', name) and name not in dict(self.programs(kind)):
                 self.note('tests', name, 0, 0, 0, why)
+
+    def takes_any_of(self, name):
+        return self.takes('tests', name) or name == 'python' and any(self.takes('tests', f'python {file}') for file in PYTHON_TESTS)
+
+    def python_needs(self):
+        """The environment of a script: the package as it lies in the build folder, modules of its tests, torch's own libraries."""
+        folders = [self.build / 'python', self.root / 'tests/python', self.root / 'bench/python']
+        return {'PYTHONPATH': ':'.join(map(str, folders)), 'LD_LIBRARY_PATH': os.environ.get('LD_LIBRARY_PATH', ''), 'PYTHONWARNINGS': 'ignore',
+                'COMP_TEST_DEVICE': 'cuda', 'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}  # with the latter cuBLAS repeats its bits
+
+    def test_python(self, file):
+        self.test('tests', f'python {file}', [self.python[0], str(self.root / f'tests/python/test_{file}.py')], **self.python_needs())
+
+    def bench_python(self, model=None):
+        self.bench_of('python', [self.python[0], str(self.root / 'bench/python/on_gpu.py')], f'python {model}' if model else None,
+                      **self.python_needs())
 
     def demo(self, command):
         """The search of ./run demo --backend cuda, on text that is in the project."""
@@ -433,15 +473,18 @@ class Check:
     def bench(self):
         programs = {part.split(' ')[0] for part in self.wanted['bench']}  # none where all are wanted
         if programs != {'torch'}:
-            for name, command in self.built('bench', ['benchmarks'], lambda name: not programs or name in programs):
-                self.bench_of(name, command)
+            for name, command in self.built('bench', ['benchmarks', 'python'], lambda name: not programs or name in programs):
+                if name == 'python':
+                    self.bench_python()
+                else:
+                    self.bench_of(name, command)
         if not programs or 'torch' in programs:
             self.torch()
 
     def torch(self, model=None):
         if not self.has_time('bench', f'torch {model}' if model else 'torch'):
             return
-        python, reason = find_torch(self.environment.get('PATH', ''), self.root / '.venv')
+        python, reason = self.python
         if python:  # with its own libraries, not those that were found for the backend
             self.bench_of('torch', [python, str(self.root / 'bench/cuda/torch_steps.py')], f'torch {model}' if model else None,
                           LD_LIBRARY_PATH=os.environ.get('LD_LIBRARY_PATH', ''))
@@ -452,7 +495,7 @@ class Check:
 
     def bench_of(self, name, command, only=None, **more):
         """A benchmark; one that lists models by the model, so that none takes another's time or device along."""
-        models = (said_by([*command, '--models'], env=self.environment | more) or '').split() if name in ('steps', 'torch') else []
+        models = (said_by([*command, '--models'], env=self.environment | more) or '').split() if name in BY_MODEL else []
         if models:
             self.result['parts'].pop(f'bench: {name}', None)  # of a time when it could not list them
         parts = {f'{name} {model}': [*command, f'--model={model}'] for model in models} or {name: command}

@@ -14,6 +14,7 @@ STATE = {'clocks.sm': 'MHz', 'clocks.max.sm': 'MHz', 'clocks.mem': 'MHz', 'clock
 PRECISIONS = ('FP32', 'TF32', 'BF16', 'FP16', 'E4M3', 'E5M2')
 
 DOCTEST = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed(?:\s*\|\s*(\d+) skipped)?')
+UNITTEST = re.compile(r'^Ran (\d+) tests? in .*\n\n(?:OK|FAILED)(?: \((.*)\))?$', re.MULTILINE)
 MEMCHECK = re.compile(r'ERROR SUMMARY: (\d+) errors?')
 RACECHECK = re.compile(r'RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)')
 
@@ -60,7 +61,11 @@ def release_of(text):
 
 
 def counts_of(text):
-    """Passed and failed cases of a doctest program; None where it printed no summary."""
+    """Passed and failed cases of a doctest program, or of Python's unittest; None where it printed no summary."""
+    if ran := UNITTEST.search(text):
+        others = dict(part.split('=') for part in (ran[2] or '').split(', ') if part)
+        failed = sum(int(others.get(word, 0)) for word in ('failures', 'errors'))
+        return int(ran[1]) - failed - int(others.get('skipped', 0)), failed
     found = DOCTEST.findall(text)
     return (sum(int(f[0]) for f in found), sum(int(f[1]) for f in found)) if found else None
 
@@ -148,6 +153,12 @@ def missed_goals(bench):
         rival = torch.get(job['model'])
         if found and rival and own_seconds(found) > rival['seconds']:
             yield f"{job['model']}: {rival['seconds'] / own_seconds(found):.2f}x the speed of PyTorch's {rival['way']}"
+
+
+    for job in (bench.get('python') or {}).get('jobs', []):
+        for way in job['ways']:
+            if way['name'].startswith('autocast') and below_one(way['plan_over_bounds']):
+                yield f"{job['model']} in Python: the found plan has {way['plan_over']:.2f}x the speed of {way['name']}"
 
 
 # --- rendering
@@ -238,6 +249,16 @@ def torch_section(bench, steps):
         yield f'Left out: {way} ({reason}).'
 
 
+def python_section(bench):
+    yield ''
+    yield 'PyTorch models in Python, each under the plan that comp.search found, loaded from its file:'
+    yield ''
+    yield from table(['model', 'plan', 'search', 'way', 'step (quartiles)', "the plan's speed against it (95%)"],
+                     ([job['model'], job['plan'], f"{job['search_seconds']:.0f} s", way['name'], spread(way),
+                       f"{way['plan_over']:.2f}x ({way['plan_over_bounds'][0]:.2f} to {way['plan_over_bounds'][1]:.2f})"]
+                      for job in bench['jobs'] for way in job['ways']))
+
+
 def headline(result):
     device = result['device']
     memory = f", {device['memory_mib']} MiB" if device.get('memory_mib') else ''
@@ -279,6 +300,8 @@ def section(result):
         lines += steps_section(bench['steps'])
     if bench.get('torch'):
         lines += torch_section(bench['torch'], bench.get('steps'))
+    if bench.get('python'):
+        lines += python_section(bench['python'])
     if bench.get('kernels'):
         lines += kernels_section(bench['kernels'])
     if bench.get('libraries'):

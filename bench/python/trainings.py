@@ -100,7 +100,7 @@ class Ipex:
             return None
 
 
-def searched(name, path, compiled=False):
+def searched(name, path, compiled=False, planned_epochs=100):
     """Saves the plan that a search finds to `path`. Returns: what was found, and the seconds of the search."""
     training = fresh(name)
     if compiled:
@@ -108,7 +108,7 @@ def searched(name, path, compiled=False):
     begun = time.perf_counter()
     found = comp.search(
         training.train, model=training.model, optimizer=training.optimizers, data=training.data, state=training.state,
-        progress=False, planned_epochs=100,
+        progress=False, planned_epochs=planned_epochs,
     )
     found.save(path)
     return found, time.perf_counter() - begun

@@ -51,6 +51,12 @@ def torch(*seconds, names=('autocast BF16', 'autocast BF16, torch.compile')):
                       'without_loss_seconds': s / 2, 'peak_bytes': 2**29} for name, s in zip(names, seconds or (.005,))]}
 
 
+def in_python(over):
+    return {'version': '2.11.0+cu130', 'jobs': [{'model': 'gpt2', 'plan': '30 of 60 low', 'search_seconds': 41.2, 'ways': [
+        {'name': name, 'seconds': .01 * x, 'quartiles': [.009 * x, .011 * x], 'plan_over': x, 'plan_over_bounds': [.99 * x, 1.01 * x]}
+        for name, x in (('fp32', 3), ('autocast', over), ('plan', 1))]}]}
+
+
 class Reading(unittest.TestCase):
     def test_devices_of_nvidia_smi(self):
         self.assertEqual(gpu_report.devices_of(CARD + 'NVIDIA T4, 535.1, 7.5, [N/A]\n'), [
@@ -69,6 +75,8 @@ class Reading(unittest.TestCase):
         self.assertEqual(gpu_report.counts_of(DOCTEST), (44, 0))
         self.assertEqual(gpu_report.counts_of('[doctest] test cases: 3 | 1 passed | 2 failed |'), (1, 2))
         self.assertIsNone(gpu_report.counts_of('Segmentation fault'))
+        self.assertEqual(gpu_report.counts_of('Ran 9 tests in 3.1s\n\nFAILED (failures=2, errors=1, skipped=4)\n'), (2, 3))
+        self.assertEqual(gpu_report.counts_of('Ran 1 test in 0.1s\n\nOK\n'), (1, 0))
 
     def test_memcheck(self):
         verdict = gpu_report.sanitizer_verdict
@@ -131,6 +139,11 @@ class Goals(unittest.TestCase):
         self.assertEqual(self.missed(steps=steps(), torch=torch(.0035)), [])  # slower than captured steps, which a training keeps
 
 
+    def test_a_plan_that_autocast_beats_in_python_is_named(self):
+        self.assertEqual(self.missed(python=in_python(1.2)), [])
+        self.assertEqual(self.missed(python=in_python(.9)), ['gpt2 in Python: the found plan has 0.90x the speed of autocast'])
+
+
 class Section(unittest.TestCase):
     def result(self, **bench):
         part = {'name': 'kernels', 'slice': 'tests', 'passed': 44, 'failed': 0, 'seconds': 2.0, 'why': ''}
@@ -143,13 +156,14 @@ class Section(unittest.TestCase):
 
     def test_every_figure_has_its_table(self):
         text = gpu_report.section(self.result(steps=steps(), kernels={'rows': [kernel(), kernel(precision='BF16', of_copy=.5)]},
-                                              libraries={'rows': [library()]}, torch=torch()))
+                                              libraries={'rows': [library()]}, torch=torch(), python=in_python(1.2)))
         for line in ('| FP32 | 10 ms (9 ms to 11 ms) | 1.00x (0.90 to 1.10) | 15 ms |  | 256 MiB |',
                      '| found plan | 4 ms (3.6 ms to 4.4 ms) | 2.50x (2.25 to 2.75) | 6 ms | 3.33 ms (1.20x) | 256 MiB |',
                      '| relu | 3600 GB/s, 90% | 2000 GB/s, **50%** |',
                      '| linear forward | 8192x1024x4096 | BF16 | 1 ms | 990 us | 99% | 17 |',
                      '| vgg16 | autocast BF16 | 5 ms (5 ms to 5 ms) | 10 ms | 2.5 ms | 512 MiB | 1.25x (found plan) | 1.67x |',
                      'Left out: vgg16, autocast BF16, sdpa cudnn (no such kernel).',
+                     '| gpt2 | 30 of 60 low | 41 s | autocast | 12 ms (10.8 ms to 13.2 ms) | 1.20x (1.19 to 1.21) |',
                      'The search took 3.5 s; plan 0b1.',
                      '- relu in BF16: 50% of the copy bandwidth at 1024 MiB (goal 85%)'):
             self.assertIn(line, text.splitlines())
@@ -364,6 +378,26 @@ class Whole(unittest.TestCase):
         if not gpu_check.find_tool('compute-sanitizer'):
             self.assertEqual((status, said[-1]), (0, '0 passed, 0 failed'))
             self.assertIn('compute-sanitizer: left out, it is not installed: it is part of the CUDA toolkit (package cuda-sanitizer)', said)
+
+    def test_torch_that_sees_the_gpu_has_its_tests_and_benchmark(self):
+        # A Python with a torch of its own, which runs the package's scripts once its compiled part is there.
+        scripts = (f"case $1 in -c) case $2 in *__path__*) echo /torch ;; *) echo True ;; esac ;; esac\n"
+                   f"case $1 in *test_*) ls {self.root}/build/gpu/_comp.so >&2 && printf 'Ran 2 tests in 1s\\n\\nOK\\n' ;;\n"
+                   f"*on_gpu.py) case $2 in --models) echo gpt2 ;; *) echo $COMP_TEST_DEVICE >{self.root}/device; "
+                   f"echo '{json.dumps(in_python(1.2))}' >$3 ;; esac ;; esac")
+        self.stand_in('python3', scripts)
+        self.program('tests', 'libtorch', f'printf "{DOCTEST.strip()}"')
+        (self.programs / '--targets.json').write_text(json.dumps(
+            [{'name': '_comp.cpython-312-x86_64-linux-gnu', 'filename': [f'{self.root}/build/gpu/_comp.so']}]))
+        (self.programs / '_comp.so').touch()
+        self.check('--only', 'tests:libtorch', '--only', 'tests:python')
+        parts = self.kept()['parts']
+        self.assertEqual([parts[f'tests: python {file}']['passed'] for file in gpu_check.PYTHON_TESTS], [2] * len(gpu_check.PYTHON_TESTS))
+        self.assertEqual(parts['tests: libtorch']['passed'], 44)
+        self.assertIn('-Dlibtorch_path=/torch', (self.root / 'options').read_text())
+        self.check('--only', 'bench:python')
+        self.assertEqual((self.root / 'device').read_text(), 'cuda\n')
+        self.assertIn('| gpt2 | 30 of 60 low |', (self.root / 'docs/benchmarks/cuda.md').read_text())
 
     def test_a_part_of_a_slice_is_run_alone(self):
         self.program('tests', 'operators', f'printf "{DOCTEST.strip()}"')

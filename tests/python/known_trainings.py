@@ -2,9 +2,11 @@
 """Twenty trainings of models that were not written for comp: torchvision's, Hugging Face's from their configurations
 (random weights), torch's own, and steps that are not one forward and one update. `TRAININGS[name](large)` makes one:
 small for the tests, `large` for bench/python/trainings.py. Their data is random and always the same.
+COMP_TEST_DEVICE=cuda makes them on a GPU.
 """
 
 import importlib.util
+import os
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +15,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 BATCHES = 8
 TRAININGS = {}
+DEVICE = os.environ.get('COMP_TEST_DEVICE', 'cpu')
+if DEVICE != 'cpu':
+    torch.set_default_device(DEVICE)
 
 
 def needs(*packages):
@@ -69,7 +74,7 @@ class Training:
 
 
 def dice():
-    return torch.Generator().manual_seed(3)
+    return torch.Generator(DEVICE).manual_seed(3)
 
 
 def images(count, size, classes=4):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small trainings, always the same."""
+"""Small trainings, always the same. COMP_TEST_DEVICE=cuda has them on a GPU."""
 
 import os
 import tempfile
@@ -14,6 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import comp
 
 torch.set_num_threads(1)
+DEVICE = os.environ.get('COMP_TEST_DEVICE', 'cpu')
+if DEVICE != 'cpu':
+    torch.use_deterministic_algorithms(True, warn_only=True)  # cuBLAS wants CUBLAS_WORKSPACE_CONFIG=:4096:8 for it
 QUICK = {'race': {'min_rounds': 6, 'max_rounds': 6, 'fp32_rounds': 6, 'contest_rounds': 6}, 'progress': False}
 
 
@@ -26,13 +29,14 @@ def small_net():
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(8 * 16, 4),
-    )
+    ).to(DEVICE)
 
 
 def some_images(n=128):
     generator = torch.Generator().manual_seed(11)
     y = torch.randint(0, 4, (n,), generator=generator)
-    return torch.randn(n, 3, 8, 8, generator=generator) + 0.5 * y.reshape(-1, 1, 1, 1), y
+    x = torch.randn(n, 3, 8, 8, generator=generator) + 0.5 * y.reshape(-1, 1, 1, 1)
+    return x.to(DEVICE), y.to(DEVICE)
 
 
 def training_step(optimizer, loss_of):
@@ -85,9 +89,14 @@ class Classification:
                 'net': self.net.state_dict(),
                 'optimizer': self.optimizer.state_dict(),
                 'schedule': self.schedule.state_dict(),
-                'random': torch.get_rng_state(),
+                'random': [torch.get_rng_state(), *states_of_gpus()],
             }
         )
+
+
+def states_of_gpus():
+    """The states of torch's generators for GPUs, where trainings are there."""
+    return torch.cuda.get_rng_state_all() if DEVICE != 'cpu' else []
 
 
 def same(a, b):

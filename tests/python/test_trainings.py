@@ -15,7 +15,7 @@ import torch
 
 import comp
 from known_trainings import TRAININGS
-from support import QUICK, NoPlan
+from support import QUICK, NoPlan, states_of_gpus
 
 # nn.Transformer's fast path for inference has other kernels, and a region switches it off
 torch.backends.mha.set_fastpath_enabled(False)
@@ -55,13 +55,15 @@ def holders(training):
 
 
 def everything(training):
-    return comp._state.copied([each.state_dict() for each in holders(training)]), comp._state.random_state()
+    states = comp._state.copied([each.state_dict() for each in holders(training)], 'cpu')
+    return states, comp._state.random_state(), states_of_gpus()
 
 
 def put_back(training, saved):
     for each, state in zip(holders(training), comp._state.copied(saved[0])):
         each.load_state_dict(state)
     comp._state.set_random_state(saved[1])
+    torch.cuda.set_rng_state_all(saved[2])
 
 
 def trained(training, plan, begin):
