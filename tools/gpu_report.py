@@ -115,8 +115,8 @@ def faster(way, than):
 
 
 def own_seconds(way):
-    """Of the kind of step that a training after a search keeps."""
-    return min(way['seconds'], way.get('captured_seconds', math.inf))
+    """Of a step in an epoch, of the kind that a training after a search keeps."""
+    return min(way['in_epochs_seconds'], way.get('captured_seconds', math.inf))
 
 
 def way_of(job, name):
@@ -182,7 +182,8 @@ def step_rows(job):
         captured = '' if 'captured_seconds' not in way else f"{milliseconds(way['captured_seconds'])} ({way['captured_over_plain']:.2f}x)"
         low, high = way['over_fp32_bounds']
         within = '' if low is None else f' ({low:.2f} to {high:.2f})'
-        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x{within}", milliseconds(way['with_upload_seconds']), captured,
+        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x{within}", milliseconds(way['with_upload_seconds']),
+               milliseconds(way['in_epochs_seconds']), captured,
                f"{way['peak_bytes'] / 2**20:.0f} MiB"]
 
 
@@ -191,7 +192,7 @@ def steps_section(bench):
         yield ''
         yield f"{job['model']}, {job['shape']}:"
         yield ''
-        yield from table(['', 'step (quartiles)', 'against FP32 (95%)', 'with its batch', 'captured', 'peak memory'], step_rows(job))
+        yield from table(['', 'step (quartiles)', 'against FP32 (95%)', 'with its batch', 'in an epoch', 'captured', 'peak memory'], step_rows(job))
         if job.get('search_seconds'):
             yield ''
             yield f"The search took {job['search_seconds']:.1f} s; plan {job['plan']}."

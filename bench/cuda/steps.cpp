@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training step of each native model: FP32, TF32, the plan of PyTorch's rules for CUDA, and the found one; step by
 // step and captured, with peak memory. Each way has a device of its own; all of a model take turns, a round being a few
-// plain steps and an epoch of captured ones of each. A model that does not fit the memory is halved until it does.
+// plain steps, an epoch of plain and one of captured ones of each. A model that does not fit the memory is halved until
+// it does. Captured steps are compared with those of the plain epoch, in which a step's end is hidden, too.
 // A plain step is timed twice: with its batch on the GPU already, and from when the batch before it had its loss, which
 // adds what of making and copying the batch the GPU did not hide. Both read the loss. Images are bytes, but for one
 // way.
@@ -12,6 +13,7 @@
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -26,7 +28,7 @@ using native_models::token_data;
 using cuda_trainer = trainer<cuda::device>;
 
 constexpr std::int64_t epoch = 12;  // batches
-constexpr std::size_t warm = 4;     // of an epoch, until its steps are captured ones
+constexpr std::ptrdiff_t warm = 4;  // of an epoch, until its steps are captured ones
 
 struct task {
   std::string shape;
@@ -119,45 +121,53 @@ task transformer(const scale& of) {
           tokens(batch, context, vocabulary), adamw(1e-4)};
 }
 
-/// One plan of one model, on a device of its own.
+/// One plan of one model on a device of its own, trained by plain steps and, from the end of the first round on, by
+/// captured ones besides.
 struct way {
   std::string name;
   std::unique_ptr<cuda::device> device = std::make_unique<cuda::device>();
-  std::unique_ptr<cuda_trainer> trained = {};
-  std::vector<double> plain = {}, captured = {};                // seconds of steps
-  std::vector<double> with_upload = {};                         // of the plain ones, with what their batches take
+  std::function<std::unique_ptr<cuda_trainer>(capture_mode)> make = {};
+  std::unique_ptr<cuda_trainer> trained = {}, capturing = {};
+  std::vector<double> plain = {}, with_upload = {};             // seconds of single steps, and with what batches take
+  std::vector<double> in_epochs = {}, captured = {};            // of steps in epochs
   std::vector<double> plain_rounds = {}, captured_rounds = {};  // their medians, for each round
-  std::int64_t peak_bytes = 0;
+  std::int64_t peak_bytes = 0;                                  // of plain steps
 
   way(std::string named, const task& t, const comp::plan& p) : way{std::move(named), t, p, t.data} {}
   way(std::string named, const task& t, const comp::plan& p, const data_source& data) : name{std::move(named)} {
-    trained = std::make_unique<cuda_trainer>(*device, t.model, data, data,
-                                             training{.optimizer = t.optimizer, .captured = capture_mode::on});
-    if (!p.empty()) trained->set_precision(p);
+    make = [on = device.get(), t, p, data](capture_mode captured) {
+      auto made = std::make_unique<cuda_trainer>(*on, t.model, data, data,
+                                                 training{.optimizer = t.optimizer, .captured = captured});
+      if (!p.empty()) made->set_precision(p);
+      return made;
+    };
+    trained = make(capture_mode::off);
   }
-  void take(const sample& from, std::size_t first, std::vector<double>& steps, std::vector<double>& rounds) {
-    require<error>(from.ok(), "{} ended with: {}", name, from.message);
-    const std::vector<double> counted(from.batch_seconds.begin() + static_cast<std::ptrdiff_t>(first),
-                                      from.batch_seconds.end());
+  void run_epoch(cuda_trainer& of, std::vector<double>& steps, std::vector<double>& rounds) const {
+    const sample ran = of.run_epoch();
+    require<error>(ran.ok(), "{} ended with: {}", name, ran.message);
+    const std::vector<double> counted(ran.batch_seconds.begin() + warm, ran.batch_seconds.end());
     steps.insert(steps.end(), counted.begin(), counted.end());
     rounds.push_back(median(counted));
-    peak_bytes = std::max(peak_bytes, from.peak_bytes);
   }
   void round() {
-    sample some;
     for (int i = 0; i < 4; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       const sample one = trained->run_batch();
       const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
       require<error>(one.ok(), "{} ended with: {}", name, one.message);
-      if (i > 0) with_upload.push_back(whole.count());
-      some.batch_seconds.push_back(one.seconds);
-      some.peak_bytes = std::max(some.peak_bytes, one.peak_bytes);
+      if (capturing == nullptr) peak_bytes = std::max(peak_bytes, one.peak_bytes);
+      if (i == 0) continue;  // it waits for its batch
+      plain.push_back(one.seconds);
+      with_upload.push_back(whole.count());
     }
-    take(some, 1, plain, plain_rounds);  // the first of them waits for its batch
-    if (trained->capture_refused().empty()) take(trained->run_epoch(), warm, captured, captured_rounds);
+    run_epoch(*trained, in_epochs, plain_rounds);
+    if (capturing == nullptr) capturing = make(capture_mode::on);
+    if (capturing->capture_refused().empty()) run_epoch(*capturing, captured, captured_rounds);
   }
-  void forget_times() { plain = captured = with_upload = plain_rounds = captured_rounds = {}; }
+  void forget_times() {
+    for (auto* times : {&plain, &with_upload, &in_epochs, &captured, &plain_rounds, &captured_rounds}) times->clear();
+  }
 };
 
 comp::plan everywhere(const op_graph& graph, precision p) {
@@ -170,7 +180,7 @@ comp::plan everywhere(const op_graph& graph, precision p) {
 precision low_of(const capability& card) { return card.has(precision::bf16) ? precision::bf16 : precision::fp16; }
 
 comp::outcome search(const task& t, precision low) {
-  const way searched{"search", t, {}};
+  const way searched{"search", t, comp::plan{}};
   search_settings settings;
   settings.precisions = {low};
   const policy::pytorch rules{.list = policy::pytorch_list::cuda, .low = low};
@@ -183,12 +193,13 @@ nlohmann::json row_of(const way& w, const way& fp32, const way& rules) {
                      {"seconds", median(w.plain)},
                      {"quartiles", quartiles(w.plain)},
                      {"with_upload_seconds", median(w.with_upload)},
+                     {"in_epochs_seconds", median(w.in_epochs)},
                      {"over_fp32", over.ratio},
                      {"over_fp32_bounds", {over.bounds.low, over.bounds.high}},
                      {"plan", w.trained->network().precisions().str()},
                      {"peak_bytes", w.peak_bytes}};
   if (w.captured.empty()) {
-    row["capture_refused"] = w.trained->capture_refused();
+    row["capture_refused"] = w.capturing->capture_refused();
   } else {
     const auto gain = compare_paired(w.plain_rounds, w.captured_rounds);
     row["captured_seconds"] = median(w.captured);

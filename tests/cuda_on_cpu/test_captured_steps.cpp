@@ -267,6 +267,30 @@ TEST_CASE_FIXTURE(fresh_for_training, "deferred and captured steps give the bits
   }
 }
 
+TEST_CASE_FIXTURE(fresh_for_training,
+                  "two trainers take turns on one device, one of them captured, as if each was alone") {
+  for (const model& m : {lenet(), gpt()}) {
+    CAPTURE(m.name);
+    same_device device;
+    auto plain = trainer_on(device, m, {}), captured = trainer_on(device, m, captured_with({}));
+    std::vector<std::vector<double>> curves[2];
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      curves[0].push_back(plain.run_epoch().curve);
+      curves[1].push_back(captured.run_epoch().curve);
+      plain.run_batch();
+      captured.run_batch();
+    }
+    CHECK(captured.capture_refused() == "");
+    CHECK(curves[0] == curves[1]);
+    same_device own;
+    auto alone = trainer_on(own, m, {});
+    for (const auto& curve : curves[0]) {
+      CHECK(alone.run_epoch().curve == curve);
+      alone.run_batch();
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step of a plan, which is not captured") {
   cuda::device device;
   auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});

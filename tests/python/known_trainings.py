@@ -52,6 +52,8 @@ class Training:
     evaluated: object = None  # the region in which `loss` is evaluated; None: the plan itself
 
     def __post_init__(self):
+        for module in self.modules():
+            module.to(DEVICE)  # what knows nothing of a default device
         if self.optimizers is None:
             self.optimizers = [torch.optim.AdamW(self.modules()[0].parameters(), 1e-3)]
 
@@ -266,7 +268,7 @@ def wav2vec2(large):
         conv_kernel=(10, 8, 4),
         num_conv_pos_embeddings=16,
         num_conv_pos_embedding_groups=4,
-        layerdrop=0.3,
+        layerdrop=0.3 if DEVICE == 'cpu' else 0.0,  # see test_trainings.py: with a GPU's random numbers it drops one at first
         mask_time_length=2,
         ctc_loss_reduction='mean',
         ctc_zero_infinity=True,
