@@ -119,6 +119,10 @@ int main(int count, char** arguments) {
   if (!can_plan(count < 2 ? nullptr : arguments[1])) return 77;
   for (const conv_pass pass : {conv_pass::forward, conv_pass::data, conv_pass::weights})
     check_strides(case_of(layers[0], pass, storage::bf16, pass == conv_pass::forward, false));
+  const auto none_fits = described(case_of(layers[1], conv_pass::forward, storage::bf16, false, false));
+  const bool limited = planned_on(ampere, *none_fits, -1).find("workspace") != std::string::npos;
+  failures += !limited;
+  if (!limited) fmt::print("FAILED: a plan needs more workspace than it may\n");
   for (const gpu& on : {turing, ampere, ada, hopper, blackwell}) {
     for (const layer& l : layers) {
       for (const storage in : {storage::bf16, storage::fp16, storage::fp32}) {

@@ -199,6 +199,20 @@ TEST_CASE_FIXTURE(with_layers,
   CHECK(simt::dnn.norms == std::vector<int>(2, CUDNN_BATCHNORM_SPATIAL));
 }
 
+TEST_CASE_FIXTURE(with_layers, "a channel of more rows than one call sums keeps the sums of the first ones") {
+  const std::int64_t most = std::int64_t{1} << 23;
+  const tensor all = d.shared().make({most + 1, 1}, precision::bf16), sum = d.shared().make({1}, precision::fp32);
+  d.shared().clear(all.materialize(), 2 * (most + 1));
+  for (const std::int64_t row : {std::int64_t{0}, most}) {
+    check(cudaMemcpyAsync(all.materialize_as<bf16>() + row,
+                          d.upload(std::vector{1.0F}, {1}, precision::bf16).materialize(), 2, cudaMemcpyDeviceToDevice,
+                          d.shared().stream().get()),
+          "writing an element");
+  }
+  channel_sums(d.shared(), all, {sum.materialize_as<float>(), false});
+  CHECK(d.download(sum) == std::vector{2.0F});
+}
+
 TEST_CASE_FIXTURE(with_layers,
                   "gradients of scale and shift are kept apart where only one is trained or only one is fresh") {
   const shape s{4, 3, 2, 2};

@@ -143,6 +143,10 @@ TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may
   }
   check_close(before.values(), want_before, 1.1, 1e-6);
   check_close(y.values(), want, 1.1, 6e-6);
+  buffer<T> aside{n, 1};
+  const chain_step<T> keep{.kind = step_kind::keep, .kept = aside.data()};
+  run_chain<T>(on, x.data(), y.data(), n, {&keep, 1});
+  CHECK(same_bits(aside.values(), x.host));
   const std::vector<chain_step<T>> nine(9, {.kind = step_kind::relu});
   CHECK_THROWS_WITH_AS(run_chain<T>(on, x.data(), y.data(), n, nine),
                        "a chain of 9 element-wise steps (one launch takes 8): split it", error);
@@ -295,9 +299,11 @@ TEST_CASE_TEMPLATE("two axes are exchanged without a bit changed, in packs where
     }
     const buffer<T> x{from, shift};
     const auto check_swapped = [&](auto swap) {
-      buffer<T> y{from.size(), shift};
-      swap(y.data());
-      CHECK(std::memcmp(y.values().data(), want.data(), want.size() * sizeof(T)) == 0);
+      for (const std::size_t shift_of_y : {shift, std::size_t{1}}) {
+        buffer<T> y{from.size(), shift_of_y};
+        swap(y.data());
+        CHECK(std::memcmp(y.values().data(), want.data(), want.size() * sizeof(T)) == 0);
+      }
     };
     const auto size = [](std::size_t n) { return static_cast<index>(n); };
     check_swapped([&](T* y) { swap_middle<T>(on, x.data(), y, size(batch), size(i), size(j), size(width)); });

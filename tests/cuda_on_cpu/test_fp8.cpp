@@ -276,8 +276,9 @@ TEST_CASE("the columns that are wanted are taken out of a wider product") {
   for (const auto [rows, width, leading] :
        std::vector<std::array<index, 3>>{{1, 1, 16}, {5, 10, 16}, {3, 24, 32}, {9, 1100, 1104}}) {
     INFO(rows, "x", width);
-    const input<float> from{normal(static_cast<std::size_t>(rows * leading), 1)},
-        bias{normal(static_cast<std::size_t>(width), 2)};
+    std::vector<float> product = normal(static_cast<std::size_t>(rows * leading), 1);
+    product[0] = NAN;
+    const input<float> from{product}, bias{normal(static_cast<std::size_t>(width), 2)};
     const auto run = [&, rows = rows, width = width, leading = leading]<class T>(std::type_identity<T>, bool biased,
                                                                                  bool relu, bool adds) {
       const input<T> old{values<T>(static_cast<std::size_t>(rows * width), 3)};
@@ -410,6 +411,16 @@ TEST_CASE_FIXTURE(with_rig, "layers that read one tensor, and their backward, qu
     CHECK(backward(key) == of_query - (p == precision::fp8_e5m2 ? 2 : 0));  // the forward of E5M2 has no E4M3
     const auto y = download(r.c, linear(r.c, x.viewed({32, 2, 32}), query, nullptr));
     CHECK(y == download(r.c, linear(r.c, upload(r.c, normal(64 * 32, 3), {64, 32}, p), query, nullptr)));
+    parameter still = make_parameter(r.c, normal(32 * 32, 5), {32, 32}, false);  // needs no columns of its input
+    const tensor again = upload(r.c, normal(64 * 32, 3), {64, 32}, p);
+    (void)linear(r.c, again, still, nullptr);
+    std::vector<std::vector<float>> gradients;
+    for (const tensor* of : {&x, &again}) {
+      query.fresh = true;
+      (void)linear_backward(r.c, dy, *of, query, nullptr, false);
+      gradients.push_back(gradient(r.c, query));
+    }
+    CHECK(gradients[0] == gradients[1]);
     parameter narrow = make_parameter(r.c, normal(16 * 16, 5), {16, 16}, true);  // other rows of the same memory
     CHECK(download(r.c, linear(r.c, x.viewed({128, 16}), narrow, nullptr)) ==
           download(r.c, linear(r.c, upload(r.c, normal(64 * 32, 3), {128, 16}, p), narrow, nullptr)));

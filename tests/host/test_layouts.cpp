@@ -216,7 +216,8 @@ TEST_CASE(
     bool apart;
   };
   for (const window& s : {window{{}, true}, window{{.kernel = {3, 2}, .stride = {3, 2}, .padding = {1, 1}}, true},
-                          window{{.kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 1}}, false}}) {
+                          window{{.kernel = {3, 2}, .stride = {2, 2}, .padding = {1, 1}}, false},
+                          window{{.kernel = {2, 3}, .stride = {2, 2}, .padding = {1, 1}}, false}}) {
     for (const precision p : tested::precisions) {
       for (const std::int64_t channels : {1, 3, 6, 16, 17}) {
         CAPTURE(name(p));

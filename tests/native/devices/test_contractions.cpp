@@ -116,6 +116,17 @@ TEST_CASE("a convolution and its gradients agree with FP64") {
   }
 }
 
+TEST_CASE("convolutions of one size with other options are other convolutions") {
+  agree([&](auto& d, results& r) {
+    auto w = parameter_of(d, {3, 2, 3, 3}, 1, precision::fp32);
+    auto x = tensor_of(d, {2, 2, 9, 9}, 2, precision::fp32);
+    int number = 0;
+    for (const conv2d_options& o : {conv2d_options{}, conv2d_options{.stride = {2, 2}},
+                                    conv2d_options{.padding = {1, 1}}, conv2d_options{.dilation = {2, 2}}})
+      r.keep(d, "y of " + std::to_string(number++), d.conv2d(x, w, nullptr, o), 18);
+  });
+}
+
 TEST_CASE("a convolution's result goes on in its own layout into every kind of operator") {
   for (const precision p : tested::precisions) {
     CAPTURE(name(p));

@@ -77,19 +77,21 @@ TEST_CASE("NaN and infinity pass through an activation and its gradient") {
       CAPTURE(name(p));
       CAPTURE(static_cast<int>(a));
       device d;
-      const auto x = d.upload(std::vector{nan, infinity, 1.0F}, {3}, p);
+      const auto x = d.upload(std::vector{nan, infinity, 1.0F, -nan}, {4}, p);
       const auto y = d.download(d.activate(a, x));
       CHECK(std::isnan(y[0]));
+      CHECK(std::isnan(y[3]));
       if (a == activation::gelu || a == activation::gelu_tanh) {
         CHECK_FALSE(std::isfinite(y[1]));  // oneDNN 3 has NaN for infinity
       } else {
         const bool unbounded = a == activation::relu || a == activation::leaky_relu || a == activation::elu;
         CHECK(y[1] == (unbounded ? infinity : 1.0F));
       }
-      const auto dx = d.download(d.activate_backward(a, x, d.upload(std::vector{1.0F, 1.0F, 1.0F}, {3}, p),
-                                                     d.upload(std::vector{0.5F, 0.5F, 0.5F}, {3}, p)));
+      const auto dx = d.download(d.activate_backward(a, x, d.upload(std::vector{1.0F, 1.0F, 1.0F, -nan}, {4}, p),
+                                                     d.upload(std::vector{0.5F, 0.5F, 0.5F, -nan}, {4}, p)));
       CHECK(std::isnan(dx[0]));
       CHECK(dx[1] == infinity);
+      CHECK(std::isnan(dx[3]));
     }
   }
 }

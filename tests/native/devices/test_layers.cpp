@@ -261,7 +261,10 @@ TEST_CASE("NaN and infinity pass through pooling") {
     std::vector<float> v(32, -1.0F);
     v[0] = NAN;
     v[3] = INFINITY;
+    v[17] = NAN;
     const auto x = d.upload(v, {1, 2, 4, 4}, p);
+    const auto columns = d.download(d.max_pool2d(x, {.kernel = {2, 1}, .stride = {2, 1}}).output);
+    CHECK(std::isnan(columns[9]));
     const auto average = d.download(d.avg_pool2d(x, {})), largest = d.download(d.max_pool2d(x, {}).output);
     CHECK(std::isnan(average[0]));
     CHECK(average[1] == INFINITY);

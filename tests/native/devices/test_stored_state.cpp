@@ -87,12 +87,15 @@ TEST_CASE("a training goes on in another trainer with the same losses, bit for b
 TEST_CASE("the state of a model of several phases has each one's steps and scale, and is no other model's") {
   world w{adamw(0.01), small_gan(8)}, other{adamw(0.01)};
   for (int i = 0; i < 4; ++i) (void)w.t.run_batch();
-  const comp::stored_state stored = w.t.store_state();
+  comp::stored_state stored = w.t.store_state();
   CHECK(stored.numbers.at("step of make") == 4);
   CHECK(stored.numbers.at("step of judge") == 4);
   CHECK(stored.numbers.at("loss scale of judge") == 2 * 65536);
   CHECK(stored.numbers.at("dropouts") == 4);  // noise is drawn, too
   CHECK(refused(other.t, stored).find("\"step\" is -1") != std::string::npos);
+  for (double next = 1; auto& [name, number] : stored.numbers) number = next++;  // each comes back as itself
+  w.t.load_state(stored);
+  CHECK(w.t.store_state().numbers == stored.numbers);
 }
 
 TEST_CASE("weights have the names and shapes of the model's parameters") {
