@@ -55,6 +55,8 @@ MUTATIONS = [Mutation(*m) for m in [
      'if (graph_ == 0 && std::exchange(ran_out_, false)) give_back();', '', SHIM, 'test_runtime.cpp'),
     ('a copy from memory that is not staged, unfinished', CUDA + 'copies_ahead.hpp',
      'if (!staging_.pins(from)) copies_.synchronize();', '', OPERATORS, 'test_batches_ahead.cpp'),
+    ('batches in pinned memory beyond its limit', CUDA + 'copies_ahead.hpp', 'if (std::cmp_greater(bytes, limit_))',
+     'if (false)', OPERATORS, 'test_batches_ahead.cpp'),
     ('what a batch copied ahead is judged by', NATIVE + 'batch_feed.hpp', '.judged = judged_of(batch)', '.judged = batch.size',
      OPERATORS, 'test_batches_ahead.cpp'),
     ('pinned values overwritten before a graph has them', CUDA + 'refills.hpp', '    s.copied.wait();\n', '', OPERATORS,
@@ -148,6 +150,9 @@ MUTATIONS = [Mutation(*m) for m in [
      'test_dnn_layers.cpp'),
     ('a low copy kept after the values were set', CUDA + 'parameter.hpp', 'low_current = low_too && low;',
      'low_current = low_too ? static_cast<bool>(low) : low_current;', CONTRACT, 'test_parameters.cpp'),
+    ('slots that are set in another order than the values', CUDA + 'transfer.hpp',
+     'tensor{} : in_order(c, upload(c, values, p.extents, precision::fp32), p.value.order());',
+     'tensor{} : upload(c, values, p.extents, precision::fp32);', OPERATORS, 'test_device.cpp'),
     # Kernels: grids, tails, alignment, rounding, what is not finite
     ('matrices after the 65535th in the transpose', KERNELS + 'transpose.cuh', 'from + before, to + before', 'from, to',
      SHIM, 'test_elementwise_kernels.cpp'),
@@ -310,6 +315,9 @@ MUTATIONS = [Mutation(*m) for m in [
      'left = at % t[3] * o.stride[0]', 'test_host', 'test_layers.cpp'),
     ('windows that overlap in columns alone', HOST + 'pooling.hpp', ' && o.stride[1] >= o.kernel[1];', ';', 'test_host',
      'test_layouts.cpp'),
+    ('squares of gradients in FP32', HOST + 'optimizer.hpp', 'static_cast<double>(from[i]) * static_cast<double>(from[i])',
+     'from[i] * from[i]', 'test_host', 'test_device.cpp'),
+    ('a peak that is reset below what is live', HOST + 'pool.hpp', 'peak_ = live_;', 'peak_ = 0;', 'test_host', 'test_pool.cpp'),
     ('a low copy of a parameter that stays current', HOST + 'parameter.hpp', 'c.current = c.used = false, ++c.steps;',
      'c.used = false, ++c.steps;', 'test_host', 'test_parameters.cpp'),
     # Decisions of the search

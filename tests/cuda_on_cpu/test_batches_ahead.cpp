@@ -140,6 +140,9 @@ TEST_CASE_FIXTURE(fresh_for_training,
       CHECK(curves(device, m, data, with) == want);
       copying_device nothing_pinned{0};
       CHECK(curves(nothing_pinned, m, data, with) == want);
+      void* const staged = nothing_pinned.staging_memory().allocate(64);
+      CHECK_FALSE(simt::use_of_pinned(staged, 64));
+      nothing_pinned.staging_memory().deallocate(staged, 64);
     }
   };
   const image_data images = bars({1, 8, 8}, 4, 22, 1);

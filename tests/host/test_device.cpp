@@ -142,6 +142,17 @@ TEST_CASE("sums have the same bits on any number of threads, and threads leave n
   CHECK(losses[2] == losses[0]);
 }
 
+TEST_CASE("gradients have a norm where FP32 cannot hold their squares") {
+  device d;
+  for (const float each : {1e13F, 1e-15F}) {
+    auto w = parameter_of(d, {1, 1}, 1, precision::fp32);
+    const auto x = d.upload(std::vector{each}, {1, 1}, precision::fp32);
+    (void)d.linear_backward(x, x, w, nullptr, false);
+    const double want = static_cast<double>(each) * static_cast<double>(each);
+    CHECK(d.gradient_norm(std::vector{&w}) == doctest::Approx(want).scale(0));
+  }
+}
+
 TEST_CASE("what oneDNN refuses is an error of comp") {
   device d;
   auto w = parameter_of(d, {4, 4, 1, 1}, 1, precision::fp32);

@@ -48,9 +48,12 @@ TEST_CASE("as much as the limit is live at once, and no byte more") {
   CHECK_THROWS_AS(p.take(1), out_of_memory);
   CHECK(p.live() == 1000);
   p.give(second, 400);
+  CHECK(p.peak() == 1000);
+  p.reset_peak();
+  CHECK(p.peak() == 600);
   p.give(first, 600);
   p.give(p.take(100), 100);
-  CHECK(p.peak() == 1000);
+  CHECK(p.peak() == 600);
   p.reset_peak();
   CHECK(p.peak() == 0);
 }
