@@ -236,6 +236,8 @@ MUTATIONS = [Mutation(*m) for m in [
      'test_loader.cpp'),
     ('each epoch in the order of the one before the last', NATIVE + 'loader.hpp', 'if (!made || of != epoch) {',
      'if (!made) {', 'test_native', 'test_loader.cpp'),
+    ('a batch that could not be made counts as prepared', NATIVE + 'loader.hpp', 's->done() && !s->failure', 's->done()', 'test_native',
+     'test_loader.cpp'),
     ('skipped steps that a stored state forgets', NATIVE + 'stored_parameters.hpp', 'count("loss scale, skipped")', '0',
      'test_native_on_host', 'test_stored_state.cpp'),
     # Arithmetic that all devices share
@@ -318,6 +320,13 @@ MUTATIONS = [Mutation(*m) for m in [
     ('squares of gradients in FP32', HOST + 'optimizer.hpp', 'static_cast<double>(from[i]) * static_cast<double>(from[i])',
      'from[i] * from[i]', 'test_host', 'test_device.cpp'),
     ('a peak that is reset below what is live', HOST + 'pool.hpp', 'peak_ = live_;', 'peak_ = 0;', 'test_host', 'test_pool.cpp'),
+    ('FP16 weights that are not rounded', HOST + 'parameter.hpp', 'if (!c.computes(to.as)) c.run_kernel', 'if (false) c.run_kernel',
+     'test_host', 'test_device.cpp'),
+    ("slots that are set in another layout than the values", HOST + 'parameter.hpp',
+     'relaid(c, upload(c, values, p.extents, precision::fp32), p.value.layout());', 'upload(c, values, p.extents, precision::fp32);',
+     'test_host', 'test_device.cpp'),
+    ('an evaluation that saves the running mean itself', HOST + 'normalization.hpp', 'detail::duplicate(c, mean.value)', 'mean.value',
+     'test_host', 'test_device.cpp'),
     ('a low copy of a parameter that stays current', HOST + 'parameter.hpp', 'c.current = c.used = false, ++c.steps;',
      'c.used = false, ++c.steps;', 'test_host', 'test_parameters.cpp'),
     # Decisions of the search

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <comp_host/device.hpp>
+#include <numeric>
 
 #include "../native/devices/agree.hpp"
 
@@ -151,6 +152,58 @@ TEST_CASE("gradients have a norm where FP32 cannot hold their squares") {
     const double want = static_cast<double>(each) * static_cast<double>(each);
     CHECK(d.gradient_norm(std::vector{&w}) == doctest::Approx(want).scale(0));
   }
+}
+
+TEST_CASE("an embedding's gradient has the same bits on any number of threads") {
+  std::vector<std::vector<float>> gradients;
+  for (const int threads : {1, 2, 3}) {
+    device d{settings{.threads = threads}};
+    auto w = parameter_of(d, {24, 64}, 1, precision::fp32);
+    std::vector<std::int32_t> each(24);
+    std::iota(each.begin(), each.end(), 0);
+    d.embedding_backward(tensor_of(d, {24, 64}, 2, precision::fp32), d.upload(each, {24}), w);
+    gradients.push_back(d.gradient(w));
+  }
+  CHECK(gradients[1] == gradients[0]);
+  CHECK(gradients[2] == gradients[0]);
+}
+
+TEST_CASE("weights are rounded to the precision of their product") {
+  for (const precision p : {precision::bf16, precision::fp16}) {
+    device d;
+    auto w = d.make_parameter(std::vector{1 + 0x1p-12F, 1.0F}, {1, 2});
+    const auto x = d.upload(std::vector{1.0F, -1.0F}, {1, 2}, p);
+    CHECK(d.download(d.linear(x, w, nullptr)) == std::vector{0.0F});
+  }
+}
+
+TEST_CASE("slots that are set lie where the values lie") {
+  device d;
+  auto w = parameter_of(d, {16, 16, 3, 3}, 1, precision::fp32);
+  const std::vector all{&w};
+  const auto x = tensor_of(d, {2, 16, 6, 6}, 2, precision::fp32);
+  const auto y = d.conv2d(x, w, nullptr, {});
+  (void)d.conv2d_backward(y, x, w, nullptr, {}, false);
+  d.sgd_step(all, {.learning_rate = 0.1, .momentum = 0.9});
+  d.set_slots(w, d.slots(w));
+  CHECK(w.first.layout() == w.value.layout());
+}
+
+TEST_CASE("what an evaluation's batch norm saved is its own") {
+  device d;
+  auto gamma = parameter_of(d, {3}, 1, precision::fp32), beta = parameter_of(d, {3}, 2, precision::fp32),
+       mean = parameter_of(d, {3}, 3, precision::fp32), variance = parameter_of(d, {3}, 4, precision::fp32, 0.5F, 1.5F);
+  const auto x = tensor_of(d, {4, 3}, 5, precision::fp32);
+  const native::batch_norm_options fixed{.training = false};
+  const auto y = d.batch_norm(x, gamma, beta, mean, variance, fixed);
+  const auto gradient = [&] {
+    d.zero_gradient(gamma);
+    (void)d.batch_norm_backward(x, x, y.saved, gamma, beta, fixed);
+    return d.gradient(gamma);
+  };
+  const auto before = gradient();
+  (void)d.batch_norm(x, gamma, beta, mean, variance, {});
+  CHECK(gradient() == before);
 }
 
 TEST_CASE("what oneDNN refuses is an error of comp") {

@@ -112,6 +112,8 @@ TEST_CASE("a data set that throws is heard of by who asks for the batch, and can
     CHECK(labels_of(all, 2) == std::vector<std::int32_t>{0, 1, 2, 3});
     CHECK_THROWS_WITH(all.next(), "4 is unreadable");
     CHECK_FALSE(all.prepared());
+    all.prepare();
+    CHECK_FALSE(all.prepared());
     CHECK_THROWS_WITH(all.next(), "4 is unreadable");
     CHECK(all.at() == loader_position{0, 2});
     all.seek({1, 0});
