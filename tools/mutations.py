@@ -325,6 +325,8 @@ MUTATIONS = [Mutation(*m) for m in [
     ("slots that are set in another layout than the values", HOST + 'parameter.hpp',
      'relaid(c, upload(c, values, p.extents, precision::fp32), p.value.layout());', 'upload(c, values, p.extents, precision::fp32);',
      'test_host', 'test_device.cpp'),
+    ("a scaled gradient in another layout than the values", HOST + 'scaled_linear.hpp', '  settle(c, p, gradient.layout());\n', '',
+     'test_host', 'test_device.cpp'),
     ('an evaluation that saves the running mean itself', HOST + 'normalization.hpp', 'detail::duplicate(c, mean.value)', 'mean.value',
      'test_host', 'test_device.cpp'),
     ('a low copy of a parameter that stays current', HOST + 'parameter.hpp', 'c.current = c.used = false, ++c.steps;',

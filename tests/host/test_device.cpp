@@ -177,6 +177,18 @@ TEST_CASE("weights are rounded to the precision of their product") {
   }
 }
 
+TEST_CASE("a gradient lies where its values lie, whatever precision came before") {
+  for (const precision before : {precision::fp32, precision::bf16}) {
+    device d;
+    auto w = parameter_of(d, {64, 48}, 1, precision::fp32);
+    for (const precision p : {before, precision::mxfp8}) {
+      d.zero_gradient(w);
+      (void)d.linear_backward(tensor_of(d, {32, 64}, 2, p), tensor_of(d, {32, 48}, 3, p), w, nullptr, false);
+      CHECK(w.gradient.layout() == w.value.layout());
+    }
+  }
+}
+
 TEST_CASE("slots that are set lie where the values lie") {
   device d;
   auto w = parameter_of(d, {16, 16, 3, 3}, 1, precision::fp32);
