@@ -27,7 +27,7 @@ std::vector<std::string> layers_of(const listed& operators) {
 }
 
 void write(const listed& operators, const std::string& path) {
-  nlohmann::json document{{"comp_plan", 1}};
+  nlohmann::json document{{"comp_plan", 1}, {"hardware", comp::detail::json_of(comp::this_cpu())}};
   for (const auto& [name, kind, chosen] : operators)
     document["operators"].push_back({{"name", name}, {"kind", kind}, {"precision", chosen}});
   comp::detail::write_file(path, document.dump());

@@ -117,7 +117,7 @@ int run(const std::vector<std::string>& arguments) {
     for (std::size_t i = 0; i < plan.size(); ++i) {
       if (program.graph()[i].choosable) plan[i] = comp::precision::bf16;
     }
-    comp::save(plan, program.graph(), comp::hardware{}, arguments[1]);
+    comp::save(plan, program.graph(), comp::libtorch::probe(at::kCPU), arguments[1]);
   } else {
     plan = comp::load_plan(arguments[1], program.graph()).plan;
   }

@@ -17,6 +17,18 @@ torch.set_num_threads(1)
 DEVICE = os.environ.get('COMP_TEST_DEVICE', 'cpu')
 if DEVICE != 'cpu':
     torch.use_deterministic_algorithms(True, warn_only=True)  # cuBLAS wants CUBLAS_WORKSPACE_CONFIG=:4096:8 for it
+
+if DEVICE == 'cpu' and not {'avx512_bf16', 'amx_bf16'} & set(open('/proc/cpuinfo').read().split()):
+    # This CPU is slow in BF16, so that comp neither searches it nor takes a plan with it, unless it is told to.
+    found_here, planned_here = comp.search, comp.plan
+
+    def search(*arguments, **more):
+        return found_here(*arguments, **({} if 'target' in more else {'precisions': ['bf16']}) | more)
+
+    def plan(*arguments, **more):
+        return planned_here(*arguments, **{'forced': True} | more)
+
+    comp.search, comp.plan = search, plan
 QUICK = {'race': {'min_rounds': 6, 'max_rounds': 6, 'fp32_rounds': 6, 'contest_rounds': 6}, 'progress': False}
 
 

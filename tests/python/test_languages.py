@@ -131,7 +131,7 @@ class Languages(unittest.TestCase):
         theirs, net = self.path('theirs.json'), small_net()
         said_by_cpp('save', theirs)
         with self.assertRaisesRegex(RuntimeError, 'is for another model'):
-            train(net, comp.plan(theirs, net))
+            train(net, comp.plan(theirs, net, forced=False))
 
 
 if __name__ == '__main__':
