@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan file goes between languages that call different operators for one layer.
 #include <comp/comp.hpp>
+#include <comp/files/json.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,7 +28,7 @@ std::vector<std::string> layers_of(const listed& operators) {
 }
 
 void write(const listed& operators, const std::string& path) {
-  nlohmann::json document{{"comp_plan", 1}, {"hardware", comp::detail::json_of(comp::this_cpu())}};
+  nlohmann::json document{{"comp_plan", 1}, {"hardware", comp::json_of(lt::probe(at::kCPU))}};
   for (const auto& [name, kind, chosen] : operators)
     document["operators"].push_back({{"name", name}, {"kind", kind}, {"precision", chosen}});
   comp::detail::write_file(path, document.dump());
