@@ -65,12 +65,6 @@ def resnet50():
 TRAININGS = {make.__name__: make for make in (gpt2, bert, vit_b_16, resnet50)}
 
 
-class Autocast(trainings.Autocast):
-    def __enter__(self):
-        self.inner = torch.autocast('cuda', torch.bfloat16)
-        self.inner.__enter__()
-
-
 class Tf32(NoPlan):
     """FP32 whose products may round to TF32, forward and backward, as PyTorch lets convolutions anyway."""
 
@@ -99,7 +93,7 @@ def in_turns(name, rounds, ways):
     trained = {}
     for way, path in ways.items():
         training = fresh(name)
-        region = {'fp32': NoPlan(), 'tf32': Tf32(), 'autocast': Autocast()}.get(path) or comp.plan(
+        region = {'fp32': NoPlan(), 'tf32': Tf32(), 'autocast': trainings.Autocast()}.get(path) or comp.plan(
             path, training.model, segments=training.segments
         )
         if 'channels-last' in way:
@@ -113,7 +107,7 @@ def in_turns(name, rounds, ways):
     return {way: seconds[2:] for way, (_, _, seconds) in trained.items()}
 
 
-trainings.fresh = fresh
+trainings.fresh, trainings.Autocast.device = fresh, 'cuda'
 
 
 def measure(name, rounds, compiled):

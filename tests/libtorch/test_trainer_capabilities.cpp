@@ -249,8 +249,9 @@ TEST_CASE("sensitivities are those of a few roundings, and the training is left 
   t.restore(saved);
   CHECK(t.executor().current_plan() == lowered(t.graph(), precision::fp16, "linear"));
   const auto lacking = device.is_cpu() ? precision::tf32 : precision::mxfp8;
-  CHECK_THROWS_WITH_AS(t.sensitivity(lacking), doctest::Contains("(LibTorch on this device has no such precision)"),
-                       comp::settings_error);
+  const std::string refusal = "sensitivity in " + std::string{comp::name(lacking)} +
+                              " (LibTorch on this device has no such precision): choose another";
+  CHECK_THROWS_WITH_AS(t.sensitivity(lacking), refusal.c_str(), comp::settings_error);
 }
 
 /// The errors of one forward's operators, by name without scope.
