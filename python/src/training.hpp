@@ -321,7 +321,7 @@ class training_of final : public training {
   /// raises the exception, too, that ends the search.
   void throw_if_the_plan_failed(const py::error_already_set& e, bool in_region) {
     const auto& executor = trainer_->executor();
-    if (executor.is_recording() || !executor.lowers() || !e.matches(PyExc_Exception)) return;
+    if (executor.is_recording() || !executor.changes() || !e.matches(PyExc_Exception)) return;
     const auto is_any_of = [&](auto... types) { return (e.matches(types) || ...); };
     const bool calculated =
         is_any_of(PyExc_RuntimeError, PyExc_ArithmeticError, PyExc_AssertionError, PyExc_TypeError, PyExc_ValueError);

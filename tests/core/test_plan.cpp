@@ -16,6 +16,12 @@ std::vector<precision> any_choices() {
 
 comp::op_graph two_operators() { return {{{.name = "conv"}, {.name = "view", .choosable = false}}}; }
 
+plan any_plan() {
+  const plan by_operators{any_choices()};
+  const int how = *rc::gen::inRange(0, 3);
+  return how == 0 ? by_operators : how == 1 ? by_operators.as_autocast() : by_operators.as_tuned();
+}
+
 }  // namespace
 
 TEST_CASE("a plan prints one letter per operator, as in the paper") {
@@ -32,7 +38,7 @@ TEST_CASE("a plan of n operators is FP32 everywhere unless told otherwise") {
 
 TEST_CASE("any plan survives its string") {
   CHECK(rc::check([] {
-    const plan original = plan{any_choices()}.as_autocast(*rc::gen::arbitrary<bool>());
+    const plan original = any_plan();
     RC_ASSERT(comp::parse_plan(original.str()) == original);
   }));
 }
@@ -50,9 +56,31 @@ TEST_CASE("a plan that autocast runs is another plan than its precisions, and it
   CHECK_THROWS_AS((void)comp::parse_plan("b1@auto"), comp::plan_error);
 }
 
+TEST_CASE("tuned FP32 is another plan than FP32, and no other plan has that mark") {
+  const plan fp32{2}, tuned = fp32.as_tuned();
+  CHECK(tuned.is_tuned());
+  CHECK_FALSE(fp32.is_tuned());
+  CHECK_FALSE(tuned.runs_autocast());
+  CHECK(tuned.str() == "11@tuned");
+  CHECK(comp::parse_plan("11@tuned") == tuned);
+  CHECK(tuned != fp32);
+  CHECK(tuned != fp32.as_autocast());
+  CHECK((tuned < fp32) != (fp32 < tuned));
+  CHECK(std::hash<plan>{}(tuned) != std::hash<plan>{}(fp32));
+  CHECK(tuned.as_autocast(false) == fp32);
+  CHECK(fp32.run_like(tuned) == tuned);
+  CHECK(tuned.run_like(fp32) == fp32);
+  const comp::op_graph graph{{{.name = "a"}, {.name = "b"}}};
+  comp::require_fits(tuned, graph);
+  CHECK_THROWS_WITH_AS(comp::require_fits(comp::parse_plan("1b@tuned"), graph),
+                       "plan \"...@tuned\" lowers 1 operators (only FP32 has that mark: other plans are tuned without "
+                       "it): delete the mark",
+                       comp::plan_error);
+}
+
 TEST_CASE("plans are ordered, equal and hashed by what they say alone") {
   CHECK(rc::check([] {
-    const plan a = plan{any_choices()}.as_autocast(*rc::gen::arbitrary<bool>()), b{any_choices()};
+    const plan a = any_plan(), b = any_plan();
     RC_ASSERT((a == b) == (a.str() == b.str()));
     RC_ASSERT((a < b) == (b > a));
     RC_ASSERT((a <=> b == 0) == (a == b));

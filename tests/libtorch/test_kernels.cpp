@@ -101,7 +101,7 @@ TEST_CASE("each product of a convolution has the value of FP64's, rounded once")
                   draw(of.columns > of.width ? (of.columns - of.width + 1) / 2 : 0, 3)};
     of.stride = {draw(1, 2), draw(1, 2)};
     of.bias = draw(0, 1) == 1;
-    of.type = i % 4 == 0 ? at::kHalf : at::kBFloat16;
+    of.type = i % 4 == 0 ? at::kHalf : i % 4 == 1 ? at::kFloat : at::kBFloat16;
     const int parts = i % 7 + 1;
     const bool gives_input =
         of.stride == std::vector<std::int64_t>{1, 1} && of.padding[0] < of.rows && of.padding[1] < of.columns;
@@ -124,7 +124,8 @@ TEST_CASE("each product of a convolution has the value of FP64's, rounded once")
     const at::Tensor gradient = at::randn(y.sizes()).to(of.type);
     y.backward(gradient);
     y64.backward(gradient.to(at::kDouble));
-    const double rounding = of.type == at::kHalf ? 4e-4 : 3e-3;  // of one rounding to the format
+    // of one rounding to the format
+    const double rounding = of.type == at::kHalf ? 4e-4 : of.type == at::kFloat ? 1e-6 : 3e-3;
     // only what comp computes: oneDNN 3.10.2 gives wrong values for some filters that are higher than wide
     if ((parts & 1) != 0) CHECK(error_of(y, y64) < rounding);
     if ((parts & 2) != 0 && gives_input) CHECK(error_of(x.grad(), x64.grad()) < rounding);
@@ -138,7 +139,7 @@ TEST_CASE("a convolution that comp's kernel does not serve is left to ATen") {
   CHECK(refuses({.channels = 6, .filters = 6, .groups = 2}));
   CHECK(refuses({.dilation = {2, 2}}));
   CHECK(refuses({.transposed = true}));
-  CHECK(refuses({.type = at::kFloat}));
+  CHECK(refuses({.type = at::kDouble}));
   CHECK(refuses({.images = 0}));
   CHECK(refuses({.height = 1, .rows = 3, .padding = {0, 1}}));                // no pixel of the output
   CHECK(refuses({.images = 64, .channels = 64, .height = 32, .width = 32}));  // a matrix of 75 MB
@@ -217,9 +218,37 @@ TEST_CASE("a program runs what is chosen by comp's kernel, and other sizes by AT
     own.forward(x);
     CHECK(own.node() == "ConvolutionBackward0");
     CHECK(own.program.own_operators().empty());
+    CHECK(own.last.is_contiguous());
   }
   REQUIRE(aten.program.own_operators().size() == 1);
   CHECK(aten.program.own_operators().front().layer == "conv.conv");
+}
+
+TEST_CASE("tuned FP32 runs by comp's kernel and channels-last, to FP32's results up to roundings") {
+  small_images tuned{7}, plain{0};
+  {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < 2; ++i) tuned.conv->parameters()[i].copy_(plain.conv->parameters()[i]);
+  }
+  tuned.program.set_plan(comp::plan{1}.as_tuned());
+  plain.program.set_plan(comp::plan{1});
+  REQUIRE(tuned.program.own_operators().size() == 1);
+  const at::Tensor x = at::randn({2, 4, 2, 2});
+  for (small_images* each : {&tuned, &plain}) {
+    each->forward(x);
+    CHECK((each->last.scalar_type() == at::kFloat));
+    each->last.pow(2).sum().backward();
+  }
+  CHECK(tuned.node().find("convolution_of_matrices") != std::string::npos);
+  CHECK(tuned.last.is_contiguous(channels_last));
+  CHECK(plain.node() == "ConvolutionBackward0");
+  CHECK(plain.last.is_contiguous());
+  CHECK(error_of(tuned.last, plain.last.to(at::kDouble)) < 1e-6);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const at::Tensor expected = plain.conv->parameters()[i].grad().to(at::kDouble);
+    CHECK(error_of(tuned.conv->parameters()[i].grad(), expected) < 1e-6);
+  }
+  CHECK(tuned.conv->weight.grad().is_contiguous());  // as the optimizer expects it
 }
 
 TEST_CASE("a program runs attention by comp's kernel, for any length of the sequence") {

@@ -377,3 +377,55 @@ TEST_CASE("measuring how a plan is best run leaves the training as it was") {
   trainer.restore(before);
   CHECK(trainer.run_epoch().curve == rest);
 }
+
+TEST_CASE("FP32 is tuned as a plan of its own, whose losses differ from FP32's by roundings at most") {
+  const scratch_file file;
+  classification user, plain;
+  for (const auto& net : {user.net, plain.net})
+    net->ptr(3)->as<torch::nn::Dropout>()->options.p(0);  // masks lie otherwise where images do
+  user.setup.choices = lt::executor_choices::measured;
+  classification_trainer trainer{user.setup, user.batches, user.make_step()},
+      reference{plain.setup, plain.batches, plain.make_step()};
+  CHECK_FALSE(reference.tuned_fp32().is_tuned());  // its choices are fixed
+  const comp::plan tuned = trainer.tuned_fp32();
+  REQUIRE(tuned.is_tuned() == device.is_cpu());
+  if (!tuned.is_tuned()) return;
+  const auto before = trainer.save();
+  trainer.set_precision(tuned);
+  (void)trainer.tune();
+  REQUIRE(trainer.execution().size() >= 2);
+  trainer.set_precision(comp::plan{tuned.size()});
+  CHECK(trainer.execution().empty());
+  torch::manual_seed(5);
+  const auto want = reference.run_epoch().curve;
+  torch::manual_seed(5);
+  CHECK(trainer.run_epoch().curve == want);  // FP32 itself stays the plain loop's
+
+  comp::outcome best{.plan = tuned, .execution = {{"images", "channels_last", {1.5, {1.4, 1.6}}}}};
+  best.graph = trainer.graph();
+  best.hardware = trainer.hardware();
+  comp::save(best, file.str());
+  const comp::loaded_plan loaded = comp::load_plan(file.str(), trainer.graph());
+  CHECK(loaded.plan == tuned);
+  trainer.restore(before);
+  CHECK(trainer.set_precision(loaded).empty());
+  torch::manual_seed(5);
+  const auto losses = trainer.run_epoch().curve;
+  REQUIRE(losses.size() == want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(losses[i] == doctest::Approx(want[i]).epsilon(1e-4));
+
+  for (const auto match : {lt::plan_match::exact, lt::plan_match::by_name}) {
+    lt::planned_region planned{{{"net", plain.net}}, file.str(), {.match = match}};
+    const auto batch = *plain.batches.next();
+    at::Tensor convolved;
+    for (int i = 0; i < 2; ++i) {
+      const auto on = planned.enter();
+      at::Tensor y = convolved = plain.net->begin()->forward(batch.data);
+      for (auto layer = plain.net->begin() + 1; layer != plain.net->end(); ++layer) y = layer->forward(y);
+      (void)functional::cross_entropy(y, batch.target);
+    }
+    CHECK(planned.executor().current_plan() == tuned);
+    CHECK(planned.execution().at(1).value == "channels_last");
+    CHECK(convolved.is_contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}

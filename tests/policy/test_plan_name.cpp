@@ -32,6 +32,7 @@ TEST_CASE("a plan is named by what differs from the precision that most operator
   CHECK(named("0bbbbbb1", graph) == "bf16, conv2d0 in fp16");
   CHECK(named("0bbbb111", graph) == "bf16, linear5 and softmax6 in fp32, conv2d0 in fp16");
   CHECK(name(comp::parse_plan("bbbbbbb1").as_autocast(), graph) == "all in bf16, by autocast");
+  CHECK(name(comp::parse_plan("11111111@tuned"), graph) == "all in fp32, tuned");
 }
 
 TEST_CASE("where as many operators are low as high, the low ones name it") {

@@ -303,3 +303,71 @@ TEST_CASE("autocast is kept unless the found plan was shown to be faster in batc
   with_autocast slower{world, parse_plan("bbbb"), 1.2 * found_plan};
   CHECK_FALSE(comp::two_stage<fake::lists>{}.run(slower).plan.runs_autocast());
 }
+
+namespace {
+
+/// Runs FP32 in `seconds` a batch where it is tuned, with `harm` to its losses.
+struct with_tuned_fp32 : fake::trainer {
+  with_tuned_fp32(fake::world given, double seconds, double harm = 0)
+      : fake::trainer{[&] {
+          given.seconds = [inner = given.seconds, seconds](const plan& p) { return p.is_tuned() ? seconds : inner(p); };
+          given.harm = [inner = given.harm, harm](const plan& p) { return p.is_tuned() ? harm : inner(p); };
+          return std::move(given);
+        }()} {}
+  plan tuned_fp32() {
+    ++asked;
+    return tunes ? plan{graph().size()}.as_tuned() : plan{graph().size()};
+  }
+  bool tunes = true;
+  int asked = 0;
+};
+
+fake::world without_low_precisions() {
+  fake::world only_fp32 = fake::typical();
+  only_fp32.precisions = {precision::fp32};
+  return only_fp32;
+}
+const plan tuned_plan = plan{fake::typical().graph.size()}.as_tuned();
+
+}  // namespace
+
+TEST_CASE("FP32 as the backend runs it fastest is a rival where no lower precision can be chosen") {
+  const double fp32 = fake::typical().seconds(plan{fake::typical().graph.size()});
+  const auto search = [](auto& trainer) { return fake::greedy_search{{}, {}, {}, {}}.run(trainer); };
+  SUBCASE("it wins where it is faster") {
+    with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32};
+    const auto found = search(trainer);
+    CHECK(found.plan == tuned_plan);
+    CHECK(trainer.now() == tuned_plan);
+    CHECK(found.speedup == doctest::Approx(2));
+    CHECK(labels_of(found) == std::vector<std::string>{"fp32", "comp: all in fp32, tuned"});
+    CHECK(found.fallbacks == std::vector{tuned_plan, plan{tuned_plan.size()}});
+  }
+  SUBCASE("a guided search takes it, too") {
+    with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32};
+    CHECK(comp::two_stage<fake::lists>{}.run(trainer).plan == tuned_plan);
+  }
+  SUBCASE("it loses where it is slower") {
+    with_tuned_fp32 trainer{without_low_precisions(), 1.1 * fp32};
+    CHECK(search(trainer).plan == plan{tuned_plan.size()});
+  }
+  SUBCASE("it is not taken where its losses are worse") {
+    with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32, 1};
+    CHECK(search(trainer).plan == plan{tuned_plan.size()});
+  }
+  SUBCASE("a backend may have nothing to tune") {
+    with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32};
+    trainer.tunes = false;
+    CHECK(labels_of(search(trainer)) == std::vector<std::string>{"fp32"});
+  }
+  SUBCASE("a search of lower precisions does not ask") {
+    with_tuned_fp32 trainer{fake::typical(), 0.001 * fp32};
+    CHECK_FALSE(search(trainer).plan.is_tuned());
+    CHECK(trainer.asked == 0);
+  }
+  SUBCASE("a policy that leaves nothing to choose has plain FP32") {
+    with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32};
+    CHECK(comp::two_stage{comp::policy::all_fp32{}}.run(trainer).plan == plan{tuned_plan.size()});
+    CHECK(trainer.asked == 0);
+  }
+}

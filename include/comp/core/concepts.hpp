@@ -49,6 +49,7 @@ COMP_DETAIL_CAPABILITY(validate, validates, requires(B& b) { { b.validate() } ->
 COMP_DETAIL_CAPABILITY(supported_precisions, knows_precisions, requires(const B& b) { { b.supported_precisions() } -> std::same_as<std::vector<precision>>; })
 COMP_DETAIL_CAPABILITY(supports, supports_some, requires(const B& b, const op_info& op) { { b.supports(op, precision::fp32) } -> std::same_as<bool>; })
 COMP_DETAIL_CAPABILITY(own_autocast, has_autocast, requires(B& b) { { b.own_autocast(precision::bf16) } -> std::same_as<plan>; })
+COMP_DETAIL_CAPABILITY(tuned_fp32, tunes_fp32, requires(B& b) { { b.tuned_fp32() } -> std::same_as<plan>; })
 COMP_DETAIL_CAPABILITY(execution, says_execution, requires(B& b) { { b.execution() } -> std::same_as<comp::execution>; })
 COMP_DETAIL_CAPABILITY(hardware, knows_hardware, requires(const B& b) { { b.hardware() } -> std::same_as<comp::hardware>; })
 COMP_DETAIL_CAPABILITY(signature, signs, requires(const B& b) { { b.signature() } -> std::same_as<std::string>; })
@@ -169,6 +170,7 @@ constexpr bool expect_backend() {
   static_assert(!Aloud || fits_supported_precisions<B>, "a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const");
   static_assert(!Aloud || fits_supports<B>, "a Backend's supports needs the form: bool supports(const comp::op_info&, comp::precision) const");
   static_assert(!Aloud || fits_own_autocast<B>, "a Backend's own_autocast needs the form: comp::plan own_autocast(comp::precision low)");
+  static_assert(!Aloud || fits_tuned_fp32<B>, "a Backend's tuned_fp32 needs the form: comp::plan tuned_fp32()");
   static_assert(!Aloud || fits_execution<B>, "a Backend's execution needs the form: comp::execution execution()");
   static_assert(!Aloud || fits_hardware<B>, "a Backend's hardware needs the form: comp::hardware hardware() const");
   static_assert(!Aloud || fits_signature<B>, "a Backend's signature needs the form: std::string signature() const");
@@ -185,8 +187,8 @@ constexpr bool expect_backend() {
   static_assert(!Aloud || !misnames_post_training<B>, "a Backend's set_post_training or postTraining is never called: name it post_training");
   return gives_graph<B> && takes_plans<B> && runs_epochs<B> && runs_batches<B> && fits_second_run_epoch<B> && fits_save<B> &&
          fits_profile<B> && fits_sensitivity<B> && fits_perturb<B> && fits_batches_per_epoch<B> && fits_validate<B> &&
-         fits_supported_precisions<B> && fits_supports<B> && fits_own_autocast<B> && fits_execution<B> && fits_hardware<B> &&
-         fits_signature<B> && fits_post_training<B> && fits_run_compiled<B> && !misnames_save<B> &&
+         fits_supported_precisions<B> && fits_supports<B> && fits_own_autocast<B> && fits_tuned_fp32<B> && fits_execution<B> &&
+         fits_hardware<B> && fits_signature<B> && fits_post_training<B> && fits_run_compiled<B> && !misnames_save<B> &&
          !misnames_batches_per_epoch<B> && !misnames_profile<B> && !misnames_sensitivity<B> && !misnames_supported_precisions<B> &&
          !misnames_supports<B> && !misnames_own_autocast<B> && !misnames_hardware<B> && !misnames_post_training<B>;
 }
@@ -234,6 +236,9 @@ constexpr bool expect_trainer() {
 ///   own_autocast(precision)     Returns the precisions that the backend's own mixed precision (such as torch.autocast) gives
 ///                               each operator, with plan::runs_autocast() set. set_precision of that plan trains under that
 ///                               mixed precision itself. Each search has it as a rival.
+///   tuned_fp32()                Returns FP32 with plan::is_tuned() set, where set_precision of that plan trains in FP32 as is
+///                               fastest, up to the order of sums; a plan without the mark where there is nothing to tune. A
+///                               search that has no lower precision to choose has it as a rival.
 ///   execution()                 Says how the current plan is run, beyond its precisions. The outcome and plan files keep it.
 ///   hardware()                  Default: unknown. Then an operator's sizes alone decide whether it can use matrix units.
 ///   signature()                 Names all that makes two searches comparable: data, batch size, optimiser, seed.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan: the precision of each operator of a graph. A search finds one, and a backend trains under it.
 // A plan is a value that can be copied, compared, ordered and hashed. It prints as one letter per operator
-// (core/precision.hpp), followed by "@autocast" where the backend's own autocast runs it.
+// (core/precision.hpp), followed by "@autocast" where the backend's own autocast runs it, and by "@tuned" where FP32 is
+// run as is fastest.
 // Not here: plan files (files/plan_file.hpp), which also say which model a plan belongs to.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <comp/core/precision.hpp>
 #include <compare>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -21,7 +23,7 @@
 
 namespace comp {
 
-inline constexpr std::string_view autocast_mark = "@autocast";
+inline constexpr std::string_view autocast_mark = "@autocast", tuned_mark = "@tuned";
 
 class plan {
  public:
@@ -40,19 +42,21 @@ class plan {
   /// True where the backend's own autocast is to run the model (Backend::own_autocast). The precisions then describe
   /// what that autocast gives each operator. The same precisions without the mark are another plan: comp casts operator
   /// by operator, and may be faster.
-  bool runs_autocast() const { return autocast_; }
+  bool runs_autocast() const { return run_by_ == run_by::autocast; }
   /// Returns the same precisions, run by the backend's own autocast or operator by operator.
-  plan as_autocast(bool by_autocast = true) const {
-    plan copy = *this;
-    copy.autocast_ = by_autocast;
-    return copy;
-  }
+  plan as_autocast(bool by_autocast = true) const { return run_as(by_autocast ? run_by::autocast : run_by::operators); }
+  /// True for FP32 as the backend runs it fastest (Backend::tuned_fp32): in another order in memory, or by other
+  /// kernels, so that sums may differ in their last bits. FP32 without the mark has the bits of the plain loop.
+  bool is_tuned() const { return run_by_ == run_by::tuned; }
+  plan as_tuned() const { return run_as(run_by::tuned); }
+  /// Returns the same precisions, run as `other` is.
+  plan run_like(const plan& other) const { return run_as(other.run_by_); }
 
   /// Returns one letter per operator, as in the paper: "011" is FP16, FP32, FP32.
   std::string str() const {
     std::string text(choices_.size(), '1');
     for (std::size_t i = 0; i < text.size(); ++i) text[i] = letter(choices_[i]);
-    return autocast_ ? text.append(autocast_mark) : text;
+    return text.append(runs_autocast() ? autocast_mark : is_tuned() ? tuned_mark : "");
   }
 
   /// Returns the number of operators in a lower precision than FP32.
@@ -67,29 +71,44 @@ class plan {
   friend bool operator==(const plan&, const plan&) = default;
   friend std::strong_ordering operator<=>(const plan& a, const plan& b) {
     const auto order = std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
-    return order != 0 ? order : a.autocast_ <=> b.autocast_;
+    return order != 0 ? order : a.run_by_ <=> b.run_by_;
   }
 
  private:
+  friend struct std::hash<plan>;
+  enum class run_by : std::uint8_t { operators, autocast, tuned };
+  plan run_as(run_by how) const {
+    plan copy = *this;
+    copy.run_by_ = how;
+    return copy;
+  }
+
   std::vector<precision> choices_;
-  bool autocast_ = false;
+  run_by run_by_ = run_by::operators;
 };
 
-/// Reads a plan from precision letters, with or without "@autocast" behind them.
+/// Returns: the letters of a plan's text, without a mark behind them.
+inline std::string_view letters_of(std::string_view text) {
+  for (const std::string_view mark : {autocast_mark, tuned_mark}) {
+    if (text.ends_with(mark)) return text.substr(0, text.size() - mark.size());
+  }
+  return text;
+}
+
+/// Reads a plan from precision letters, with or without a mark behind them.
 /// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
 inline plan parse_plan(std::string_view text) {
-  const bool marked = text.ends_with(autocast_mark);
-  if (marked) text.remove_suffix(autocast_mark.size());
-  plan result{text.size()};
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto known = precision_of(text[i]);
+  const std::string_view letters = letters_of(text), mark = text.substr(letters.size());
+  plan result{letters.size()};
+  for (std::size_t i = 0; i < letters.size(); ++i) {
+    const auto known = precision_of(letters[i]);
     require<plan_error>(known.has_value(),
                         "plan \"{}\" has '{}' for operator {} (a precision is one of {}): "
                         "save the plan again with comp::save",
-                        text.substr(0, 64), text[i], i, precision_letters);
+                        letters.substr(0, 64), letters[i], i, precision_letters);
     result[i] = *known;
   }
-  return result.as_autocast(marked);
+  return mark == tuned_mark ? result.as_tuned() : result.as_autocast(mark == autocast_mark);
 }
 
 /// Checks that `p` can be a plan for `graph`.
@@ -98,6 +117,11 @@ inline void require_fits(const plan& p, const op_graph& graph) {
   require<plan_error>(p.size() == graph.size(),
                       "plan has {} operators, the model {} (they must agree): use a plan that was made for this model",
                       p.size(), graph.size());
+  require<plan_error>(
+      !p.is_tuned() || p.count_low() == 0,
+      "plan \"...{}\" lowers {} operators (only FP32 has that mark: other plans are tuned without it): delete "
+      "the mark",
+      tuned_mark, p.count_low());
   for (std::size_t i = 0; i < p.size(); ++i) {
     require<plan_error>(graph[i].choosable || p[i] == precision::fp32,
                         "plan gives operator {} (\"{}\") {} (its precision cannot be chosen): leave it at fp32", i,
@@ -111,7 +135,7 @@ template <>
 struct std::hash<comp::plan> {
   std::size_t operator()(const comp::plan& p) const noexcept {
     comp::detail::fnv1a mixed;
-    mixed.hash += p.runs_autocast();
+    mixed.hash += static_cast<std::uint64_t>(p.run_by_);
     for (const auto choice : p) mixed.add(static_cast<std::uint64_t>(choice));
     return mixed.hash;
   }

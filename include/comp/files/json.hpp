@@ -129,13 +129,11 @@ inline execution execution_from(const json_reader& from) {
 
 /// Reads a plan string. Its letters are checked here, since an error of parse_plan() would not name file and field.
 inline plan plan_from(const json_reader& from) {
-  const std::string_view letters = from.text();
-  const std::string_view choices =
-      letters.substr(0, letters.size() - (letters.ends_with(autocast_mark) ? autocast_mark.size() : 0));
-  if (choices.find_first_not_of(precision_letters) != std::string_view::npos) {
+  const std::string_view text = from.text();
+  if (letters_of(text).find_first_not_of(precision_letters) != std::string_view::npos) {
     from.fail(fmt::format("one letter of {} for each operator", precision_letters));
   }
-  return parse_plan(letters);
+  return parse_plan(text);
 }
 
 /// Reads the plans that a training changes to, whose batches have to rise.

@@ -3,7 +3,8 @@
 // to and the machine that it was found on. Loading refuses a plan of another model and says what differs.
 //   { "comp_plan": 1, "comp_version": "0.2.0",
 //     "plan": "011",                                  one letter per operator (core/precision.hpp); "011@autocast":
-//                                                     run by the backend's own autocast
+//                                                     run by the backend's own autocast; "111@tuned": FP32 as it is
+//                                                     fastest
 //     "operators": [ {"kind": "conv2d", "name": "stem", "precision": "fp16"}, ... ],
 //     "model": {"fingerprint": "0123456789abcdef", "operators": 3},
 //     "hardware": {...}, "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, 1.3],

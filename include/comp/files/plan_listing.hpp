@@ -42,6 +42,8 @@ struct plan_listing {
   precision chosen(std::size_t i) const { return operators ? (*operators)[i].chosen : (*letters)[i]; }
   std::size_t size() const { return operators ? operators->size() : letters->size(); }
   bool runs_autocast() const { return letters && letters->runs_autocast(); }
+  /// Returns `p`, run by autocast or tuned where the file's plan is.
+  plan run_as_listed(const plan& p) const { return letters ? p.run_like(*letters) : p; }
   /// Returns the file as it would be if the plan that trains batch `batch` were its only one.
   COMP_INLINE plan_listing at(std::size_t batch) const;
 };

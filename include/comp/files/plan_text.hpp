@@ -246,7 +246,7 @@ COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, 
   detail::require_count(from, graph);
   std::vector<precision> choices;
   for (std::size_t i = 0; i < from.size(); ++i) choices.push_back(from.chosen(i));
-  loaded_plan result{.plan = plan{std::move(choices)}.as_autocast(from.runs_autocast()), .execution = from.execution};
+  loaded_plan result{.plan = from.run_as_listed(plan{std::move(choices)}), .execution = from.execution};
   if (from.fingerprint) {
     const std::string ours = fmt::format("{:016x}", graph.fingerprint());
     require<plan_error>(

@@ -84,7 +84,7 @@ inline std::string name(const plan& p, const op_graph& graph) {
   std::string text = told(detail::name_detail::names);
   if (text.size() > longest) text = told(detail::name_detail::kinds);
   if (text.size() > longest) text = told(detail::name_detail::counts);
-  return p.runs_autocast() ? text + ", by autocast" : text;
+  return text + (p.runs_autocast() ? ", by autocast" : p.is_tuned() ? ", tuned" : "");
 }
 
 }  // namespace comp

@@ -41,6 +41,12 @@ struct backend_own_autocast_of_nothing : whole::capable_backend {
 };
 static_assert(comp::expect_backend<backend_own_autocast_of_nothing>());
 
+// expect: a Backend's tuned_fp32 needs the form: comp::plan tuned_fp32()
+struct backend_tuned_fp32_of_precision : whole::capable_backend {
+  comp::plan tuned_fp32(comp::precision) { return {}; }
+};
+static_assert(comp::expect_backend<backend_tuned_fp32_of_precision>());
+
 // expect: a Backend's perturb needs the form: void perturb(std::uint64_t seed)
 struct backend_perturb_without_seed : whole::capable_backend {
   void perturb() {}

@@ -30,6 +30,7 @@ struct capable_backend : backend {
   std::vector<comp::precision> supported_precisions() const { return {}; }
   bool supports(const comp::op_info&, comp::precision) const { return true; }
   comp::plan own_autocast(comp::precision) { return {}; }
+  comp::plan tuned_fp32() { return {}; }
   comp::execution execution() { return {}; }
   comp::hardware hardware() const { return {}; }
   std::string signature() const { return {}; }

@@ -79,7 +79,7 @@ class guided_search {
   void learn(const std::vector<contestant>& contest) {
     std::vector<racer> racers;
     for (const contestant& c : contest) {
-      if (is_accepted(c.plan) && !c.plan.runs_autocast())
+      if (is_accepted(c.plan) && !c.plan.runs_autocast() && !c.plan.is_tuned())
         racers.push_back({.plan = c.plan, .seconds = c.seconds, .status = c.status});
     }
     if (racers.empty()) return;

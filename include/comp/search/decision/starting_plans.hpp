@@ -29,7 +29,7 @@ class starting_plans {
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
     if (lows_.empty() && settings.precisions.empty() && supported.size() > 1) {
       log.warnings.push_back(
-          "nothing was searched: this machine computes no lower precision faster than FP32. Name those that are to be "
+          "no precision was searched: this machine computes no lower one faster than FP32. Name those that are to be "
           "tried all the same in settings.precisions");
     }
     require<graph_error>(!log.graph.empty(),
@@ -44,6 +44,7 @@ class starting_plans {
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
     if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
+    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change()) add_tuned(trainer.tuned_fp32());
   }
 
   /// Returns: the plan that "FP32" stands for: the most conservative one that the backend runs.
@@ -155,6 +156,12 @@ class starting_plans {
         log_.warnings.push_back(fmt::format("the backend's own autocast to {} was no rival: {}", name(low), e.what()));
       }
     }
+  }
+
+  // Adds FP32 as it is fastest. Where lower precisions are searched, their plans are tuned and leave it no chance.
+  void add_tuned(const plan& tuned) {
+    if (tuned.is_tuned() && tuned.as_autocast(false) == fp32_)
+      rivals_.push_back({label_of_found(tuned, log_.graph, rivals_), tuned});
   }
 
   any_policy policy_;

@@ -29,7 +29,7 @@ class any_trainer {
  public:
   struct capabilities {
     bool save = false, stop = false, profile = false, sensitivity = false, perturb = false, batches_per_epoch = false,
-         validate = false, supports = false, own_autocast = false, signature = false;
+         validate = false, supports = false, own_autocast = false, tuned_fp32 = false, signature = false;
   };
 
   virtual ~any_trainer() = default;
@@ -49,6 +49,7 @@ class any_trainer {
   virtual std::vector<precision> supported_precisions() const = 0;
   virtual bool supports(const op_info& op, precision p) const = 0;
   virtual plan own_autocast(precision low) = 0;
+  virtual plan tuned_fp32() = 0;
   virtual comp::hardware hardware() const = 0;
   /// Returns: how the trainer runs the plan that is set; empty for a trainer that does not say.
   virtual comp::execution execution() = 0;
@@ -77,6 +78,7 @@ class trainer_of final : public any_trainer {
                      .validate = detail::validates<B>,
                      .supports = detail::supports_some<B>,
                      .own_autocast = detail::has_autocast<B>,
+                     .tuned_fp32 = detail::tunes_fp32<B>,
                      .signature = detail::signs<B>}},
         trainer_{trainer} {}
 
@@ -127,6 +129,10 @@ class trainer_of final : public any_trainer {
   }
   plan own_autocast([[maybe_unused]] precision low) override {
     if constexpr (detail::has_autocast<B>) return trainer_.own_autocast(low);
+    return {};
+  }
+  plan tuned_fp32() override {
+    if constexpr (detail::tunes_fp32<B>) return trainer_.tuned_fp32();
     return {};
   }
   comp::execution execution() override {

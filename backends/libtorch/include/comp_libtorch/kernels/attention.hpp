@@ -211,6 +211,7 @@ inline constexpr kernel attention_kernel{
     .name = "tiles",
     .parts = attention_parts,
     .wants_channels_last = false,
+    .serves_fp32 = false,
     .serves = [](const op_traits& op) { return op.kind == "aten::scaled_dot_product_attention"; },
     .fits = fits_attention,
     .run = run_attention};

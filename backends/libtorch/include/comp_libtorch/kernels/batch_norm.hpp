@@ -192,6 +192,7 @@ inline constexpr std::array<kernel_part, 2> batch_norm_parts{
 inline constexpr kernel batch_norm_kernel{.name = "tiles",
                                           .parts = batch_norm_parts,
                                           .wants_channels_last = true,
+                                          .serves_fp32 = false,
                                           .serves = [](const op_traits& op) { return op.kind == "aten::batch_norm"; },
                                           .fits = has_whole_vectors,
                                           .run = run_batch_norm};

@@ -43,14 +43,19 @@ struct filter_steps {
   filter_steps turned() const { return {rows, columns, 1, 1, rows - 1 - pad_y, columns - 1 - pad_x}; }
 };
 
+/// Returns: of how many 16-bit halves a number consists. Copies go by halves, so that they serve each format.
+inline std::int64_t halves_of(const at::Tensor& numbers) {
+  return static_cast<std::int64_t>(numbers.element_size() / sizeof(std::uint16_t));
+}
+
 /// Returns: for each pixel of an output of `height` x `width` the pixels of `image` (N,C,H,W) under the filter, as a
-/// matrix of N*height*width rows of rows*columns*C numbers. Requires: `image` lies channels-last, in 16 bits.
+/// matrix of N*height*width rows of rows*columns*C numbers. Requires: `image` lies channels-last, in 16 or 32 bits.
 inline at::Tensor gathered(const at::Tensor& image, const filter_steps& filter, std::int64_t height,
                            std::int64_t width) {
-  const std::int64_t images = image.size(0), channels = image.size(1), in_y = image.size(2), in_x = image.size(3);
+  const std::int64_t images = image.size(0), in_y = image.size(2), in_x = image.size(3);
   const auto [rows, columns, stride_y, stride_x, pad_y, pad_x] = filter;
-  const std::int64_t taps = rows * columns * channels;
-  at::Tensor matrix = at::empty({images * height * width, taps}, image.options());
+  at::Tensor matrix = at::empty({images * height * width, rows * columns * image.size(1)}, image.options());
+  const std::int64_t channels = image.size(1) * halves_of(image), taps = rows * columns * channels;
   const auto* from = static_cast<const std::uint16_t*>(image.const_data_ptr());
   auto* to = static_cast<std::uint16_t*>(matrix.mutable_data_ptr());
   in_parallel(images * height, std::max<std::int64_t>(1, 65536 / (width * taps)), [=](auto first, auto last) {
@@ -78,10 +83,11 @@ inline at::Tensor gathered(const at::Tensor& image, const filter_steps& filter, 
 }
 
 /// Returns: the filters (O,C,rows,columns) turned by half a circle, as a matrix of rows*columns*O rows of C numbers.
-/// Requires: `weight` lies channels-last, in 16 bits.
+/// Requires: `weight` lies channels-last, in 16 or 32 bits.
 inline at::Tensor turned_filters(const at::Tensor& weight) {
-  const std::int64_t outs = weight.size(0), channels = weight.size(1), taps = weight.size(2) * weight.size(3);
-  at::Tensor matrix = at::empty({taps * outs, channels}, weight.options());
+  const std::int64_t outs = weight.size(0), taps = weight.size(2) * weight.size(3);
+  at::Tensor matrix = at::empty({taps * outs, weight.size(1)}, weight.options());
+  const std::int64_t channels = weight.size(1) * halves_of(weight);
   const auto* from = static_cast<const std::uint16_t*>(weight.const_data_ptr());
   auto* to = static_cast<std::uint16_t*>(matrix.mutable_data_ptr());
   in_parallel(taps * outs, std::max<std::int64_t>(1, 65536 / channels), [=](auto first, auto last) {
@@ -160,12 +166,12 @@ struct convolution_of_matrices : torch::autograd::Function<convolution_of_matric
   }
 };
 
-/// Returns: the bytes of the larger matrix that a convolution of tensors of these shapes gathers.
+/// Returns: the numbers of the larger matrix that a convolution of tensors of these shapes gathers.
 inline std::int64_t most_gathered(at::IntArrayRef input, at::IntArrayRef weight, at::IntArrayRef output) {
   const std::int64_t taps = weight[2] * weight[3];
-  return 2 * taps * input[0] * std::max(input[1] * output[2] * output[3], output[1] * input[2] * input[3]);
+  return taps * input[0] * std::max(input[1] * output[2] * output[3], output[1] * input[2] * input[3]);
 }
-inline constexpr std::int64_t most_bytes = std::int64_t{32} << 20;  // of a matrix: larger images are faster by oneDNN
+inline constexpr std::int64_t most_numbers = std::int64_t{16} << 20;  // of a matrix: larger images are faster by oneDNN
 
 inline bool fits_convolution(const op_info& recorded) {
   const auto shape = [](const std::vector<tensor_info>& of, std::size_t i) -> at::IntArrayRef {
@@ -174,7 +180,7 @@ inline bool fits_convolution(const op_info& recorded) {
   if (recorded.inputs.size() < 2 || recorded.outputs.empty()) return false;
   const auto input = shape(recorded.inputs, 0), weight = shape(recorded.inputs, 1), output = shape(recorded.outputs, 0);
   return input.size() == 4 && weight.size() == 4 && output.size() == 4 && weight[1] == input[1] &&
-         most_gathered(input, weight, output) <= most_bytes;
+         most_gathered(input, weight, output) <= most_numbers;
 }
 
 /// Serves convolutions of two dimensions without groups and dilation, whose input and weight lie channels-last.
@@ -189,7 +195,8 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
     return t.defined() && t.dim() == 4 && t.numel() > 0 && t.scalar_type() == input.scalar_type() && is_plain(t) &&
            t.is_contiguous(at::MemoryFormat::ChannelsLast);
   };
-  if (!lies_as_recorded(input, recorded) || input.element_size() != 2 || !lies_as_input(weight)) return false;
+  if (!lies_as_recorded(input, recorded) || !lies_as_input(weight)) return false;
+  if (input.element_size() != 2 && input.scalar_type() != at::kFloat) return false;
   if (bias && bias->defined() && (bias->scalar_type() != input.scalar_type() || !is_plain(*bias))) return false;
   const auto stride = argument(3).toIntVector(), padding = argument(4).toIntVector(),
              dilation = argument(5).toIntVector();
@@ -199,7 +206,7 @@ inline bool run_convolution(torch::jit::Stack& stack, std::size_t arguments, ker
   const std::int64_t width = (input.size(3) + 2 * padding[1] - columns) / stride[1] + 1;
   if (height < 1 || width < 1 || weight.size(1) != input.size(1)) return false;
   const std::array output{input.size(0), weight.size(0), height, width};
-  if (most_gathered(input.sizes(), weight.sizes(), output) > most_bytes) return false;
+  if (most_gathered(input.sizes(), weight.sizes(), output) > most_numbers) return false;
   if (stride != std::vector<std::int64_t>{1, 1} || padding[0] >= rows || padding[1] >= columns)
     parts &= ~input_gradient;
   if (parts == 0) return false;
@@ -214,6 +221,7 @@ inline constexpr kernel convolution_kernel{
     .name = "matrices",
     .parts = convolution_parts,
     .wants_channels_last = true,
+    .serves_fp32 = true,
     .serves = [](const op_traits& op) { return op.kind == "aten::conv2d" || op.kind == "aten::convolution"; },
     .fits = fits_convolution,
     .run = run_convolution};

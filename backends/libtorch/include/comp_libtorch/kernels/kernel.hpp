@@ -34,6 +34,7 @@ struct kernel {
   std::string_view name;               // as plan files have it
   std::span<const kernel_part> parts;  // in the order of their bits, the lowest first
   bool wants_channels_last;            // it serves images that lie so
+  bool serves_fp32;                    // beside BF16 and FP16
   bool (*serves)(const detail::op_traits&);
   bool (*fits)(const op_info& recorded);  // true for shapes that it serves
   /// Replaces the `arguments` on top of the stack by the result, as ATen's kernel does. Returns: false, with the stack

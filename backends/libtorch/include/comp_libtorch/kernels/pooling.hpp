@@ -121,6 +121,7 @@ inline constexpr std::array<kernel_part, 1> pooling_parts{{{"forward and backwar
 inline constexpr kernel pooling_kernel{.name = "byte places",
                                        .parts = pooling_parts,
                                        .wants_channels_last = true,
+                                       .serves_fp32 = false,
                                        .serves = [](const op_traits& op) { return op.kind == "aten::max_pool2d"; },
                                        .fits = has_whole_vectors,
                                        .run = run_pooling};

@@ -85,16 +85,18 @@ inline tuning_settings quick(tuning_settings s) {
 
 namespace detail {
 
-inline bool lowers(const op_graph& graph, const plan& p, std::string_view part_of_kind) {
+/// Returns: whether `p` may choose the layout of a convolution's images.
+inline bool convolves(const op_graph& graph, const plan& p) {
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (is_low(p[i]) && graph[i].kind.find(part_of_kind) != std::string::npos) return true;
+    if ((is_low(p[i]) || p.is_tuned()) && graph[i].kind.find("conv") != std::string::npos) return true;
   }
   return false;
 }
 
-/// Returns: the low precision that most operators of `p` have; nothing for FP32. The same choices pay for plans that
-/// share it.
+/// Returns: the low precision that most operators of `p` have; FP32 where `p` is tuned, nothing where it is plain FP32.
+/// The same choices pay for plans that share it.
 inline std::optional<precision> prevailing(const plan& p) {
+  if (p.is_tuned()) return precision::fp32;
   std::map<precision, std::size_t> counts;
   for (const precision each : p) {
     if (traits(each).bytes < 4) ++counts[each];
@@ -167,11 +169,14 @@ class choice_measurement {
   /// `own`: the operators that comp has a kernel for.
   choice_measurement(const op_graph& graph, const plan& p, std::vector<own_operator> own,
                      const tuning_settings& settings)
-      : settings_{settings}, convolves_{detail::lowers(graph, p, "conv")}, own_{std::move(own)} {
+      : settings_{settings},
+        casts_weights_{p.count_low() > 0},
+        convolves_{detail::convolves(graph, p)},
+        own_{std::move(own)} {
     for (const own_operator& each : own_) {
       while (detail::parts_of_step(*each.own, steps_with_kernels_) != 0) ++steps_with_kernels_;
     }
-    settings_.quick ? begin_kernels() : begin(stage::weights, {weight_casts::keep});
+    times_weights() ? begin(stage::weights, {weight_casts::keep}) : begin_kernels();
   }
 
   bool done() const { return stage_ == stage::done; }
@@ -181,7 +186,7 @@ class choice_measurement {
   }
   /// Returns: the steps that are needed where the first look at the times decides.
   std::size_t least_steps() const {
-    const std::size_t contests = (settings_.quick ? 0 : 1) + (convolves_ ? 1 : 0);
+    const std::size_t contests = (times_weights() ? 1 : 0) + (convolves_ ? 1 : 0);
     return 4 * settings_.rounds * contests + (own_.empty() ? 0 : 1 + settings_.rounds * (steps_with_kernels_ + 1));
   }
   /// Returns: whether add() needs the times of operators of the next step.
@@ -202,6 +207,7 @@ class choice_measurement {
  private:
   enum class stage : std::uint8_t { weights, kernels, images, done };
 
+  bool times_weights() const { return casts_weights_ && !settings_.quick; }
   /// Returns: whether the next step runs the other choice. A round has two steps of each choice, of which the second is
   /// timed. Every second round begins with the other choice.
   bool times_other() const { return (step_ / 2 == 1) != (round_ % 2 == 1); }
@@ -288,7 +294,7 @@ class choice_measurement {
   }
 
   tuning_settings settings_;
-  bool convolves_;
+  bool casts_weights_, convolves_;
   std::vector<own_operator> own_;
   std::size_t steps_with_kernels_ = 0;  // of a round
   executor_choice other_;               // what is timed against the best so far

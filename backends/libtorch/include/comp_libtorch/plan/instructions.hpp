@@ -74,9 +74,12 @@ struct instruction {
   bool gives_contiguous = false;                    // results go to a Function, which may not know it either
 };
 
-/// Returns: comp's kernel for an operator that runs in `target`; null where ATen's is the only one.
-inline const kernel* own_kernel(const op_traits& known, at::ScalarType target) {
-  return target == at::kBFloat16 || target == at::kHalf ? kernel_for(known) : nullptr;
+/// Returns: comp's kernel for an operator that runs in `target`; null where ATen's is the only one. `tuned`: FP32 need
+/// not have ATen's bits.
+inline const kernel* own_kernel(const op_traits& known, at::ScalarType target, bool tuned) {
+  const kernel* own = kernel_for(known);
+  const bool low = target == at::kBFloat16 || target == at::kHalf;
+  return own != nullptr && (low || (tuned && target == at::kFloat && own->serves_fp32)) ? own : nullptr;
 }
 
 /// The instructions of one segment.
@@ -141,15 +144,17 @@ class wanted_formats {
 /// Compiles the segments of one recording for one plan.
 class compiler {
  public:
-  /// `layers`: the common names of the operators. `chosen`: their precisions.
+  /// `layers`: the common names of the operators. `chosen`: their precisions. `tuned`: see plan::is_tuned.
   compiler(std::span<const recorded_op> ops, std::span<const std::string> layers,
-           std::span<const product_precisions> chosen, const program_settings& settings, low_weights& weights)
+           std::span<const product_precisions> chosen, bool tuned, const program_settings& settings,
+           low_weights& weights)
       : ops_{ops},
         layers_{layers},
         chosen_{chosen},
         settings_{&settings},
         weights_{&weights},
         kernels_{settings.kernels.begin(), settings.kernels.end()},
+        tuned_{tuned},
         any_low_{std::ranges::any_of(chosen, [](const auto& p) { return p != product_precisions{}; })},
         wanted_{ops, chosen, settings.device.type()} {}
 
@@ -204,13 +209,13 @@ class compiler {
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;
-    const bool channels_last = settings_->images == memory_format::channels_last;
+    const bool channels_last = settings_->images == memory_format::channels_last && (any_low_ || tuned_);
     if (products.need_rounding()) now.products = products;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
-      if (channels_last && known.convolves && now.target != at::kFloat) {
+      if (channels_last && known.convolves && (tuned_ || now.target != at::kFloat)) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
-      if (any_low_) add_slots(compiled, now, known, op);
+      if (any_low_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
     } else if (any_low_ && known.views) {
       view_low_copy(compiled, now, op);
     }
@@ -218,20 +223,20 @@ class compiler {
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
     // a view that shares storage which is written has to stay a view, or be refused by LibTorch
-    now.wants_view = channels_last && any_low_ && known.takes_view && !op.shares;
-    now.wants_contiguous = channels_last && any_low_ && !known.aten;
-    now.gives_contiguous = channels_last && now.hands_on_fp32;
+    now.wants_view = channels_last && known.takes_view && !op.shares;
+    now.wants_contiguous = channels_last && !known.aten;
+    now.gives_contiguous = channels_last && op.hands_on_fp32;
     choose_kernel(now, known);
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
     now.unusual = now.tf32 || now.products || now.hands_on_fp32 || now.follows_written || now.wants_view ||
-                  now.wants_contiguous || now.own.parts != 0 || now.by_bits != nullptr;
+                  now.wants_contiguous || now.gives_contiguous || now.own.parts != 0 || now.by_bits != nullptr;
     compiled.instructions.push_back(now);
   }
 
   void choose_kernel(instruction& now, const op_traits& known) const {
     const auto chosen = kernels_.find(layers_[now.index]);
     if (chosen == kernels_.end()) return;
-    const kernel* own = own_kernel(known, now.target);
+    const kernel* own = own_kernel(known, now.target, tuned_);
     if (own == nullptr || own != chosen->second.own) return;
     if (!own->wants_channels_last || settings_->images == memory_format::channels_last) now.own = chosen->second;
   }
@@ -244,7 +249,7 @@ class compiler {
       const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
       cast_slot slot{input.argument, input.element};
       if (input.parameter >= 0) {
-        if (now.target == at::kFloat) continue;  // parameters are FP32
+        if (now.target == at::kFloat && layout == at::MemoryFormat::Preserve) continue;  // parameters are FP32
         slot.weight = weights_->entry_of(input.parameter, now.target, layout);
       } else {
         uses_[{input.value, now.target, layout}].push_back(compiled.slots.size());
@@ -285,6 +290,7 @@ class compiler {
   const program_settings* settings_;
   low_weights* weights_;
   std::map<std::string, kernel_use> kernels_;  // by layer
+  bool tuned_;
   bool any_low_;
   wanted_formats wanted_;
   std::map<cast_key, std::vector<std::size_t>> uses_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says how the plans of a training are run, and when that is measured. A plan is run as was measured for it, else as
-// was measured for a plan of the same low precision.
+// was measured for a plan of the same low precision. FP32 is measured only as a plan of its own (plan::is_tuned).
 // Why: docs/decisions.md, "LibTorch: the executor's choices". Not here: measuring itself (executor_tuning.hpp).
 #pragma once
 
@@ -36,11 +36,11 @@ class plan_tuner {
     use(program_, known == nullptr ? executor_choice{} : known->choice);
   }
 
-  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for
-  /// autocast's.
+  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 that is not tuned
+  /// and for autocast's.
   comp::execution execution() const {
     const plan& now = program_.current_plan();
-    if (now.count_low() == 0 || now.runs_autocast()) return {};
+    if ((now.count_low() == 0 && !now.is_tuned()) || now.runs_autocast()) return {};
     if (!measures_) return execution_of({.choice = choice_in(program_.settings())});
     const tuned_choice* known = find(now);
     return known == nullptr ? comp::execution{} : execution_of(*known);
@@ -52,6 +52,14 @@ class plan_tuner {
     const auto low = detail::prevailing(p);
     const auto alike = low ? by_precision_.find(*low) : by_precision_.end();
     return alike == by_precision_.end() ? nullptr : &alike->second;
+  }
+
+  /// Returns: FP32 as a plan that is measured; plain FP32 where there is nothing to measure.
+  plan tuned_fp32() const {
+    const op_graph& graph = program_.graph();
+    const plan fp32{graph.size()};
+    const bool convolves = detail::convolves(graph, fp32.as_tuned());
+    return measures_ && program_.settings().device.is_cpu() && convolves ? fp32.as_tuned() : fp32;
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {
@@ -74,7 +82,7 @@ class plan_tuner {
     if (now != trained_) batches_in_a_row_ = 0;
     trained_ = now;
     batches_in_a_row_ += run.batches;
-    if (run.ok() && now.count_low() == 0) fp32_seconds_ = median(run.batch_seconds);
+    if (run.ok() && now.count_low() == 0 && !now.is_tuned()) fp32_seconds_ = median(run.batch_seconds);
   }
   void trained_epoch(const sample& run) {
     if (run.ok()) expect_epochs_of(run.batches);

@@ -148,6 +148,8 @@ class program {
   const plan& current_plan() const { return plan_; }
   /// Returns: whether regions lower operators, by the plan or by LibTorch's autocast.
   bool lowers() const { return autocast_plan_ != nullptr || plan_.count_low() > 0; }
+  /// Returns: whether operators run otherwise than without comp.
+  bool changes() const { return lowers() || plan_.is_tuned(); }
   /// Sets what chooses the precision of operators that were not recorded, for a plan file that has more operators.
   void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
@@ -221,7 +223,8 @@ class program {
   std::vector<own_operator> own_operators() const {
     std::vector<own_operator> all;
     for (std::size_t i = 0; i < ops_.size() && settings_.device.is_cpu(); ++i) {
-      const kernel* own = detail::own_kernel(detail::traits(ops_[i].op), detail::scalar_type(plan_[i]));
+      const kernel* own =
+          detail::own_kernel(detail::traits(ops_[i].op), detail::scalar_type(plan_[i]), plan_.is_tuned());
       if (own != nullptr && own->fits(graph_[i])) all.push_back({i, layers_[i], own});
     }
     return all;
@@ -398,7 +401,7 @@ class program {
     weights_.drop_entries();
     std::vector<product_precisions> chosen;
     for (std::size_t i = 0; i < ops_.size(); ++i) chosen.push_back(planned(i));
-    detail::compiler compiler{ops_, layers_, chosen, settings_, weights_};
+    detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), settings_, weights_};
     low_parameters_ = compiler.low_parameters();
     precisions_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i)

@@ -145,7 +145,8 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
         "kind do in it",
         from.file, unknown.size(), choosable, first.name, first.kind, nearest));
   }
-  loaded.plan = loaded.plan.as_autocast(from.runs_autocast() && loaded.plan.count_low() > 0);
+  loaded.plan = from.run_as_listed(loaded.plan);
+  if (loaded.plan.runs_autocast() && loaded.plan.count_low() == 0) loaded.plan = loaded.plan.as_autocast(false);
   return loaded;
 }
 
@@ -181,7 +182,7 @@ class planned_region {
     const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
     if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) end_recording();
     if (measurement_ && segment == settings_.segments.front()) measure_step();
-    return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.enter(segment);
+    return planned_ && changes_nothing() ? program_.enter_unplanned() : program_.enter(segment);
   }
   /// Has regions run, from the next one on, by the plan that the file names for batch `batch` of the training, counted
   /// from 0 (plan_listing::later). Requires: no region is open. Throws: `plan_error` where that plan does not fit.
@@ -203,7 +204,7 @@ class planned_region {
   }
   /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
-  region evaluate() { return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
+  region evaluate() { return planned_ && changes_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
 
   /// Returns: whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
@@ -233,9 +234,9 @@ class planned_region {
   }
 
   /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
-  bool lowers_nothing() const {
+  bool changes_nothing() const {
     const program_settings& now = program_.settings();
-    return !program_.lowers() && now.otherwise == on_mismatch::follow && now.protect_blocks;
+    return !program_.changes() && now.otherwise == on_mismatch::follow && now.protect_blocks;
   }
 
   /// Has the graph the operators that the file has. A plan without names is one for the graph that `settings` give.
@@ -291,8 +292,8 @@ class planned_region {
     tuned_.choice = choice_in(settings_.program);
     if (settings_.choices == planned_choices::of_file) {
       for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
-    } else if (settings_.choices == planned_choices::measured && loaded.plan.count_low() > 0 &&
-               !loaded.plan.runs_autocast()) {
+    } else if (settings_.choices == planned_choices::measured &&
+               (loaded.plan.count_low() > 0 || loaded.plan.is_tuned()) && !loaded.plan.runs_autocast()) {
       measurement_.emplace(program_.graph(), loaded.plan, program_.own_operators(), settings_.tuning);
     }
     use(program_, tuned_.choice);

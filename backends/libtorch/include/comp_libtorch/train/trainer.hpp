@@ -120,8 +120,14 @@ class trainer
     return left_out;
   }
 
-  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for
-  /// autocast's.
+  /// Returns: FP32 with plan::is_tuned() set, for a model with convolutions on a CPU, unless the executor's choices are
+  /// fixed; else plain FP32.
+  plan tuned_fp32() {
+    record();
+    return tuning_.tuned_fp32();
+  }
+  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 that is not tuned
+  /// and for autocast's.
   comp::execution execution() const { return tuning_.execution(); }
 
   /// Trains from the beginning of an epoch to its end. An epoch that run_batch() began is left.
