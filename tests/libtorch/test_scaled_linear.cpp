@@ -87,7 +87,7 @@ plan linear_plan(const program& p, precision low, precision others = precision::
   plan all{p.graph().size()};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const comp::op_info& op = p.graph()[i];
-    if (op.choosable) all[i] = p.is_linear_layer(op) ? low : others;
+    if (op.choosable) all[i] = p.products().is_linear_layer(op) ? low : others;
   }
   return all;
 }
@@ -243,7 +243,7 @@ TEST_CASE("lowering a layer further costs it more, forward and backward") {
   for (const precision low : {precision::bf16, precision::mxfp8, precision::mxfp4}) {
     const auto all = comp::libtorch::detail::lowering_errors(p, low, [&] { step().backward(); });
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (p.is_linear_layer(p.graph()[i])) errors.push_back(all[i]);
+      if (p.products().is_linear_layer(p.graph()[i])) errors.push_back(all[i]);
     }
   }
   REQUIRE(errors.size() == 6);  // two layers in three formats
@@ -292,8 +292,8 @@ TEST_CASE("addmm with a weight, as GPT-2 has it, is a linear layer, and a produc
   (void)forward();
   p.record(false);
   REQUIRE(p.graph().size() == 3);
-  CHECK(p.is_linear_layer(p.graph()[0]));
-  CHECK(!p.is_linear_layer(p.graph()[2]));
+  CHECK(p.products().is_linear_layer(p.graph()[0]));
+  CHECK(!p.products().is_linear_layer(p.graph()[2]));
   p.set_plan(comp::parse_plan("811"));
   const torch::NoGradGuard off_now;
   const auto y = product_by_definition(precision::mxfp8, product::forward, operand::input, (2 * x).to(torch::kBFloat16),
@@ -317,7 +317,7 @@ TEST_CASE("addmm that adds a matrix is no linear layer") {
   }
   p.record(false);
   REQUIRE(p.graph().size() == 1);
-  CHECK(!p.is_linear_layer(p.graph()[0]));
+  CHECK(!p.products().is_linear_layer(p.graph()[0]));
 }
 
 TEST_CASE("a gradient of a gradient below 16 bits is refused") {
@@ -366,7 +366,7 @@ plan drawn_plan(const program& p, std::mt19937_64& random) {
   plan all{p.graph().size()};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const comp::op_info& op = p.graph()[i];
-    if (op.choosable) all[i] = levels[random() % (p.is_linear_layer(op) ? 4 : 2)];
+    if (op.choosable) all[i] = levels[random() % (p.products().is_linear_layer(op) ? 4 : 2)];
   }
   return all;
 }
@@ -392,7 +392,7 @@ TEST_CASE("the products of a layer's backward are operators behind all others, w
     }
     names.push_back(op.name);
     CHECK(op.choosable);
-    CHECK(apart.is_linear_layer(op));
+    CHECK(apart.products().is_linear_layer(op));
     const comp::op_info& layer = apart.graph()[op.producers.at(0)];
     CHECK(op.name == layer.name + std::string{suffix(op.product)});
     CHECK(op.flops == layer.flops);

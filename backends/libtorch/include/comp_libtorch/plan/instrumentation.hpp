@@ -56,7 +56,7 @@ std::vector<op_time> operator_times(program& p, int steps, Train train) {
 /// Returns: the error of each operator in `low`, measured while a step is trained in FP32.
 template <class Train>
 std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
-  operator_errors errors{p.graph().size(), p.gradients(), low, p.settings().device};
+  operator_errors errors{p.graph().size(), p.products().gradients(), low, p.settings().device};
   p.set_plan(plan{p.graph().size()});
   p.compare(&errors);
   const auto off = c10::make_scope_exit([&] { p.compare(nullptr); });
@@ -74,8 +74,8 @@ plan autocast_plan(program& p, precision low, Train train) {
   p.watch_autocast(&chosen, low);
   const auto off = c10::make_scope_exit([&] { p.watch_autocast(nullptr); });
   train();
-  for (std::size_t i = 0; i < p.gradients().size(); ++i) {
-    const auto& [input, weight] = p.gradients()[i];
+  for (std::size_t i = 0; i < p.products().gradients().size(); ++i) {
+    const auto& [input, weight] = p.products().gradients()[i];
     if (input) chosen[input] = chosen[i];
     if (weight) chosen[weight] = chosen[i];
   }

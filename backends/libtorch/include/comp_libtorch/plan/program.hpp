@@ -21,6 +21,7 @@
 #include <comp_libtorch/plan/exchange.hpp>
 #include <comp_libtorch/plan/executor.hpp>
 #include <comp_libtorch/plan/first_forward.hpp>
+#include <comp_libtorch/plan/layer_products.hpp>
 #include <comp_libtorch/plan/named_precisions.hpp>
 #include <comp_libtorch/plan/recording.hpp>
 #include <comp_libtorch/plan/scripted.hpp>
@@ -29,7 +30,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -182,13 +182,7 @@ class program {
   /// while profiling was on. The products of a layer's backward run as one, so each counts as its share.
   std::vector<op_time> times() const {
     std::vector<op_time> all = profiler_.times(graph_.size());
-    for (std::size_t i = 0; i < gradients_.size(); ++i) {
-      const auto& [input, weight] = gradients_[i];
-      const double share = all[i].backward / (input && weight ? 2 : 1);
-      if (input) all[input].backward = share;
-      if (weight) all[weight].backward = share;
-      if (input || weight) all[i].backward = 0;
-    }
+    products_.share_times(all);
     return all;
   }
 
@@ -211,12 +205,8 @@ class program {
   program_problems problems() const { return problems_.get(); }
   void clear_problems() { problems_.clear(); }
 
-  /// Returns: true for a product with a weight, the one operator that runs in formats below 16 bits, as on GPUs. A
-  /// product of two activations does not.
-  bool is_linear_layer(const op_info& recorded) const { return linear_layers_.contains(recorded.name); }
-
-  /// Returns: the operators of the products in the backward, of each operator that was recorded.
-  const std::vector<gradient_operators>& gradients() const { return gradients_; }
+  /// Returns: the linear layers, and their products in the backward.
+  const detail::layer_products& products() const { return products_; }
 
   const program_settings& settings() const { return settings_; }
   /// Returns: the operators of the current plan that comp has a kernel for.
@@ -304,7 +294,7 @@ class program {
     low_parameters_.clear();
     choose_unrecorded_ = {};
     graph_ = {};
-    gradients_.clear();
+    products_.clear();
     exchange_ = 0;
     keep({});
     segments_.clear();
@@ -321,13 +311,7 @@ class program {
     first_plan_.reset();
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
-    linear_layers_.clear();
-    gradients_.assign(ops_.size(), {});
-    for (std::size_t i = 0; i < ops_.size(); ++i) {
-      if (!reads_weight(all.infos, i)) continue;
-      linear_layers_.insert(all.infos[i].name);
-      if (settings_.separate_products) separate(all.infos, i);
-    }
+    products_.find(all.infos, ops_, settings_.separate_products);
     if (settings_.exchange && !all.infos.empty()) {
       exchange_ = all.infos.size();
       all.infos.push_back(detail::exchange_operator(all.infos));
@@ -340,47 +324,8 @@ class program {
     compile();
   }
 
-  /// Adds the operators of layer `i`'s products in the backward, those whose gradients are wanted.
-  void separate(std::vector<op_info>& infos, std::size_t i) {
-    const auto at = *detail::linear_arguments_of(detail::traits(ops_[i].op));
-    const std::size_t bias_before = at.bias == 0U ? 1 : 0;  // all arguments up to the weight are tensors
-    const auto add = [&](product of, std::size_t argument) -> std::size_t {
-      if (!ops_[i].differentiable[argument]) return 0;
-      auto w = infos[i].inputs[bias_before + 1].shape;
-      if (at.transposed) std::ranges::reverse(w);
-      infos[i].product = product::forward;
-      infos.push_back(gradient_operator(infos[i], i, of, infos[i].inputs[bias_before].shape, w));
-      linear_layers_.insert(infos.back().name);
-      return infos.size() - 1;
-    };
-    gradients_[i].input = add(product::input_gradient, at.input);
-    gradients_[i].weight = add(product::weight_gradient, at.weight);
-  }
-
-  /// Returns: the precisions that the plan gives the products of operator `i`.
-  product_precisions planned(std::size_t i) const {
-    const auto& [input, weight] = gradients_[i];
-    return {plan_[i], plan_[input ? input : i], plan_[weight ? weight : i]};
-  }
-
-  /// Returns: whether operator `i` multiplies by a parameter, or by a view of one, such as weight.t().
-  bool reads_weight(const std::vector<op_info>& infos, std::size_t i) const {
-    const auto linear = detail::linear_arguments_of(detail::traits(ops_[i].op));
-    if (!linear || ops_[i].role != detail::op_role::choosable) return false;
-    // The tensors before the weight among the arguments are those before it among the inputs.
-    const auto& inputs = infos[i].inputs;
-    if (linear->weight >= inputs.size() || (linear->bias == 0U && inputs[0].shape.size() != 1)) return false;
-    const tensor_info* read = &inputs[linear->weight];
-    while (!read->parameter && read->source >= 0) {
-      const auto maker = static_cast<std::size_t>(read->source);
-      if (!detail::traits(ops_[maker].op).views || infos[maker].inputs.size() != 1) return false;
-      read = &infos[maker].inputs[0];
-    }
-    return read->parameter && read->shape.size() == 2;
-  }
-
   void require_runs(precision p, std::size_t i) const {
-    const bool runs = is_scaled(p) ? is_linear_layer(graph_[i]) && detail::emulates(settings_)
+    const bool runs = is_scaled(p) ? products_.is_linear_layer(graph_[i]) && detail::emulates(settings_)
                                    : p != precision::tf32 || settings_.device.is_cuda();
     require<plan_error>(runs,
                         "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
@@ -400,7 +345,7 @@ class program {
     several_threads_ = false;
     weights_.drop_entries();
     std::vector<product_precisions> chosen;
-    for (std::size_t i = 0; i < ops_.size(); ++i) chosen.push_back(planned(i));
+    for (std::size_t i = 0; i < ops_.size(); ++i) chosen.push_back(products_.precisions(plan_, i));
     detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), settings_, weights_};
     low_parameters_ = compiler.low_parameters();
     precisions_.clear();
@@ -429,11 +374,10 @@ class program {
   std::size_t plan_hash_ = 0;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
-  std::vector<gradient_operators> gradients_;  // of ops_
-  std::size_t exchange_ = 0;                   // the operator that exchanges gradients; 0: none
-  std::set<std::string> linear_layers_;        // names of operators, with those of their gradients
-  std::vector<std::string> layers_;            // common names of graph_'s operators (layer_names.hpp)
-  detail::named_precisions precisions_;        // of the recorded operators in the plan
+  detail::layer_products products_;
+  std::size_t exchange_ = 0;             // the operator that exchanges gradients; 0: none
+  std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)
+  detail::named_precisions precisions_;  // of the recorded operators in the plan
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> low_parameters_;  // those that are read in one low format
   detail::known_composites composites_;                                        // for evaluation
   std::atomic<bool> evaluated_ = false;                                        // a forward was

@@ -183,7 +183,7 @@ class trainer
   }
   /// Of all operators only linear layers run in formats below 16 bits, as on GPUs. Gradients travel in 16 bits or 32.
   bool supports(const op_info& op, precision p) const {
-    return is_scaled(p) ? program_.is_linear_layer(op) : p != precision::tf32 || !is_exchange(op);
+    return is_scaled(p) ? program_.products().is_linear_layer(op) : p != precision::tf32 || !is_exchange(op);
   }
   comp::hardware hardware() const { return hardware_; }
   /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
