@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by blocks beside the FP64 reference and beside itself operator by operator: results, gradients, masks,
 // dropout, memory, and where it is left to the operators.
+#include <atomic>
 #include <comp_host/device.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/network.hpp>
@@ -144,6 +145,29 @@ TEST_CASE("attention by blocks bears large scores, and hands on what is not a nu
   CHECK(std::isnan(got.dx[1][0]));
 }
 
+TEST_CASE("attention by blocks has the same bits behind attentions of other sizes, scales and precisions") {
+  device used{in_one};
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const auto& [t, heads] : std::vector<std::pair<tokens, std::int64_t>>{{{1, 40, 40, 16}, 1},
+                                                                               {{1, 40, 40, 16}, 2},
+                                                                               {{1, 40, 40, 32}, 1},
+                                                                               {{1, 41, 40, 16}, 1},
+                                                                               {{1, 40, 41, 16}, 1},
+                                                                               {{3, 40, 40, 16}, 1}}) {
+      const given from{t};
+      for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+        CAPTURE(heads);
+        CAPTURE(p);
+        device fresh{in_one};
+        const attention what{{.heads = heads}};
+        const attended got = attend(used, what, t, from, p), want = attend(fresh, what, t, from, p);
+        CHECK(got.y == want.y);
+        CHECK(got.dx == want.dx);
+      }
+    }
+  }
+}
+
 TEST_CASE("attention by blocks takes memory that grows with the tokens, not with their square") {
   const auto peak = [](std::int64_t length, std::int64_t attention_from) {
     const tokens t{1, length, length, 8};
@@ -191,6 +215,31 @@ TEST_CASE("attention by blocks that finds no memory says so, and the next one wo
   CHECK(threads_of_loops() == 2);
   const tokens few{1, 30, 30, 8};
   CHECK(attend(d, {{.heads = 1}}, few, given{few}, precision::fp32).in_one);
+}
+
+TEST_CASE("what a thread throws of a head is thrown where attention was called, after the other heads") {
+  struct none {
+    none(detail::pieces&, const detail::attention_case&) {}
+  };
+  context c{{}};
+  const int before = threads_of_loops();
+  const detail::attention_case of{{2, 5, 12}, {2, 5, 12}, {.heads = 3}, {}, {}};
+  for (const int threads : {1, 2, 4}) {
+    set_threads(threads);
+    for (const std::int64_t bad : {0, 5}) {
+      std::atomic<int> heads = 0;
+      const auto work = [&](const detail::head_worker& at, const none&, const detail::one_head& in) {
+        heads += at.thread < threads;
+        if (in.example * 3 + in.head == bad) throw out_of_memory{"none for this head"};
+      };
+      CHECK_THROWS_WITH_AS(detail::each_head<none>(c, of, precision::fp32, {}, work), "none for this head",
+                           out_of_memory);
+      CHECK(heads == 6);
+      CHECK(threads_of_loops() == threads);
+      CHECK(c.memory->live() == 0);
+    }
+  }
+  set_threads(before);
 }
 
 }  // namespace comp::host::test

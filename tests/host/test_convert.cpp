@@ -39,6 +39,28 @@ TEST_CASE("every FP16 pattern survives the way to FP32 and back, by loops and by
   }
 }
 
+#if COMP_HOST_DISPATCH
+TEST_CASE("the instructions of each vector unit convert whole vectors as loops do, and nothing behind them") {
+  const std::vector<float> from = numbers(64, 1, precision::fp32, -70000, 70000);
+  std::vector<fp16> halves(64);
+  detail::narrow_scalar(from.data(), halves.data(), 64);
+  const auto check = [&](std::size_t lanes, const auto& narrow, const auto& widen) {
+    for (std::size_t n = 0; n <= 40; ++n) {
+      CAPTURE(n);
+      std::vector<fp16> narrowed(64);
+      std::vector<float> wide(64), expected(64);
+      REQUIRE(narrow(from.data(), narrowed.data(), n) == n / lanes * lanes);
+      REQUIRE(widen(halves.data(), wide.data(), n) == n / lanes * lanes);
+      detail::widen_scalar(halves.data(), expected.data(), n / lanes * lanes);
+      CHECK(wide == expected);
+      for (std::size_t i = 0; i < 64; ++i) CHECK(narrowed[i].bits == (i < n / lanes * lanes ? halves[i].bits : 0));
+    }
+  };
+  if (widest_unit() == vector_unit::avx512) check(16, detail::narrow_avx512, detail::widen_avx512);
+  if (detail::has_f16c()) check(8, detail::narrow_f16c, detail::widen_f16c);
+}
+#endif
+
 TEST_CASE("FP32 is rounded to the nearest FP16, ties to even") {
   std::vector<float> from = numbers(4096, 1, precision::fp32, -70000, 70000);
   for (const float x : numbers(4096, 2, precision::fp32, -1e-4F, 1e-4F)) from.push_back(x);

@@ -114,6 +114,18 @@ TEST_CASE("the clocks count only while asked for") {
   CHECK(d.primitive_seconds() == 0);
 }
 
+TEST_CASE("a change of layout counts as a reorder, and a loop as a kernel") {
+  device d;
+  const auto heads = d.split_heads(tensor_of(d, {2, 300, 64}, 1, precision::fp32), 4);
+  d.profile_primitives(true);
+  (void)d.reshape(heads, {2400, 16});
+  CHECK(d.shares().reorders > 0);
+  CHECK(d.shares().kernels == 0);
+  CHECK(d.primitive_seconds() == 0);
+  (void)d.mul(heads, heads);
+  CHECK(d.shares().kernels > 0);
+}
+
 TEST_CASE("another epsilon or factor is another primitive") {
   device d, fresh;
   const auto norm = [](device& on, double eps) {
@@ -130,6 +142,69 @@ TEST_CASE("another epsilon or factor is another primitive") {
   CHECK(product(d, 0.5) == product(fresh, 0.5));
 }
 
+/// All values of tensors and gradients.
+std::vector<float> all_of(device& d, std::initializer_list<tensor> made, std::initializer_list<const parameter*> of) {
+  std::vector<std::vector<float>> each;
+  for (const tensor& t : made) each.push_back(d.download(t));
+  for (const parameter* p : of) each.push_back(d.gradient(*p));
+  std::vector<float> all;
+  for (const auto& values : each) all.insert(all.end(), values.begin(), values.end());
+  return all;
+}
+std::vector<float> of_linear(device& d, precision p, const std::array<std::int64_t, 3>& s, bool bias) {
+  auto w = parameter_of(d, {s[2], s[1]}, 1, p), b = parameter_of(d, {s[2]}, 2, p);
+  const auto x = tensor_of(d, {s[0], s[1]}, 3, p), y = d.linear(x, w, bias ? &b : nullptr);
+  return all_of(d, {y, d.linear_backward(y, x, w, bias ? &b : nullptr, true)}, {&w, &b});
+}
+std::vector<float> of_conv2d(device& d, precision p, const shape& w_sizes, const conv2d_options& o, bool bias) {
+  auto w = parameter_of(d, w_sizes, 1, p), b = parameter_of(d, {w_sizes[0]}, 2, p);
+  const auto x = tensor_of(d, {2, 4, 9, 9}, 3, p), y = d.conv2d(x, w, bias ? &b : nullptr, o);
+  return all_of(d, {y, d.conv2d_backward(y, x, w, bias ? &b : nullptr, o, true)}, {&w, &b});
+}
+std::vector<float> of_pools(device& d, precision p, const pool2d_options& o) {
+  const auto x = tensor_of(d, {2, 4, 9, 9}, 1, p), average = d.avg_pool2d(x, o);
+  const auto largest = d.max_pool2d(x, o);
+  return all_of(d,
+                {average, largest.output, d.avg_pool2d_backward(average, x.shape(), o),
+                 d.max_pool2d_backward(average, x, largest.saved, o)},
+                {});
+}
+
+TEST_CASE("operators have a fresh device's bits behind those that differ from them in one size or option") {
+  device used;
+  const auto check = [&](const auto& program) {
+    device fresh;
+    CHECK(program(used) == program(fresh));
+  };
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    CAPTURE(name(p));
+    for (const auto& s : {std::array<std::int64_t, 3>{8, 16, 24}, {9, 16, 24}, {8, 17, 24}, {8, 16, 25}}) {
+      for (const bool bias : {true, false}) check([&](device& d) { return of_linear(d, p, s, bias); });
+    }
+    const shape usual{6, 4, 3, 3};
+    for (const shape& w : {usual, shape{7, 4, 3, 3}, shape{6, 4, 2, 3}})
+      check([&](device& d) { return of_conv2d(d, p, w, {}, true); });
+    check([&](device& d) { return of_conv2d(d, p, usual, {}, false); });
+    for (const conv2d_options& o :
+         {conv2d_options{.stride = {2, 1}}, conv2d_options{.stride = {1, 2}}, conv2d_options{.padding = {1, 0}},
+          conv2d_options{.padding = {0, 1}}, conv2d_options{.dilation = {2, 1}}, conv2d_options{.dilation = {1, 2}}})
+      check([&](device& d) { return of_conv2d(d, p, usual, o, true); });
+    for (const pool2d_options& o :
+         {pool2d_options{}, pool2d_options{.kernel = {3, 2}}, pool2d_options{.kernel = {2, 3}},
+          pool2d_options{.stride = {1, 2}}, pool2d_options{.stride = {2, 1}}, pool2d_options{.padding = {1, 0}},
+          pool2d_options{.padding = {0, 1}}})
+      check([&](device& d) { return of_pools(d, p, o); });
+    for (const activation a : {activation::gelu, activation::tanh, activation::leaky_relu}) {
+      for (const shape& s : {shape{40}, shape{50}, shape{4, 10}}) {
+        check([&](device& d) {
+          const auto x = tensor_of(d, s, 1, p), y = d.activate(a, x);
+          return all_of(d, {y, d.activate_backward(a, x, x, y)}, {});
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("sums have the same bits on any number of threads, and threads leave no element out") {
   const std::int64_t n = 2 * 313 * 64 + 1;  // shares of whole cache lines, and one element
   std::vector<double> losses;
@@ -143,6 +218,67 @@ TEST_CASE("sums have the same bits on any number of threads, and threads leave n
   CHECK(losses[2] == losses[0]);
 }
 
+TEST_CASE("softmaxes and cross-entropy bear scores whose exponentials overflow or vanish") {
+  for (const float shift : {-1000.0F, 1000.0F}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(shift);
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        const auto x = tensor_of(d, {40, 40}, 1, p, shift - 8, shift + 8);
+        r.keep(d, "softmax", d.softmax(x, false), 40);
+        r.keep(d, "causal", d.softmax(x, true), 40);
+        r.keep(d, "padded", d.padded_softmax(x, d.upload(std::vector<std::int32_t>(40, 17), {40})), 40);
+        r.keep(d, "log-softmax", d.log_softmax(x), 40);
+        double loss = 0;
+        const auto target = d.upload(std::vector<std::int32_t>(40, 3), {40});
+        const auto made = d.cross_entropy(x, target, &loss);
+        r.keep_number("cross-entropy", loss, 4000);
+        r.keep(d, "cross-entropy dx", d.cross_entropy_backward(made.saved, target, 1), 4000);
+        const auto m = d.make_sparse({.rows = 2, .columns = 20, .begin = {0, 20, 40}, .column = [] {
+                                        std::vector<std::int32_t> each(40);
+                                        for (std::int32_t i = 0; i < 40; ++i)
+                                          each[static_cast<std::size_t>(i)] = i % 20;
+                                        return each;
+                                      }()});
+        r.keep(d, "softmax of edges", d.edge_softmax(m, x), 20);
+      });
+    }
+  }
+}
+
+TEST_CASE("ReLU tells signs of the largest and the least numbers that a precision has") {
+  for (const auto& [p, most, least] : {std::tuple{precision::fp32, 0x1.fffffep127F, 0x1p-149F},
+                                       {precision::bf16, 0x1.fep127F, 0x1p-133F},
+                                       {precision::fp16, 65504.0F, 0x1p-24F}}) {
+    CAPTURE(name(p));
+    device d;
+    const auto x = d.upload(std::vector{most, -most, least, -least, 0.0F}, {5}, p),
+               ones = d.upload(std::vector<float>(5, 1), {5}, p);
+    CHECK(d.download(d.activate(activation::relu, x)) == std::vector{most, 0.0F, least, 0.0F, 0.0F});
+    CHECK(d.download(d.activate_backward(activation::relu, ones, x, x)) == std::vector<float>{1, 0, 1, 0, 0});
+  }
+}
+
+TEST_CASE("a term of another precision is added before it is rounded") {
+  device d;
+  const std::vector terms{d.upload(std::vector{1.0F}, {1}, precision::bf16),
+                          d.upload(std::vector{0x1p-8F + 0x1p-20F}, {1}, precision::fp32)};
+  CHECK(d.download(d.sum(terms))[0] == 1.0F + 0x1p-7F);
+}
+
+TEST_CASE("rows of a table that no index names get no gradient at all, and TF32 no embedding") {
+  device d;
+  auto w = parameter_of(d, {50, 8}, 1, precision::fp32);
+  const auto at = d.upload(std::vector<std::int32_t>{0, 49, 7}, {3});
+  d.embedding_backward(tensor_of(d, {3, 8}, 2, precision::fp32), at, w);
+  const auto g = d.gradient(w);
+  for (std::size_t row = 0; row < 50; ++row) {
+    const auto own = std::span{g}.subspan(row * 8, 8);
+    CHECK(std::ranges::all_of(own, [](float v) { return v == 0; }) == (row != 0 && row != 49 && row != 7));
+  }
+  CHECK_THROWS_AS(d.embedding(at, w, precision::tf32), error);
+}
+
 TEST_CASE("gradients have a norm where FP32 cannot hold their squares") {
   device d;
   for (const float each : {1e13F, 1e-15F}) {
@@ -152,6 +288,30 @@ TEST_CASE("gradients have a norm where FP32 cannot hold their squares") {
     const double want = static_cast<double>(each) * static_cast<double>(each);
     CHECK(d.gradient_norm(std::vector{&w}) == doctest::Approx(want).scale(0));
   }
+}
+
+TEST_CASE("sums and steps take all parameters that have a gradient and train, and no others") {
+  device d;
+  const auto with = [&](float gradient) {
+    auto w = d.make_parameter(std::vector{1.0F}, {1, 1});
+    const auto one = d.upload(std::vector{1.0F}, {1, 1}, precision::fp32);
+    (void)d.linear_backward(d.upload(std::vector{gradient}, {1, 1}, precision::fp32), one, w, nullptr, false);
+    return w;
+  };
+  auto three = with(3), four = with(4), nan = with(NAN), infinite = with(INFINITY), gone = with(NAN),
+       frozen = with(INFINITY), never = d.make_parameter(std::vector{1.0F}, {1, 1});
+  d.zero_gradient(gone);
+  d.set_trainable(frozen, false);
+  const std::vector finite{&three, &four, &gone, &frozen, &never}, bad{&nan, &infinite, &three, &frozen, &gone};
+  CHECK(d.count_not_finite(bad) == 2);
+  CHECK(d.count_not_finite(finite) == 0);
+  CHECK(d.gradient_norm(finite) == 5);
+  d.scale_gradients(finite, 2);
+  CHECK(d.gradient_norm(finite) == 10);
+  d.sgd_step(finite, {.learning_rate = 1});
+  CHECK(d.values(three) == std::vector{-5.0F});
+  CHECK(d.values(four) == std::vector{-7.0F});
+  for (const parameter* p : {&gone, &frozen, &never}) CHECK(d.values(*p) == std::vector{1.0F});
 }
 
 TEST_CASE("an embedding's gradient has the same bits on any number of threads") {
@@ -166,6 +326,83 @@ TEST_CASE("an embedding's gradient has the same bits on any number of threads") 
   }
   CHECK(gradients[1] == gradients[0]);
   CHECK(gradients[2] == gradients[0]);
+}
+
+TEST_CASE("frozen weights get no gradient and take none from their bias") {
+  device d;
+  const auto check = [](const auto& backward) {
+    const std::vector<float> want = backward(true, true).second;
+    CHECK(backward(false, true).second == want);
+    CHECK(backward(false, true).first == std::vector<float>(24));
+    CHECK(backward(true, false).first == backward(true, true).first);
+    CHECK(backward(true, false).second == std::vector<float>(6));
+    CHECK(backward(false, false).second == std::vector<float>(6));
+  };
+  for (const bool with_bias : {true, false}) {
+    const auto run = [&](const shape& sizes, bool of_w, bool of_b, const auto& backward) {
+      auto w = d.make_parameter(numbers(24, 1), sizes, of_w), b = d.make_parameter(numbers(6, 2), {6}, of_b);
+      backward(w, with_bias ? &b : nullptr);
+      return std::pair{d.gradient(w), d.gradient(b)};
+    };
+    for (const precision p : {precision::fp32, precision::bf16, precision::mxfp8}) {
+      check([&](bool of_w, bool of_b) {
+        return run({6, 4}, of_w, of_b, [&](auto& w, auto* b) {
+          (void)d.linear_backward(tensor_of(d, {5, 6}, 3, p), tensor_of(d, {5, 4}, 4, p), w, b, true);
+        });
+      });
+      if (is_scaled(p)) continue;
+      check([&](bool of_w, bool of_b) {
+        return run({6, 4, 1, 1}, of_w, of_b, [&](auto& w, auto* b) {
+          (void)d.conv2d_backward(tensor_of(d, {2, 6, 3, 3}, 3, p), tensor_of(d, {2, 4, 3, 3}, 4, p), w, b, {}, true);
+        });
+      });
+    }
+  }
+}
+
+TEST_CASE("a backward reads its inputs in the precision of the gradient, and adds gradients only where it is to") {
+  device d;
+  const precision p = precision::bf16;
+  auto w = parameter_of(d, {6, 4}, 1, p), k = parameter_of(d, {6, 4, 1, 1}, 1, p), gamma = parameter_of(d, {4}, 2, p),
+       beta = parameter_of(d, {4}, 3, p);
+  const auto x = tensor_of(d, {5, 4}, 4, precision::fp32), image = tensor_of(d, {2, 4, 3, 3}, 5, precision::fp32);
+  const auto dy = tensor_of(d, {5, 6}, 6, p), d_image = tensor_of(d, {2, 6, 3, 3}, 7, p),
+             g = tensor_of(d, {5, 4}, 8, p);
+  const auto of = [&](std::int64_t n) {
+    return std::vector{tensor_of(d, {n}, 9, precision::fp32), tensor_of(d, {n}, 10, precision::fp32, 1, 2)};
+  };
+  const auto all = [&](const tensor& from, const tensor& from_image) {
+    fresh(d, w, k, gamma, beta);
+    return all_of(
+        d,
+        {d.linear_backward(dy, from, w, nullptr, true), d.conv2d_backward(d_image, from_image, k, nullptr, {}, true),
+         d.batch_norm_backward(g, from, of(4), gamma, beta, {}),
+         d.layer_norm_backward(g, from, of(5), gamma, beta, 1e-5), d.softmax_backward(g, from),
+         d.log_softmax_backward(g, from), d.activate_backward(activation::gelu, g, from, from),
+         d.activate_backward(activation::relu, g, from, from)},
+        {&w, &k, &gamma, &beta});
+  };
+  CHECK(all(x, image) == all(d.cast(x, p), d.cast(image, p)));
+  fresh(d, w);
+  CHECK(d.linear_backward(dy, x, w, nullptr, true, false).shape() == x.shape());
+  CHECK(d.gradient(w) == std::vector<float>(24));
+}
+
+TEST_CASE("the gradient of a bias has each row once, however many there are") {
+  device d;
+  for (const std::int64_t rows : {1, 255, 256, 257, 600}) {
+    CAPTURE(rows);
+    native::host_csr m{.rows = rows, .columns = 1};
+    m.begin.resize(static_cast<std::size_t>(rows) + 1);
+    const auto a = d.make_sparse(m);
+    auto b = parameter_of(d, {3}, 1, precision::fp32);
+    for (const float each : {1.0F, 0.0F}) {
+      fresh(d, b);
+      const std::vector<float> dy(static_cast<std::size_t>(rows * 3), each);
+      (void)d.spmm_backward(a, d.upload(dy, {rows, 3}, precision::fp32), &b, false);
+      CHECK(d.gradient(b) == std::vector<float>(3, each * static_cast<float>(rows)));
+    }
+  }
 }
 
 TEST_CASE("weights are rounded to the precision of their product") {
@@ -224,6 +461,39 @@ TEST_CASE("what oneDNN refuses is an error of comp") {
   const auto x = tensor_of(d, {1, 4, 4, 4}, 2, precision::fp32);
   CHECK_THROWS_AS(d.conv2d(x, w, nullptr, {.stride = {1, 1}, .padding = {-1, -1}}), error);
   CHECK_THROWS_AS(d.bmm(tensor_of(d, {2, 2}, 1, precision::fp32), tensor_of(d, {3, 2}, 1, precision::fp32)), error);
+}
+
+TEST_CASE("what oneDNN refuses is told in its words, and a lack of memory from other refusals") {
+  context c{{}};
+  const auto refused = [&](dnnl_status_t status) {
+    (void)c.cached(key{operation::bmm}, [&]() -> primitive { throw dnnl::error{status, "could not"}; });
+  };
+  CHECK_THROWS_WITH_AS(refused(dnnl_out_of_memory), "oneDNN had no memory (could not): use a smaller batch",
+                       out_of_memory);
+  CHECK_THROWS_WITH_AS(refused(dnnl_unimplemented),
+                       "oneDNN refused an operator (could not, status 3): use other sizes or another precision", error);
+}
+
+TEST_CASE("a batched product refuses what does not fit in words") {
+  device d;
+  const auto of = [&](const shape& s) { return tensor_of(d, s, 1, precision::fp32); };
+  CHECK_THROWS_WITH_AS(d.bmm(of({2, 3, 4}), of({4, 3})),
+                       "bmm of (2,3,4) and (4,3) (they need as many axes): reshape one of them", error);
+  CHECK_THROWS_WITH_AS(d.bmm(of({3}), of({3})), "bmm of (3) and (3) (they need as many axes): reshape one of them",
+                       error);
+  CHECK_THROWS_WITH_AS(d.bmm(of({2, 3, 4}), of({3, 3, 4}), false, true),
+                       "bmm of (2,3,4) and (3,3,4)' (the inner sizes and the batches must be equal): fix the shapes",
+                       error);
+}
+
+TEST_CASE("backwards of graphs, a dropout and a loss refuse what does not fit") {
+  device d;
+  const auto m = d.make_sparse({.rows = 2, .columns = 3, .begin = {0, 1, 2}, .column = {0, 2}});
+  const auto of = [&](const shape& s) { return tensor_of(d, s, 1, precision::fp32); };
+  CHECK_THROWS_AS(d.edge_softmax_backward(m, of({2, 3}), of({2, 4})), error);
+  CHECK_THROWS_AS(d.dropout(of({2}), -0.1, {}), error);
+  double loss = 0;
+  CHECK_THROWS_AS(d.cross_entropy(of({2, 3, 1}), d.upload(std::vector<std::int32_t>{0, 1}, {2}), &loss), error);
 }
 
 TEST_CASE("settings that cannot be are refused") {

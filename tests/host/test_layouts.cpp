@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where values lie: copies of weights for BF16, tensors whose layout pads their channels, what pooling goes back to.
+#include <atomic>
 #include <comp_host/device.hpp>
 #include <cstring>
 
@@ -85,6 +86,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a step that writes a copy along passes each value once, and pairs what it made, on any number of threads") {
+  const int before = threads_of_loops();
+  for (const int threads : {1, 2, 3}) {
+    for (const auto& [rows, length] :
+         {std::array<std::size_t, 2>{2, 1}, {128, 64}, {1000, 48}, {64, 300}, {10, 3000}}) {
+      CAPTURE(threads);
+      CAPTURE(length);
+      set_threads(threads);
+      const auto made = numbers(static_cast<std::int64_t>(rows * length), 1);
+      std::vector<float> values(made.size());
+      std::vector<std::uint32_t> pairs(made.size() / 2), expected(pairs.size());
+      detail::launch_paired(values.size(), values.data(), pairs.data(), length, [&](std::size_t from, std::size_t to) {
+        for (std::size_t i = from; i < to; ++i) values[i] += made[i];
+      });
+      CHECK(values == made);
+      detail::pair_rows(made.data(), expected.data(), made.size(), length);
+      CHECK(pairs == expected);
+    }
+  }
+  set_threads(before);
+}
+
 TEST_CASE("blocks of 16 channels with padding become channels last as oneDNN makes them, for any channels and size") {
   const int before = threads_of_loops();
   for (const int threads : {1, 2, 3}) {
@@ -144,6 +167,52 @@ TEST_CASE("gradients of the weights of convolutions with any channels agree with
       });
     }
   }
+}
+
+TEST_CASE("a convolution and pools that differ along both axes in everything agree with FP64") {
+  for (const precision p : tested::precisions) {
+    CAPTURE(name(p));
+    agree([&](auto& d, results& r) {
+      const conv2d_options o{.stride = {1, 2}, .padding = {2, 1}, .dilation = {2, 3}};
+      auto w = parameter_of(d, {5, 3, 3, 2}, 1, p);
+      const auto x = tensor_of(d, {2, 3, 7, 11}, 2, p), y = d.conv2d(x, w, nullptr, o);
+      r.keep(d, "y", y, 18);
+      fresh(d, w);
+      r.keep(d, "dx", d.conv2d_backward(tensor_of(d, y.shape(), 3, p), x, w, nullptr, o, true), 30);
+      r.keep_gradient(d, "dw", w, 100);
+      const pool2d_options q{.kernel = {4, 3}, .stride = {1, 2}, .padding = {2, 1}};
+      r.keep(d, "average", d.avg_pool2d(x, q), 12);
+      r.keep(d, "largest", d.max_pool2d(x, q).output);
+    });
+  }
+}
+
+TEST_CASE("the lines of a sparse matrix are shared by their elements, each to one thread") {
+  const int before = threads_of_loops();
+  native::host_csr m{.rows = 300, .columns = 2000, .begin = {0}};  // row 250 has as many as all others together
+  for (std::int32_t r = 0; r < 300; ++r) {
+    for (std::int32_t k = 0; k < (r == 250 ? 2000 : r % 14); ++k) m.column.push_back(k);
+    m.begin.push_back(static_cast<std::int32_t>(m.column.size()));
+  }
+  const sparse_side over = make_sparse(m).by_row;
+  CHECK(over.longest == 2000);
+  CHECK(make_sparse(m).by_column.longest == 278);
+  for (const int threads : {1, 2, 3, 4}) {
+    CAPTURE(threads);
+    set_threads(threads);
+    std::vector<std::size_t> times(300);
+    const std::size_t fair = (300 + m.column.size()) / static_cast<std::size_t>(threads) + 2001;
+    std::atomic<int> uneven = 0, parts = 0;
+    launch_lines(over, 64, [&](std::size_t from, std::size_t to) {
+      for (std::size_t line = from; line < to; ++line) ++times[line];
+      uneven += static_cast<std::size_t>(over.begin[to] - over.begin[from]) + to - from > fair;
+      ++parts;
+    });
+    CHECK(times == std::vector<std::size_t>(300, 1));
+    CHECK(parts == threads);
+    CHECK(uneven == 0);
+  }
+  set_threads(before);
 }
 
 /// Forward and backward through layouts that pad 6, 5 and 7 channels or outputs, twice.

@@ -39,6 +39,13 @@ TEST_CASE("a request that the system refuses is out of memory, not a crash") {
   CHECK(p.live() == 0);
 }
 
+TEST_CASE("before the system is out of memory, it gets back what waits to be reused") {
+  pool p;
+  p.give(p.take(1000), 1000);
+  CHECK_THROWS_AS(p.take(std::size_t{1} << 62), out_of_memory);
+  CHECK(p.held() == 0);
+}
+
 TEST_CASE("as much as the limit is live at once, and no byte more") {
   pool p{1000};
   CHECK_THROWS_AS(p.take(1001), out_of_memory);

@@ -58,7 +58,7 @@ double terms(const host_csr& m) { return static_cast<double>(std::max(m.rows, m.
 TEST_CASE("products with a sparse matrix, their bias and gradients agree with FP64") {
   on_graphs([](const host_csr& m, precision p, auto& d, results& r) {
     const auto a = d.make_sparse(m);
-    for (const std::int64_t width : {1, 7, 16, 70}) {
+    for (const std::int64_t width : {1, 7, 16, 200}) {
       auto b = parameter_of(d, {width}, 1, p);
       const auto x = tensor_of(d, {m.columns, width}, 2, p), dy = tensor_of(d, {m.rows, width}, 3, p);
       r.keep(d, "y", d.spmm(a, x, nullptr), terms(m), 1);
