@@ -51,7 +51,8 @@ class PlanFile:
 
     def __str__(self) -> str:
         counts = Counter(precision for _, _, precision in self.operators)
-        lines = [f"{len(self.operators)} operators: " + ", ".join(f"{n} {p}" for p, n in counts.most_common())]
+        tuned = ", tuned" if self.letters.endswith("@tuned") else ""
+        lines = [f"{len(self.operators)} operators: " + ", ".join(f"{n} {p}" for p, n in counts.most_common()) + tuned]
         if self.machine:
             faster = "" if self.speedup is None else f", {self.speedup:.2f}x as fast as FP32"
             lines.append(f"found on {self.machine}{faster}")

@@ -251,6 +251,55 @@ TEST_CASE("tuned FP32 runs by comp's kernel and channels-last, to FP32's results
   CHECK(tuned.conv->weight.grad().is_contiguous());  // as the optimizer expects it
 }
 
+TEST_CASE("tuned FP32 leaves a block of the author's as it is, and serves views that forwards add") {
+  small_images tuned{7};
+  tuned.program.set_plan(comp::plan{1}.as_tuned());
+  const at::Tensor x = at::randn({2, 4, 2, 2});
+  {
+    const auto region = tuned.program.enter();
+    const lt::autocast_guard on{at::kCPU, at::kBFloat16};
+    tuned.last = tuned.conv->forward(x);
+    CHECK((tuned.last.scalar_type() == at::kBFloat16));
+  }
+  tuned.last.sum().backward();
+  const auto region = tuned.program.enter();
+  const at::Tensor y = tuned.conv->forward(x);
+  CHECK(y.is_contiguous(channels_last));
+  CHECK(at::equal(y.view({2, -1}), y.reshape({2, -1})));
+}
+
+TEST_CASE("images stay as they are where a view of them is written, under any plan") {
+  using viewed = at::Tensor (*)(const at::Tensor&);
+  const viewed views[] = {[](const at::Tensor& y) { return y.flatten(1); },
+                          [](const at::Tensor& y) {
+                            return y.reshape({2, -1});
+                          },
+                          [](const at::Tensor& y) {
+                            return y.view({2, -1});
+                          }};
+  for (const viewed view : views) {
+    lt::program program{{.images = lt::memory_format::channels_last}};
+    torch::nn::Conv2d conv{torch::nn::Conv2dOptions{4, 6, 3}.padding(1)};
+    program.name_parameters(*conv, "conv");
+    const at::Tensor x = at::randn({2, 4, 2, 2});
+    const auto zeros = [&] {
+      const auto region = program.enter();
+      const at::Tensor y = conv->forward(x);
+      view(y).slice(1, 0, {}, 2).zero_();
+      return y.mul(1).eq(0).sum().item<std::int64_t>();
+    };
+    program.record(true);
+    CHECK(zeros() == 24);
+    program.record(false);
+    CHECK_FALSE(program.may_reorder());
+    for (const comp::plan& p :
+         {comp::plan{program.graph().size()}.as_tuned(), lowered(program.graph(), precision::bf16)}) {
+      program.set_plan(p);
+      CHECK(zeros() == 24);
+    }
+  }
+}
+
 TEST_CASE("a program runs attention by comp's kernel, for any length of the sequence") {
   lt::program program;
   const auto heads = [](std::int64_t rows) { return at::randn({2, 3, rows, 8}).requires_grad_(); };

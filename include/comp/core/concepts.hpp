@@ -237,8 +237,9 @@ constexpr bool expect_trainer() {
 ///                               each operator, with plan::runs_autocast() set. set_precision of that plan trains under that
 ///                               mixed precision itself. Each search has it as a rival.
 ///   tuned_fp32()                Returns FP32 with plan::is_tuned() set, where set_precision of that plan trains in FP32 as is
-///                               fastest, up to the order of sums; a plan without the mark where there is nothing to tune. A
-///                               search that has no lower precision to choose has it as a rival.
+///                               fastest, up to the order of sums; a plan without the mark where that is plain FP32. The
+///                               training state must be the same afterwards. A search that has no lower precision to choose
+///                               has it as a rival.
 ///   execution()                 Says how the current plan is run, beyond its precisions. The outcome and plan files keep it.
 ///   hardware()                  Default: unknown. Then an operator's sizes alone decide whether it can use matrix units.
 ///   signature()                 Names all that makes two searches comparable: data, batch size, optimiser, seed.

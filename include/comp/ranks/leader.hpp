@@ -138,8 +138,8 @@ class leading_trainer final : public any_trainer {
     return all[0];
   }
   comp::hardware hardware() const override { return common_.hardware; }
-  /// Ranks have the same operators, so rank 0's plan is everybody's.
-  plan tuned_fp32() override { return trainer_.tuned_fp32(); }
+  /// Ranks agree on what they measure (team::maximum), so rank 0's plan is everybody's.
+  plan tuned_fp32() override { return all_give<plan>({.what = task::tuned_fp32})[0]; }
   /// Ranks agree on how a plan is run (team::maximum), so rank 0's is everybody's.
   comp::execution execution() override { return trainer_.execution(); }
   std::string signature() const override { return common_.signature; }

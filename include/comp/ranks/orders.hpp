@@ -35,6 +35,7 @@ enum class task : std::uint8_t {
   batches_per_epoch,
   validate,
   own_autocast,
+  tuned_fp32,
   run_compiled,
   post_training,
   call
@@ -136,6 +137,8 @@ class own_part {
         return packed(trainer_.validate());
       case task::own_autocast:
         return packed(trainer_.own_autocast(static_cast<precision>(o.number)));
+      case task::tuned_fp32:
+        return packed(trainer_.tuned_fp32());
       case task::run_compiled:
         return packed(trainer_.run_compiled(o.number != 0));
       case task::post_training:

@@ -35,6 +35,7 @@ struct op_traits {
   bool arithmetic = false;  // takes a number without dimensions in another format than the values beside it
   bool convolves = false;   // has a channels-last form
   bool takes_view = false;  // aten::view: fails where the strides do not fit the new shape
+  bool may_view = false;    // gives a view or a copy, as the strides allow
   std::vector<argument_use> arguments = {};
   std::vector<std::string> argument_names = {};
 };
@@ -112,6 +113,12 @@ inline bool is_arithmetic(std::string_view word) {
 
 inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
 
+/// Returns: true for what gives a view or a copy, as the strides allow.
+inline bool may_view(std::string_view word) {
+  constexpr std::array operators{"reshape", "reshape_as", "flatten", "ravel", "view_as", "unflatten", "as_strided"};
+  return std::ranges::find(operators, word) != operators.end();
+}
+
 }  // namespace by_name
 
 namespace traits_of {
@@ -150,6 +157,7 @@ inline op_traits read(const c10::OperatorHandle& op) {
   t.arithmetic = t.aten && by_name::is_arithmetic(t.word);
   t.convolves = t.aten && by_name::convolves(t.word);
   t.takes_view = schema.name() == "aten::view" && overload.empty();
+  t.may_view = t.aten && by_name::may_view(t.word);
   return t;
 }
 

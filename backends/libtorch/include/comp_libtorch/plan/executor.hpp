@@ -361,6 +361,8 @@ class executor final : public session, public capturable {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen.forward));
     });
+    if (code_->channels_last && known.takes_view) make_viewable(stack);
+    if (code_->channels_last && !known.aten) make_contiguous(stack, known.arguments.size(), device());
     if (context_.autocast_plan != nullptr || !code_->any_low) return op.callBoxed(stack);
     const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
     detail::run_unrecorded(op, author, computes ? chosen : product_precisions{}, stack, device(), captures_);

@@ -85,10 +85,13 @@ inline tuning_settings quick(tuning_settings s) {
 
 namespace detail {
 
+inline bool convolves(std::string_view kind) {
+  return kind.find("conv2d") != std::string_view::npos || kind.find("conv3d") != std::string_view::npos;
+}
 /// Returns: whether `p` may choose the layout of a convolution's images.
 inline bool convolves(const op_graph& graph, const plan& p) {
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if ((is_low(p[i]) || p.is_tuned()) && graph[i].kind.find("conv") != std::string::npos) return true;
+    if ((is_low(p[i]) || p.is_tuned()) && convolves(graph[i].kind)) return true;
   }
   return false;
 }

@@ -88,6 +88,7 @@ struct code {
   std::vector<cast_slot> slots = {};
   std::size_t shared = 0;  // number of shared casts
   bool any_low = false;
+  bool channels_last = false;  // images may lie so
   forward_map map = {};
 };
 
@@ -141,6 +142,10 @@ class wanted_formats {
   std::unordered_map<std::uint32_t, format> wanted_;
 };
 
+/// Returns: whether images may lie channels-last. A view of them would then be a copy, which does not see what is
+/// written through another tensor.
+inline bool may_reorder(std::span<const recorded_op> ops) { return std::ranges::none_of(ops, &recorded_op::shares); }
+
 /// Compiles the segments of one recording for one plan.
 class compiler {
  public:
@@ -156,11 +161,12 @@ class compiler {
         kernels_{settings.kernels.begin(), settings.kernels.end()},
         tuned_{tuned},
         any_low_{std::ranges::any_of(chosen, [](const auto& p) { return p != product_precisions{}; })},
+        channels_last_{settings.images == memory_format::channels_last && (any_low_ || tuned) && may_reorder(ops)},
         wanted_{ops, chosen, settings.device.type()} {}
 
   /// `calls`: those of one segment.
   code compile(std::span<const recorded_call> calls) {
-    code compiled{.any_low = any_low_};
+    code compiled{.any_low = any_low_, .channels_last = channels_last_};
     uses_.clear();
     compiled.instructions.reserve(calls.size());
     std::vector<std::size_t> open;
@@ -205,27 +211,25 @@ class compiler {
     instruction now{.op = op.op, .index = index};
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
-    now.lowers = products != product_precisions{};
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;
-    const bool channels_last = settings_->images == memory_format::channels_last && (any_low_ || tuned_);
     if (products.need_rounding()) now.products = products;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
-      if (channels_last && known.convolves && (tuned_ || now.target != at::kFloat)) {
+      if (channels_last_ && known.convolves && (tuned_ || now.target != at::kFloat)) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
       if (any_low_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
     } else if (any_low_ && known.views) {
       view_low_copy(compiled, now, op);
     }
+    now.lowers = products != product_precisions{} || (tuned_ && now.layout != at::MemoryFormat::Preserve);
     now.tf32 = chosen == precision::tf32;
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
-    // a view that shares storage which is written has to stay a view, or be refused by LibTorch
-    now.wants_view = channels_last && known.takes_view && !op.shares;
-    now.wants_contiguous = channels_last && !known.aten;
-    now.gives_contiguous = channels_last && op.hands_on_fp32;
+    now.wants_view = channels_last_ && known.takes_view;
+    now.wants_contiguous = channels_last_ && !known.aten;
+    now.gives_contiguous = channels_last_ && op.hands_on_fp32;
     choose_kernel(now, known);
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
     now.unusual = now.tf32 || now.products || now.hands_on_fp32 || now.follows_written || now.wants_view ||
@@ -238,7 +242,7 @@ class compiler {
     if (chosen == kernels_.end()) return;
     const kernel* own = own_kernel(known, now.target, tuned_);
     if (own == nullptr || own != chosen->second.own) return;
-    if (!own->wants_channels_last || settings_->images == memory_format::channels_last) now.own = chosen->second;
+    if (!own->wants_channels_last || channels_last_) now.own = chosen->second;
   }
 
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
@@ -291,7 +295,7 @@ class compiler {
   low_weights* weights_;
   std::map<std::string, kernel_use> kernels_;  // by layer
   bool tuned_;
-  bool any_low_;
+  bool any_low_, channels_last_;
   wanted_formats wanted_;
   std::map<cast_key, std::vector<std::size_t>> uses_;
 };

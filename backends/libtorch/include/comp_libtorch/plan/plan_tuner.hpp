@@ -54,12 +54,11 @@ class plan_tuner {
     return alike == by_precision_.end() ? nullptr : &alike->second;
   }
 
-  /// Returns: FP32 as a plan that is measured; plain FP32 where there is nothing to measure.
-  plan tuned_fp32() const {
+  /// Returns: whether there are choices that FP32 may be run by.
+  bool may_tune_fp32() const {
     const op_graph& graph = program_.graph();
-    const plan fp32{graph.size()};
-    const bool convolves = detail::convolves(graph, fp32.as_tuned());
-    return measures_ && program_.settings().device.is_cpu() && convolves ? fp32.as_tuned() : fp32;
+    return measures_ && program_.settings().device.is_cpu() && program_.may_reorder() &&
+           detail::convolves(graph, plan{graph.size()}.as_tuned());
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {

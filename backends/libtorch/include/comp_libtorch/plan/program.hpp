@@ -209,6 +209,8 @@ class program {
   const detail::layer_products& products() const { return products_; }
 
   const program_settings& settings() const { return settings_; }
+  /// Returns: whether images of convolutions may lie channels-last under any plan.
+  bool may_reorder() const { return detail::may_reorder(ops_); }
   /// Returns: the operators of the current plan that comp has a kernel for.
   std::vector<own_operator> own_operators() const {
     std::vector<own_operator> all;

@@ -127,7 +127,8 @@ class recorder {
       current.info.outputs.push_back(described(tensor, find(tensor)));
     });
     if (known.writes) add_written(current, known, index);
-    if (known.takes_view && first.has_storage()) views_[first.storage().unsafeGetStorageImpl()].push_back(ops_.size());
+    if ((known.takes_view || known.may_view) && first.has_storage())
+      views_[first.storage().unsafeGetStorageImpl()].push_back(ops_.size());
     if (!floating && (current.op.role == op_role::choosable || current.info.author != author_choice::none)) {
       current.op.role = op_role::as_is;
       current.info.author = author_choice::none;

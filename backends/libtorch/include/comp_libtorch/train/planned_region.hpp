@@ -296,6 +296,10 @@ class planned_region {
                (loaded.plan.count_low() > 0 || loaded.plan.is_tuned()) && !loaded.plan.runs_autocast()) {
       measurement_.emplace(program_.graph(), loaded.plan, program_.own_operators(), settings_.tuning);
     }
+    if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
+      warnings_.push_back(fmt::format(
+          "\"{}\" is of tuned FP32 and says nothing that can be used here of how it is run: it runs as plain FP32",
+          listing_.file));
     use(program_, tuned_.choice);
     planned_ = true;
   }

@@ -120,11 +120,20 @@ class trainer
     return left_out;
   }
 
-  /// Returns: FP32 with plan::is_tuned() set, for a model with convolutions on a CPU, unless the executor's choices are
-  /// fixed; else plain FP32.
+  /// Measures how FP32 is best run, for a model with convolutions on a CPU, unless the executor's choices are fixed.
+  /// The state and the plan are as before. Returns: FP32 with plan::is_tuned() set; plain FP32 where that is as fast.
   plan tuned_fp32() {
+    (void)batches_per_epoch();  // says whether measuring is worth its time
     record();
-    return tuning_.tuned_fp32();
+    const plan fp32{graph().size()}, tuned = fp32.as_tuned();
+    if (!tuning_.may_tune_fp32()) return fp32;
+    run_and_undo([&] {
+      tuning_.set_plan(tuned);
+      if (tuning_.needs_measuring()) tuning_.measure_unless_hopeless([&] { return train_one().seconds; });
+      return true;
+    });
+    const tuned_choice* found = tuning_.find(tuned);
+    return found != nullptr && found->choice != executor_choice{} ? tuned : fp32;
   }
   /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 that is not tuned
   /// and for autocast's.
