@@ -422,6 +422,37 @@ TEST_CASE("a model's own conversions to a low format are recorded as they are, i
   }
 }
 
+TEST_CASE("a part that the model has in BF16 itself runs as its author wrote it, from the first forward on") {
+  for (const auto low : {precision::fp32, precision::bf16}) {
+    CAPTURE(name(low));
+    const scratch_file file;
+    torch::manual_seed(1);
+    torch::nn::Sequential net{torch::nn::Linear{4, 4}, torch::nn::Linear{4, 4}, torch::nn::Linear{4, 4}};
+    net->ptr(1)->to(at::kBFloat16);
+    const auto x = torch::randn({3, 4});
+    const job it{net.ptr(), [=]() mutable {
+                   const auto own = (net->begin() + 1)->forward(net->begin()->forward(x).to(at::kBFloat16)).relu();
+                   return (net->begin() + 2)->forward(own.to(at::kFloat)).sum();
+                 }};
+    program p;
+    record(p, it);
+    const comp::plan chosen = everywhere(p.graph(), low);
+    CHECK(chosen.count_low() == (low == precision::fp32 ? 0 : 3));  // two layers and the sum
+    comp::save(chosen, p.graph(), here(), file.str());
+    lt::planned_region planned{{{"", *it.model}}, file.str(), {.forced = true}};
+    std::vector<at::Tensor> losses;
+    for (int i = 0; i < 3; ++i) {
+      const auto on = planned.enter();
+      losses.push_back(it.loss());
+    }
+    CHECK(planned.planned());
+    CHECK(at::equal(losses[0], losses[2]));
+    p.set_plan(chosen);
+    const auto on = p.enter();
+    CHECK(at::equal(it.loss(), losses[0]));
+  }
+}
+
 TEST_CASE("an evaluation before the first step runs under the plan, as later ones do") {
   for (const auto& [name, make] : all_jobs()) {
     CAPTURE(name);

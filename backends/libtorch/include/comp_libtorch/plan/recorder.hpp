@@ -82,7 +82,8 @@ class recorder {
     op_names::named named;
     std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> read = {};  // tensors and their values
     std::vector<at::IValue> arguments = {};
-    bool lowers = false;  // by a plan, itself or something that it reads: low results count as FP32
+    bool lowers = false;      // by a plan, itself or something that it reads: low results count as FP32
+    bool is_own_low = false;  // reads a parameter that the model itself has in a low format
   };
 
   /// Notes an operator that is about to run. `author`: the choice of the block in which it stands.
@@ -96,6 +97,10 @@ class recorder {
     current.info.scopes = scopes_of(names_.path(current.named.scope));
     current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
     bool sparse = false;
+    for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
+      const bool low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
+      current.is_own_low = current.is_own_low || (low && is_parameter(tensor));
+    });
     current.op.differentiable.resize(known.arguments.size());
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t argument, int element) {
       read(current, known, tensor, argument, element);
@@ -111,6 +116,7 @@ class recorder {
       current.info.author = author;
       current.lowers = false;  // it reads FP32 where it would without a plan
     }
+    current.lowers = current.lowers && !current.is_own_low;
     return current;
   }
 
@@ -118,6 +124,7 @@ class recorder {
   void end_call(call current, const torch::jit::Stack& stack) {
     const op_traits& known = traits(current.op.op);
     const auto index = static_cast<std::int32_t>(ops_.size());
+    has_lowered_ = has_lowered_ || current.lowers;
     at::Tensor first;
     bool floating = false;
     for_each_tensor(stack, current.op.op.schema().returns().size(), [&](const at::Tensor& tensor, std::size_t, int) {
@@ -225,7 +232,8 @@ class recorder {
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = (use == argument_use::read || use == argument_use::affine) &&
                              !is_number_beside_values(tensor, known, current.arguments, device_);
-    if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !from.lowered)) {
+    const bool counts_as_fp32 = from.lowered && !current.is_own_low;
+    if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !counts_as_fp32)) {
       current.op.uncast.push_back(from.value);
       return;
     }
@@ -261,7 +269,7 @@ class recorder {
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
     const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
-    const bool converted = under_plan_ && is_low && makes && !current.lowers;
+    const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
     now.lowered = is_low && (current.lowers || converted);
@@ -316,6 +324,7 @@ class recorder {
   const parameter_names* parameters_;
   at::DeviceType device_;
   bool under_plan_;
+  bool has_lowered_ = false;  // the plan has, so far
   bool unsure_ = false;
   op_names names_;
   std::unordered_map<const c10::TensorImpl*, origin> origins_;
