@@ -408,7 +408,7 @@ TEST_CASE("channels-last convolutions give the same results within rounding") {
   }
 }
 
-TEST_CASE("a view that is written is no copy: channels-last results refuse it") {
+TEST_CASE("a view that is written is no copy, also where images were to lie channels-last") {
   torch::manual_seed(2);
   torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}};
   const auto x = torch::randn({4, 3, 8, 8});
@@ -420,7 +420,7 @@ TEST_CASE("a view that is written is no copy: channels-last results refuse it") 
   const auto expected = forward().item<double>();
   program as_is, p{{.images = memory_format::channels_last}};
   CHECK(run_low(as_is, {"conv2d"}, forward).item<double>() == doctest::Approx(expected).epsilon(0.02));
-  CHECK_THROWS_WITH_AS(run_low(p, {"conv2d"}, forward), doctest::Contains("view size is not compatible"), c10::Error);
+  CHECK(run_low(p, {"conv2d"}, forward).item<double>() == doctest::Approx(expected).epsilon(0.02));
 }
 
 TEST_CASE("what a channels-last convolution gives can be viewed") {
