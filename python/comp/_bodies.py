@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.hooks import RemovableHandle
 
 from comp._comp import SettingsError
 from comp._objects import SIMPLE, Place, attributes, dice_of, may_hold_state, place_of
@@ -134,7 +135,7 @@ def _is_state(value: Any) -> bool:
         return _has_values(value)
     if value is None or issubclass(kind, type):
         return False
-    holds = issubclass(kind, tuple) or dice_of(value) is not None or place_of(value) is not None
+    holds = issubclass(kind, (tuple, RemovableHandle)) or dice_of(value) is not None or place_of(value) is not None
     return _is_number(value) or holds or may_hold_state(kind)
 
 
@@ -148,14 +149,16 @@ def _differ(a: Any, b: Any, deep: int = 3) -> bool:
     return _is_state(a) or _is_state(b)
 
 
-def _differing(then: Any, now: Any) -> list[Any]:
-    """The names or indices at which two contents differ; [None] where their lengths differ."""
+def _differing(path: str, then: Any, now: Any) -> list[Any]:
+    """The names or indices at which two contents differ; [None] where their lengths differ. Hooks count as state, since
+    libraries remember in an attribute that they have registered them: both go back, or neither."""
     if type(then) is not dict:
         if len(then) == len(now):
             return [i for i, (a, b) in enumerate(zip(then, now)) if _differ(a, b)]
         return [None]
-    names = [name for name in then if name not in now and _is_state(then[name])]
-    names += [name for name in now if name not in then and _is_state(now[name])]
+    hooks = path.endswith("_hooks")
+    names = [name for name in then if name not in now and (hooks or _is_state(then[name]))]
+    names += [name for name in now if name not in then and (hooks or _is_state(now[name]))]
     return names + [name for name in then if name in now and _differ(then[name], now[name])]
 
 
@@ -172,7 +175,7 @@ class Marks:
         """The path of each change, with the path of the variable, attribute or container that it belongs to."""
         seen, paths = self.sight, {}
         for path, place, then in seen.places:
-            for name in _differing(then, place.read()):
+            for name in _differing(path, then, place.read()):
                 called = seen.called(path, name)
                 paths[called] = called if place.variables else path
         paths.update((path, path) for path, _ in self.written())
@@ -217,7 +220,7 @@ class Saved:
     def _put_content(self, path: str, place: Place, then: Any) -> None:
         """Puts back what differs, if steps change it or it has tensors. What autograd made, say, is not put back."""
         seen, now = self.sight, place.read()
-        names = dict.fromkeys(_differing(then, now))  # a key may be a tensor, which a list would compare
+        names = dict.fromkeys(_differing(path, then, now))  # a key may be a tensor, which a list would compare
         if place.variables:
             values = {name: (then.get(name), now.get(name)) for name in names}
             known = {name for name in names if seen.called(path, name) in seen.body.changed}

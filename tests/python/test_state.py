@@ -315,6 +315,30 @@ class Counts(unittest.TestCase):
 
         self.assertIn('average.updates', self.search(in_hook).also_saved)
 
+    def test_a_hook_that_a_forward_registers_once(self):
+        class Hooked(nn.Module):
+            calls, registered = 0, None
+
+            def __init__(self, net, remembered):
+                super().__init__()
+                self.net, self.remembered = net, remembered
+
+            def forward(self, x):
+                if not self.registered:
+                    self.registered = self.remembered(next(self.net.children()).register_forward_hook(self.count))
+                return self.net(x)
+
+            def count(self, *_):
+                self.calls += 1
+
+        for remembered in (lambda handle: True, lambda handle: handle, lambda handle: [handle]):
+
+            def make(job):
+                job.net = outer = Hooked(job.net, remembered)
+                return job.step, lambda: outer.calls
+
+            self.search(make)
+
     def test_a_touchy_object_is_not_touched(self):
         def make(job):
             touchy = Touchy()
