@@ -80,7 +80,8 @@ def resume(
                 )
             return ""
 
-        _ranks.on_each(ranks, load)
-        _ranks.on_each(ranks, require_same_step)
-        watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every, unnamed)
-        return job.training.go_on(found["progress"], epochs, finish, progress, watcher)
+        with job.watch:
+            _ranks.on_each(ranks, load)
+            _ranks.on_each(ranks, require_same_step)
+            watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every, unnamed)
+            return job.training.go_on(found["progress"], epochs, finish, progress, watcher)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 from typing import get_type_hints
 
 import torch
@@ -130,10 +131,12 @@ class Trainings(unittest.TestCase):
             job.loader = DataLoader(TensorDataset(*some_images(16 * 11)), 16, shuffle=True)
         found = jobs[0].search(policy='all_fp32')
         self.assertNotEqual(found.trained_batches % 11, 0)
-        epochs = found.trained_batches // 11 + 2
+        epochs = found.trained_batches // 11 + 3
         whole = found.train(epochs, checkpoint=self.path, every=99, callbacks=[self.keep_checkpoint])
         given = {'model': jobs[1].net, 'optimizer': jobs[1].optimizer, 'data': jobs[1].loader, 'state': [jobs[1].schedule]}
-        done = comp.resume(self.path + '.kept', jobs[1].step, **given, epochs=epochs, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            done = comp.resume(self.path + '.kept', jobs[1].step, **given, epochs=epochs, progress=False)
         self.assertEqual([e.loss for e in done.epochs], [e.loss for e in whole.epochs])
         self.assertTrue(same(jobs[0].net.state_dict(), jobs[1].net.state_dict()))
 
