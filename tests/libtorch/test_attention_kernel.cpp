@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// comp's attention against FP64, beside what ATen's own BF16 kernel is off by. On a CPU without the instructions only
-// its refusal is tested.
+// comp's attention in BF16 and FP32 against FP64, beside what ATen's own kernels are off by. On a CPU without the
+// instructions for a format only its refusal is tested.
 #include <algorithm>
 #include <array>
 #include <comp_libtorch/kernels/attention.hpp>
@@ -17,15 +17,24 @@ namespace {
 
 using comp::libtorch::detail::attend;
 
+template <class T>
+constexpr at::ScalarType format_of = c10::CppTypeToScalarType<T>::value;
+
+template <class T>
+bool this_cpu_computes() {
 #if COMP_LIBTORCH_ATTENTION
-bool this_cpu_computes() { return comp::libtorch::detail::attention::multiplies_pairs(); }
+  return comp::libtorch::detail::attention::multiplies(format_of<T>);
 #else
-bool this_cpu_computes() { return false; }
+  return false;
 #endif
+}
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double over_atens_error = 1.5;  // how much further off than ATen's BF16 kernel a result may be
-constexpr double floor_of_errors = 1e-5;  // where ATen happens to be exact; BF16 rounds by up to 4e-3
+constexpr double over_atens_error = 1.5;  // how much further off than ATen's kernel a result may be
+/// How far off where ATen happens to be exact.
+double floor_of_errors(at::ScalarType format) { return format == torch::kFloat ? 1e-6 : 1e-5; }
+/// How far off a few roundings may be.
+double roundings(at::ScalarType format) { return format == torch::kFloat ? 1.0 / (1 << 20) : 1.0 / 256; }
 
 struct attention_shape {
   std::int64_t batch, heads, queries, keys, width;
@@ -39,13 +48,13 @@ struct attention_inputs {
 };
 
 /// Heads as a model makes them: (B,L,H,D), transposed.
-torch::Tensor random_heads(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t width) {
-  return torch::randn({batch, rows, heads, width}).to(torch::kBFloat16).transpose(1, 2);
-}
+template <class T>
 attention_inputs random_inputs(const attention_shape& s) {
   torch::manual_seed(static_cast<std::uint64_t>(s.queries * 1000 + s.width));
-  return {random_heads(s.batch, s.heads, s.queries, s.width), random_heads(s.batch, s.heads, s.keys, s.width),
-          random_heads(s.batch, s.heads, s.keys, s.width), random_heads(s.batch, s.heads, s.queries, s.width)};
+  const auto heads = [&](std::int64_t rows) {
+    return torch::randn({s.batch, rows, s.heads, s.width}).to(format_of<T>).transpose(1, 2);
+  };
+  return {heads(s.queries), heads(s.keys), heads(s.keys), heads(s.queries)};
 }
 
 /// y, dq, dk and dv.
@@ -88,28 +97,29 @@ torch::Tensor exactly(const torch::Tensor& q, const torch::Tensor& k, const torc
 }
 
 double error(const torch::Tensor& got, const torch::Tensor& exact) {
-  return (got.to(torch::kDouble) - exact).norm().item<double>() / (exact.norm().item<double>() + floor_of_errors);
+  return (got.to(torch::kDouble) - exact).norm().item<double>() / (exact.norm().item<double>() + 1e-5);
 }
-/// With dropout, ATen computes in FP32. A BF16 kernel is then held against ATen's BF16 kernel without dropout.
+/// With dropout, ATen computes in FP32. A kernel is then held against ATen's without dropout, too.
 void check_exactness(const attention_inputs& in) {
+  const at::ScalarType format = in.q.scalar_type();
   attention_inputs undropped = in;
   undropped.dropout = 0;
-  const results exact = run(in, torch::kDouble, exactly), theirs = run(in, torch::kBFloat16, by_aten);
+  const results exact = run(in, torch::kDouble, exactly), theirs = run(in, format, by_aten);
   const results exact_undropped = run(undropped, torch::kDouble, exactly);
-  const results theirs_undropped = run(undropped, torch::kBFloat16, by_aten);
+  const results theirs_undropped = run(undropped, format, by_aten);
   const int before = at::get_num_threads();
   for (const int threads : {1, 2}) {
     CAPTURE(threads);
     at::set_num_threads(threads);
-    const results ours = run(in, torch::kBFloat16, by_comp);
+    const results ours = run(in, format, by_comp);
     for (std::size_t i = 0; i < ours.size(); ++i) {
       CAPTURE(names[i]);
       const double of_aten = std::max(error(theirs[i], exact[i]), error(theirs_undropped[i], exact_undropped[i]));
       CHECK(ours[i].sizes() == theirs[i].sizes());
       if (exact[i].count_nonzero().item<std::int64_t>() == 0) {  // one key: all cancels but y's rounding
-        CHECK(ours[i].norm().item<double>() <= (in.dy.norm() * ours[0].norm()).item<double>() / 256);
+        CHECK(ours[i].norm().item<double>() <= (in.dy.norm() * ours[0].norm()).item<double>() * roundings(format));
       } else {
-        CHECK(error(ours[i], exact[i]) <= over_atens_error * of_aten + floor_of_errors);
+        CHECK(error(ours[i], exact[i]) <= over_atens_error * of_aten + floor_of_errors(format));
       }
     }
     CHECK(ours[0].strides() == theirs[0].strides());
@@ -133,51 +143,49 @@ std::string text(const attention_shape& s) {
 
 }  // namespace
 
-TEST_CASE("attention in BF16 is as exact as ATen's, with each mask") {
-  if (!this_cpu_computes()) return;
+TEST_CASE_TEMPLATE("attention in BF16 is as exact as ATen's, with each mask", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
   for (const attention_shape& s : shapes) {
     CAPTURE(text(s));
-    attention_inputs in = random_inputs(s);
+    attention_inputs in = random_inputs<T>(s);
     SUBCASE("none") {}
     SUBCASE("none, and a scale") { in.scale = 0.31; }
     SUBCASE("causal") { in.causal = true; }
     SUBCASE("padding") { in.mask = random_bool({s.batch, 1, 1, s.keys}); }
     SUBCASE("boolean, of each query") { in.mask = random_bool({s.batch, 1, s.queries, s.keys}); }
-    SUBCASE("of each head, BF16") {
-      in.mask = torch::randn({s.batch, s.heads, s.queries, s.keys}).to(torch::kBFloat16);
-    }
+    SUBCASE("of each head, BF16") { in.mask = torch::randn({s.batch, s.heads, s.queries, s.keys}).to(format_of<T>); }
     SUBCASE("for all heads, FP32 with minus infinity") {
       in.mask = torch::randn({s.queries, s.keys}).masked_fill(~random_bool({s.queries, s.keys}), -infinity);
     }
-    SUBCASE("one number for a query") { in.mask = torch::randn({1, 1, s.queries, 1}).to(torch::kBFloat16); }
+    SUBCASE("one number for a query") { in.mask = torch::randn({1, 1, s.queries, 1}).to(format_of<T>); }
     SUBCASE("with gaps between its elements") { in.mask = torch::randn({s.keys, s.queries}).t(); }
     check_exactness(in);
   }
 }
 
-TEST_CASE("dropout in attention takes ATen's random numbers") {
-  if (!this_cpu_computes()) return;
+TEST_CASE_TEMPLATE("dropout in attention takes ATen's random numbers", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
   for (const attention_shape& s : shapes) {
     CAPTURE(text(s));
-    attention_inputs in = random_inputs(s);
+    attention_inputs in = random_inputs<T>(s);
     in.dropout = 0.25;
     SUBCASE("no mask") {}
     SUBCASE("causal") { in.causal = true; }
     SUBCASE("padding") { in.mask = random_bool({s.batch, 1, 1, s.keys}); }
-    (void)run(in, torch::kBFloat16, by_aten);
+    (void)run(in, format_of<T>, by_aten);
     const torch::Tensor after = at::detail::getDefaultCPUGenerator().get_state();
-    (void)run(in, torch::kBFloat16, by_comp);
+    (void)run(in, format_of<T>, by_comp);
     CHECK(after.equal(at::detail::getDefaultCPUGenerator().get_state()));
     check_exactness(in);
   }
 }
 
-TEST_CASE("queries that see no key get what ATen gives them") {
-  if (!this_cpu_computes()) return;
-  attention_inputs in = random_inputs({2, 2, 70, 70, 64});
+TEST_CASE_TEMPLATE("queries that see no key get what ATen gives them", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  attention_inputs in = random_inputs<T>({2, 2, 70, 70, 64});
   SUBCASE("boolean") { in.mask = random_bool({70, 70}).index_fill(0, torch::tensor({3, 69}), false); }
   SUBCASE("minus infinity") { in.mask = torch::zeros({70, 70}).index_fill(0, torch::tensor({3, 69}), -infinity); }
-  const results theirs = run(in, torch::kBFloat16, by_aten), ours = run(in, torch::kBFloat16, by_comp);
+  const results theirs = run(in, format_of<T>, by_aten), ours = run(in, format_of<T>, by_comp);
   for (const std::int64_t query : {3, 69}) {
     CHECK(ours[0].select(2, query).equal(theirs[0].select(2, query)));
     CHECK(ours[1].select(2, query).equal(theirs[1].select(2, query)));
@@ -185,36 +193,37 @@ TEST_CASE("queries that see no key get what ATen gives them") {
   check_exactness(in);
 }
 
-TEST_CASE("queries whose keys are all masked by FP32's or BF16's lowest number see all keys alike") {
-  if (!this_cpu_computes()) return;
-  attention_inputs in = random_inputs({1, 2, 40, 40, 64});
+TEST_CASE_TEMPLATE("queries whose keys are all masked by FP32's or BF16's lowest number see all keys alike", T,
+                   at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  attention_inputs in = random_inputs<T>({1, 2, 40, 40, 64});
   in.mask = torch::zeros({40, 40}).index_fill(0, torch::tensor({5}), std::numeric_limits<float>::lowest());
   SUBCASE("FP32") {}
-  SUBCASE("BF16") { in.mask = torch::zeros({40, 40}).index_fill(0, torch::tensor({5}), -3e38).to(torch::kBFloat16); }
-  const results exact = run(in, torch::kDouble, exactly), ours = run(in, torch::kBFloat16, by_comp);
+  SUBCASE("BF16") { in.mask = torch::zeros({40, 40}).index_fill(0, torch::tensor({5}), -3e38).to(format_of<T>); }
+  const results exact = run(in, torch::kDouble, exactly), ours = run(in, format_of<T>, by_comp);
   const torch::Tensor mean = in.v.to(torch::kDouble).mean(2);
-  CHECK(error(ours[0].select(2, 5), mean) < 1.0 / 256);
-  CHECK(error(ours[3], exact[3]) < 1.0 / 128);
+  CHECK(error(ours[0].select(2, 5), mean) < roundings(format_of<T>));
+  CHECK(error(ours[3], exact[3]) < 2 * roundings(format_of<T>));
 }
 
-TEST_CASE("numbers that are none stay visible") {
-  if (!this_cpu_computes()) return;
-  attention_inputs in = random_inputs({1, 1, 40, 40, 32});
+TEST_CASE_TEMPLATE("numbers that are none stay visible", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  attention_inputs in = random_inputs<T>({1, 1, 40, 40, 32});
   in.q = in.q.clone();
   in.q[0][0][7][0] = std::numeric_limits<double>::quiet_NaN();
-  const results ours = run(in, torch::kBFloat16, by_comp), exact = run(in, torch::kDouble, exactly);
+  const results ours = run(in, format_of<T>, by_comp), exact = run(in, torch::kDouble, exactly);
   for (std::size_t i = 0; i < ours.size(); ++i) {
     CAPTURE(names[i]);
     CHECK(ours[i].isnan().equal(exact[i].isnan()));
   }
 }
 
-TEST_CASE("attention reads heads where they are") {
-  if (!this_cpu_computes()) return;
+TEST_CASE_TEMPLATE("attention reads heads where they are", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
   torch::manual_seed(3);
-  const torch::Tensor packed = torch::randn({2, 33, 3, 4, 40}).to(torch::kBFloat16);  // q, k and v of one product
+  const torch::Tensor packed = torch::randn({2, 33, 3, 4, 40}).to(format_of<T>);  // q, k and v of one product
   attention_inputs in{packed.select(2, 0).transpose(1, 2), packed.select(2, 1).transpose(1, 2),
-                      packed.select(2, 2).transpose(1, 2), torch::ones({2, 4, 33, 40}).to(torch::kBFloat16)};
+                      packed.select(2, 2).transpose(1, 2), torch::ones({2, 4, 33, 40}).to(format_of<T>)};
   SUBCASE("one product for q, k and v") {}
   SUBCASE("the same keys for all of the batch") {
     in.k = in.k.slice(0, 0, 1).expand_as(in.k);
@@ -223,13 +232,13 @@ TEST_CASE("attention reads heads where they are") {
   SUBCASE("a gradient without memory of its own") { in.dy = in.dy.slice(3, 0, 1).slice(2, 0, 1).expand_as(in.dy); }
   attention_inputs copied = in;
   for (torch::Tensor* t : {&copied.q, &copied.k, &copied.v, &copied.dy}) *t = t->contiguous();
-  const results ours = run(in, torch::kBFloat16, by_comp), expected = run(copied, torch::kBFloat16, by_comp);
+  const results ours = run(in, format_of<T>, by_comp), expected = run(copied, format_of<T>, by_comp);
   for (std::size_t i = 0; i < ours.size(); ++i) CHECK(ours[i].equal(expected[i]));
 }
 
-TEST_CASE("attention can be differentiated twice") {
-  if (!this_cpu_computes()) return;
-  attention_inputs in = random_inputs({1, 2, 20, 20, 16});
+TEST_CASE_TEMPLATE("attention can be differentiated twice", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  attention_inputs in = random_inputs<T>({1, 2, 20, 20, 16});
   SUBCASE("three inputs") {}
   SUBCASE("with dropout and a mask") {
     in.dropout = 0.5;
@@ -243,23 +252,24 @@ TEST_CASE("attention can be differentiated twice") {
     const torch::Tensor once = torch::autograd::grad({y}, {x}, {in.dy.to(format)}, std::nullopt, true)[0];
     return torch::autograd::grad({once.square().sum()}, {x})[0];
   };
-  CHECK(error(second(torch::kBFloat16, by_comp), second(torch::kDouble, exactly)) < 1.0 / 64);
+  CHECK(error(second(format_of<T>, by_comp), second(torch::kDouble, exactly)) < 4 * roundings(format_of<T>));
 }
 
-TEST_CASE("attention gives gradients only to inputs that want them") {
-  if (!this_cpu_computes()) return;
-  const attention_inputs in = random_inputs({1, 2, 20, 20, 16});
+TEST_CASE_TEMPLATE("attention gives gradients only to inputs that want them", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  const attention_inputs in = random_inputs<T>({1, 2, 20, 20, 16});
   const torch::Tensor k = in.k.clone().requires_grad_();
   const torch::Tensor y = by_comp(in.q, k, in.v);
   const torch::Tensor once = torch::autograd::grad({y}, {k}, {in.dy}, true)[0];
   const torch::Tensor twice = torch::autograd::grad({y}, {k}, {in.dy}, std::nullopt, true)[0];
-  CHECK(error(once, twice.detach().to(torch::kDouble)) < 1.0 / 64);
+  CHECK(error(once, twice.detach().to(torch::kDouble)) < 4 * roundings(format_of<T>));
   CHECK_FALSE(by_comp(in.q, in.k, in.v).requires_grad());
 }
 
-TEST_CASE("a tensor that changed between attention's forward and backward is an error") {
-  if (!this_cpu_computes()) return;
-  const attention_inputs in = random_inputs({1, 2, 20, 20, 16});
+TEST_CASE_TEMPLATE("a tensor that changed between attention's forward and backward is an error", T, at::BFloat16,
+                   float) {
+  if (!this_cpu_computes<T>()) return;
+  const attention_inputs in = random_inputs<T>({1, 2, 20, 20, 16});
   const torch::Tensor q = in.q.clone().requires_grad_(), k = in.k.clone(), v = in.v.clone();
   const torch::Tensor mask = torch::zeros({20, 20});
   const torch::Tensor y = by_comp(q, k, v, mask);
@@ -270,34 +280,39 @@ TEST_CASE("a tensor that changed between attention's forward and backward is an 
   CHECK_THROWS_AS(y.backward(in.dy), c10::Error);
 }
 
-TEST_CASE("a boolean mask may be filled anew before attention's backward, as with ATen") {
-  if (!this_cpu_computes()) return;
-  attention_inputs in = random_inputs({1, 2, 20, 20, 16});
+TEST_CASE_TEMPLATE("a boolean mask may be filled anew before attention's backward, as with ATen", T, at::BFloat16,
+                   float) {
+  if (!this_cpu_computes<T>()) return;
+  attention_inputs in = random_inputs<T>({1, 2, 20, 20, 16});
   in.mask = random_bool({20, 20});
-  const results expected = run(in, torch::kBFloat16, by_comp);
+  const results expected = run(in, format_of<T>, by_comp);
   const torch::Tensor v = in.v.clone().requires_grad_();
   const torch::Tensor y = by_comp(in.q, in.k, v, in.mask);
   in.mask->fill_(true);
   CHECK(torch::autograd::grad({y}, {v}, {in.dy})[0].equal(expected[3]));
 }
 
-TEST_CASE("attention's result may be changed in place where autograd allows it") {
-  if (!this_cpu_computes()) return;
-  const attention_inputs in = random_inputs({1, 2, 20, 20, 16});
+TEST_CASE_TEMPLATE("attention's result may be changed in place where autograd allows it", T, at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  const attention_inputs in = random_inputs<T>({1, 2, 20, 20, 16});
   const torch::Tensor v = in.v.clone().requires_grad_();
   torch::Tensor y = by_comp(in.q, in.k, v);
   CHECK_NOTHROW(y.add_(1));
 }
 
-TEST_CASE("attention that comp does not compute is left to ATen") {
-  const attention_inputs in = random_inputs({2, 2, 20, 20, 16});
+TEST_CASE_TEMPLATE("attention that comp does not compute is left to ATen", T, at::BFloat16, float) {
+  const attention_inputs in = random_inputs<T>({2, 2, 20, 20, 16});
   const torch::Tensor &q = in.q, &k = in.k, &v = in.v, mask = torch::zeros({20, 20});
-  REQUIRE(attend(q, k, v).has_value() == this_cpu_computes());
+  REQUIRE(attend(q, k, v).has_value() == this_cpu_computes<T>());
   SUBCASE("other formats") {
-    CHECK_FALSE(attend(q.to(torch::kFloat), k.to(torch::kFloat), v.to(torch::kFloat)));
-    CHECK_FALSE(attend(q.to(torch::kHalf), k.to(torch::kHalf), v.to(torch::kHalf)));
-    CHECK_FALSE(attend(q, k, v.to(torch::kFloat)));
-    CHECK_FALSE(attend(q, k, v, mask.to(torch::kDouble)));
+    for (const auto other : {torch::kDouble, torch::kHalf}) {
+      CHECK_FALSE(attend(q.to(other), k.to(other), v.to(other)));
+      CHECK_FALSE(attend(q, k, v.to(other)));
+      CHECK_FALSE(attend(q, k, v, mask.to(other)));
+    }
+    CHECK_FALSE(attend(q, k, v.to(format_of<T> == torch::kFloat ? torch::kBFloat16 : torch::kFloat)));
+    CHECK(attend(q, k, v, mask.to(torch::kBFloat16)).has_value() ==
+          (format_of<T> == torch::kBFloat16 && this_cpu_computes<T>()));
   }
   SUBCASE("three axes") { CHECK_FALSE(attend(q[0], k[0], v[0])); }
   SUBCASE("nothing to compute") {
@@ -313,8 +328,8 @@ TEST_CASE("attention that comp does not compute is left to ATen") {
   }
   SUBCASE("few queries, unless a backward follows") {
     CHECK_FALSE(attend(q.slice(2, 0, 15), k, v));
-    CHECK(attend(q.slice(2, 0, 16), k, v).has_value() == this_cpu_computes());
-    CHECK(attend(q.slice(2, 0, 15), k, v.clone().requires_grad_()).has_value() == this_cpu_computes());
+    CHECK(attend(q.slice(2, 0, 16), k, v).has_value() == this_cpu_computes<T>());
+    CHECK(attend(q.slice(2, 0, 15), k, v.clone().requires_grad_()).has_value() == this_cpu_computes<T>());
   }
   SUBCASE("all is dropped") { CHECK_FALSE(attend(q, k, v, {}, 1)); }
   SUBCASE("a tangent of forward-mode gradients") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <comp/files/plan_file.hpp>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -217,11 +218,12 @@ TEST_CASE("a program runs what is chosen by comp's kernel, and other sizes by AT
     own.program.set_plan(comp::plan{own.program.graph().size()});
     own.forward(x);
     CHECK(own.node() == "ConvolutionBackward0");
-    CHECK(own.program.own_operators().empty());
+    CHECK(own.program.options_of(own.program.current_plan()).kernels.empty());
     CHECK(own.last.is_contiguous());
   }
-  REQUIRE(aten.program.own_operators().size() == 1);
-  CHECK(aten.program.own_operators().front().layer == "conv.conv");
+  const lt::executor_options open = aten.program.options_of(aten.program.current_plan());
+  REQUIRE(open.kernels.size() == 1);
+  CHECK(open.kernels.front().layer == "conv.conv");
 }
 
 TEST_CASE("tuned FP32 runs by comp's kernel and channels-last, to FP32's results up to roundings") {
@@ -232,7 +234,7 @@ TEST_CASE("tuned FP32 runs by comp's kernel and channels-last, to FP32's results
   }
   tuned.program.set_plan(comp::plan{1}.as_tuned());
   plain.program.set_plan(comp::plan{1});
-  REQUIRE(tuned.program.own_operators().size() == 1);
+  REQUIRE(tuned.program.options_of(comp::plan{1}.as_tuned()).kernels.size() == 1);
   const at::Tensor x = at::randn({2, 4, 2, 2});
   for (small_images* each : {&tuned, &plain}) {
     each->forward(x);
@@ -291,9 +293,11 @@ TEST_CASE("images stay as they are where a view of them is written, under any pl
     program.record(true);
     CHECK(zeros() == 24);
     program.record(false);
-    CHECK_FALSE(program.may_reorder());
     for (const comp::plan& p :
          {comp::plan{program.graph().size()}.as_tuned(), lowered(program.graph(), precision::bf16)}) {
+      const lt::executor_options open = program.options_of(p);
+      CHECK_FALSE(open.images);
+      CHECK(open.kernels.empty());
       program.set_plan(p);
       CHECK(zeros() == 24);
     }
@@ -303,30 +307,45 @@ TEST_CASE("images stay as they are where a view of them is written, under any pl
 TEST_CASE("a program runs attention by comp's kernel, for any length of the sequence") {
   lt::program program;
   const auto heads = [](std::int64_t rows) { return at::randn({2, 3, rows, 8}).requires_grad_(); };
-  const auto attended = [&](std::int64_t rows, bool shares_keys = false) {
+  const auto attended = [&](std::int64_t rows, bool shares_keys = false, bool in_authors_block = false) {
     const auto region = program.enter();
+    std::optional<lt::autocast_guard> block;
+    if (in_authors_block) block.emplace(at::kCPU, at::kBFloat16);
     return at::scaled_dot_product_attention(heads(rows), heads(rows), heads(rows), {}, 0, true, {}, shares_keys);
+  };
+  const auto by_comp = [](const at::Tensor& y) {
+    return y.grad_fn()->name().find("attention_function") != std::string::npos;
   };
   program.record(true);
   (void)attended(20);
   program.record(false);
-  program.set_plan(lowered(program.graph(), precision::bf16));
-  const auto found = program.own_operators();
-  if (found.empty()) {
-    MESSAGE("this CPU has no products of BF16 that attention could use");
-    return;
+  const comp::plan fp32{program.graph().size()};
+  CHECK(program.options_of(fp32).kernels.empty());
+  for (const comp::plan& p : {lowered(program.graph(), precision::bf16), fp32.as_tuned()}) {
+    const at::ScalarType format = p.is_tuned() ? at::kFloat : at::kBFloat16;
+    CAPTURE(format);
+    program.set_plan(p);
+    const auto found = program.options_of(p).kernels;
+    if (found.empty()) {
+      MESSAGE("this CPU has no products that attention could use in ", std::string{c10::toString(format)});
+      continue;
+    }
+    auto settings = program.settings();
+    settings.kernels = {{found.front().layer, {found.front().own, 1}}};
+    program.set_settings(settings);
+    for (const std::int64_t rows : {20, 33}) {
+      const at::Tensor y = attended(rows);
+      CHECK(by_comp(y));
+      CHECK((y.scalar_type() == format));
+    }
+    CHECK(program.problems().by_aten == 0);
+    CHECK_FALSE(by_comp(attended(20, true)));
+    CHECK(program.problems().by_aten == 1);
+    program.clear_problems();
+    CHECK_FALSE(by_comp(attended(20, false, true)));
   }
-  auto settings = program.settings();
-  settings.kernels = {{found.front().layer, {found.front().own, 1}}};
-  program.set_settings(settings);
-  for (const std::int64_t rows : {20, 33}) {
-    const at::Tensor y = attended(rows);
-    CHECK(y.grad_fn()->name().find("attention_function") != std::string::npos);
-    CHECK((y.scalar_type() == at::kBFloat16));
-  }
-  CHECK(program.problems().by_aten == 0);
-  CHECK(attended(20, true).grad_fn()->name().find("attention_function") == std::string::npos);
-  CHECK(program.problems().by_aten == 1);
+  program.set_plan(fp32);
+  CHECK_FALSE(by_comp(attended(20)));
 }
 
 TEST_CASE("a linear layer's bias is added with ATen's bits, and so are its gradients") {
@@ -413,11 +432,10 @@ TEST_CASE("the steps of a round time each part of a kernel once, and no two of t
 }
 
 TEST_CASE("where images have no say, a quick measurement takes a kernel by its operator's time alone") {
-  const comp::op_graph graph{{{.name = "a", .kind = "aten::scaled_dot_product_attention"}}};
   const lt::kernel* own = &lt::detail::attention_kernel;
   int steps = 0;
   const auto found = lt::measured_choice(
-      {graph, comp::plan{precision::bf16}, {{0, "a", own}}, lt::quick({})}, [](const lt::executor_choice&) {},
+      {{.weights = true, .kernels = {{0, "a", own}}}, lt::quick({})}, [](const lt::executor_choice&) {},
       [&](bool by_operator) {
         CHECK(by_operator);
         const bool is_own = steps % 2 == 1;  // the first is not timed; each round begins with the other one
@@ -432,8 +450,6 @@ TEST_CASE("where images have no say, a quick measurement takes a kernel by its o
 }
 
 TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are faster, too") {
-  const comp::op_graph graph{{{.name = "a", .kind = "aten::conv2d"}, {.name = "b", .kind = "aten::conv2d"}}};
-  const comp::plan low{precision::bf16, precision::bf16};
   const lt::kernel* own = &lt::detail::convolution_kernel;
   lt::executor_choice now;
   int steps = 0;
@@ -442,7 +458,7 @@ TEST_CASE("of comp's kernels those parts are taken that are faster, if steps are
   const auto measured = [&](double others) {
     steps = 0;
     return lt::measured_choice(
-        {graph, low, {{0, "a", own}, {1, "b", own}}, settings}, [&](const lt::executor_choice& c) { now = c; },
+        {{true, true, {{0, "a", own}, {1, "b", own}}}, settings}, [&](const lt::executor_choice& c) { now = c; },
         [&](bool by_operator) {
           const auto parts = [&](const char* of) {
             const auto at = now.kernels.find(of);

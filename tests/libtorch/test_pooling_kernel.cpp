@@ -179,7 +179,7 @@ TEST_CASE("a program runs max pooling by comp's kernel where images lie channels
   node_of_forward();
   program.record(false);
   program.set_plan(lowered(program.graph(), comp::precision::bf16));
-  const auto own = program.own_operators();
+  const auto own = program.options_of(program.current_plan()).kernels;
   REQUIRE(own.size() == 2);
   REQUIRE(own[1].own == &lt::detail::pooling_kernel);
   CHECK(node_of_forward() == "MaxPool2DWithIndicesBackward0");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's scaled_dot_product_attention in BF16 on a CPU, in less time, above all in its backward.
-// ATen's backward calls MKL's products of BF16, which lay out both sides anew in each call, for blocks too small to pay
-// for it; and it rounds the gradients to BF16 after each of them. Here the products are oneDNN's kernels on blocks laid
-// out for them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes
-// the attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept
-// for the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
+// LibTorch's scaled_dot_product_attention in BF16 and FP32 on a CPU, in less time, above all in its backward.
+// ATen's backward calls MKL's products, which lay out both sides anew in each call, for blocks too small to pay for it;
+// and in BF16 it rounds the gradients after each of them. Here the products are oneDNN's kernels on blocks laid out for
+// them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes the
+// attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept for
+// the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
 // additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory. Not here:
-// other devices and formats, CPUs without AVX-512-BF16, and what `attend` lists. Source: Dao 2023, "FlashAttention-2"
-// (arXiv 2307.08691).
+// other devices and formats, CPUs without AVX-512 (BF16: AVX-512-BF16), and what `attend` lists. Source: Dao 2023,
+// "FlashAttention-2" (arXiv 2307.08691).
 #pragma once
 
 #include <ATen/Context.h>
@@ -30,6 +30,7 @@
 #include <comp_libtorch/kernels/attention_backward.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -42,24 +43,28 @@ namespace attention {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-/// Returns: whether LibTorch's products of two rows in one work on this CPU, which is tried once.
-inline bool multiplies_pairs() {
-  static const bool works = [] {
-    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
-      return false;
-    const std::vector<bf16> a(32 * 32, bf16{1.0F});
-    const std::vector<std::uint32_t> b(16 * 32, 0x40003f80);  // 1 in even rows, 2 in odd ones
-    std::vector<float> product(32 * 32);
-    try {
-      const tile_registers none_before_and_after;
-      multiply(32, 32, 32, a.data(), 32, b.data(), 32, product.data(), 32, false);
-    } catch (const c10::Error&) {  // this build of LibTorch, or the CPU, has none
-      return false;
-    }
-    return std::all_of(product.begin(), product.end(), [](float x) { return x == 48; });
-  }();
-  return works && at::globalContext().userEnabledMkldnn();
+template <class T>
+bool multiplies_in() {
+  const std::vector<T> a(32 * 32, T{1.0F});
+  std::vector<std::uint32_t> b(32 / rows_in_word<T> * 32, 0x40003f80);  // BF16: 1 in even rows, 2 in odd ones
+  for (std::size_t i = 0; i < b.size() && rows_in_word<T> == 1; ++i) b[i] = i / 32 % 2 == 0 ? 0x3f800000 : 0x40000000;
+  std::vector<float> product(32 * 32);
+  try {
+    const tile_registers none_before_and_after;
+    multiply(32, 32, 32, a.data(), 32, b.data(), 32, product.data(), 32, false);
+  } catch (const std::exception&) {  // this build of LibTorch, or the CPU, has none
+    return false;
+  }
+  return std::all_of(product.begin(), product.end(), [](float x) { return x == 48; });
+}
+/// Returns: whether LibTorch's products of blocks work in that format on this CPU, which is tried once.
+inline bool multiplies(at::ScalarType format) {
+  if (!at::globalContext().userEnabledMkldnn()) return false;
+  static const bool vectors =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  static const bool in_fp32 = vectors && multiplies_in<float>();
+  static const bool in_bf16 = vectors && __builtin_cpu_supports("avx512bf16") && multiplies_in<bf16>();
+  return (format == at::kFloat && in_fp32) || (format == at::kBFloat16 && in_bf16);
 }
 
 /// (B,H,L,D) in the memory of (B,L,H,D), as ATen's flash kernel returns it.
@@ -73,7 +78,8 @@ struct attention_function : torch::autograd::Function<attention_function> {
                             const at::Tensor& v, const attention_case& c) {
     const at::Tensor y = c.keep.defined() ? at::empty(q.sizes(), q.options()) : empty_heads(q);
     const at::Tensor sums = at::empty({2, q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-    attend_forward(c, y, sums_in(sums));
+    q.scalar_type() == at::kFloat ? attend_forward<float>(c, y, sums_in(sums))
+                                  : attend_forward<bf16>(c, y, sums_in(sums));
     ctx->save_for_backward({q, k, v, y, sums, c.bias, c.keep});
     ctx->saved_data["dropout"] = c.dropout;
     ctx->saved_data["causal"] = c.causal;
@@ -95,7 +101,8 @@ struct attention_function : torch::autograd::Function<attention_function> {
     if (at::GradMode::is_enabled() || !only_autograd_sees(*of_y[0].unsafeGetTensorImpl())) return by_aten(c, of_y[0]);
     const attention_gradients g{of_y[0].stride(3) == 1 ? of_y[0] : of_y[0].contiguous(), saved[3], empty_heads(c.q),
                                 empty_heads(c.k), empty_heads(c.v)};
-    attend_backward(c, g, sums_in(saved[4]));
+    c.q.scalar_type() == at::kFloat ? attend_backward<float>(c, g, sums_in(saved[4]))
+                                    : attend_backward<bf16>(c, g, sums_in(saved[4]));
     return {g.dq, g.dk, g.dv, {}};
   }
 
@@ -149,9 +156,9 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
 
 /// Computes at::scaled_dot_product_attention of the same arguments.
 /// Returns: nothing where ATen has to compute it: where ATen would not take its flash kernel without dropout (other
-/// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 (masks: also bool and FP32),
-/// a mask with gradients, few queries without a backward, forward-mode gradients, nested tensors, subclasses and
-/// transforms, or a CPU without the instructions.
+/// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 and FP32 (masks: also bool,
+/// and FP32 beside BF16), a mask with gradients, few queries without a backward, forward-mode gradients, nested
+/// tensors, subclasses and transforms, or a CPU without the instructions.
 inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const std::optional<at::Tensor>& mask = {}, double dropout = 0,
                                         bool causal = false, std::optional<double> scale = {}) {
@@ -160,17 +167,18 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   const auto plain = [](const at::Tensor& t) {
     return only_autograd_sees(*t.unsafeGetTensorImpl()) && t.numel() > 0 && !t._fw_grad(0).defined();
   };
-  const auto low = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == at::kBFloat16 && t.dim() == 4; };
+  const at::ScalarType format = q.scalar_type();
+  const auto heads = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == format && t.dim() == 4; };
   const auto addable = [&](const at::Tensor& t) {
-    const auto format = t.scalar_type();
-    return plain(t) && !t.requires_grad() && (format == at::kBool || format == at::kBFloat16 || format == at::kFloat);
+    const auto of = t.scalar_type();
+    return plain(t) && !t.requires_grad() && (of == at::kBool || of == format || of == at::kFloat);
   };
   constexpr std::int64_t few_queries = 16;  // too few to pay for laying out keys, unless a backward follows
   const bool masked = mask && mask->defined();
   const bool trains = at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
-  if (!low(q) || !low(k) || !low(v) || (masked && (causal || !addable(*mask))) || dropout < 0 || dropout >= 1)
+  if (!heads(q) || !heads(k) || !heads(v) || (masked && (causal || !addable(*mask))) || dropout < 0 || dropout >= 1)
     return std::nullopt;
-  if (q.size(1) != k.size(1) || (!trains && q.size(2) < few_queries) || !multiplies_pairs()) return std::nullopt;
+  if (q.size(1) != k.size(1) || (!trains && q.size(2) < few_queries) || !multiplies(format)) return std::nullopt;
   constexpr auto flash = static_cast<std::int64_t>(at::SDPBackend::flash_attention);
   if (at::_fused_sdp_choice(q, k, v, mask, 0, causal, scale) != flash) return std::nullopt;
   attention_case c{.q = q, .k = k, .v = v, .bias = {}, .keep = {}, .dropout = dropout, .causal = causal};
@@ -198,9 +206,9 @@ inline bool run_attention(torch::jit::Stack& stack, std::size_t arguments, kerne
   return result && replace_arguments(stack, arguments, *std::move(result));
 }
 
-inline bool fits_attention([[maybe_unused]] const op_info& recorded) {
+inline bool fits_attention([[maybe_unused]] const op_info& recorded, [[maybe_unused]] at::ScalarType format) {
 #if COMP_LIBTORCH_ATTENTION
-  return !recorded.inputs.empty() && recorded.inputs.front().shape.size() == 4 && attention::multiplies_pairs();
+  return !recorded.inputs.empty() && recorded.inputs.front().shape.size() == 4 && attention::multiplies(format);
 #else
   return false;
 #endif
@@ -211,7 +219,7 @@ inline constexpr kernel attention_kernel{
     .name = "tiles",
     .parts = attention_parts,
     .wants_channels_last = false,
-    .serves_fp32 = false,
+    .serves_fp32 = true,
     .serves = [](const op_traits& op) { return op.kind == "aten::scaled_dot_product_attention"; },
     .fits = fits_attention,
     .run = run_attention};

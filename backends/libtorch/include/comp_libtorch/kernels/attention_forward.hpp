@@ -19,14 +19,15 @@ namespace comp::libtorch::detail::attention {
 #endif
 
 /// What changes the scores of a head. Lanes that a query does not see are never read.
+template <class T>
 struct head_scores {
-  const attention_sizes& of;
+  const attention_sizes<T>& of;
   const std::byte* bias = nullptr;
   bool wide_bias = false;  // FP32
   const bool* keep = nullptr;
   std::int64_t bias_step = 0, keep_step = 0;  // [bytes] from query to query
 
-  head_scores(const attention_case& c, const attention_sizes& sizes, std::int64_t head) : of{sizes} {
+  head_scores(const attention_case& c, const attention_sizes<T>& sizes, std::int64_t head) : of{sizes} {
     if (c.bias.defined()) {
       const auto bytes = static_cast<std::int64_t>(c.bias.element_size());
       wide_bias = c.bias.scalar_type() == at::kFloat;
@@ -43,8 +44,8 @@ struct head_scores {
     const __m512 scaled = _mm512_mul_ps(product, _mm512_set1_ps(of.scale));
     if (!bias) return scaled;
     const std::byte* row = bias + query * bias_step;
-    return _mm512_add_ps(scaled,
-                         wide_bias ? _mm512_maskz_loadu_ps(lanes, row + key * 4) : load_bf16(row + key * 2, lanes));
+    return _mm512_add_ps(scaled, wide_bias ? load(reinterpret_cast<const float*>(row) + key, lanes)
+                                           : load(reinterpret_cast<const bf16*>(row) + key, lanes));
   }
   /// Returns x where dropout keeps it, else 0. What is kept grows by `of.kept`, later and in FP32.
   COMP_LIBTORCH_AVX512_INLINE __m512 dropped(__m512 x, std::int64_t query, std::int64_t key, __mmask16 lanes) const {
@@ -60,8 +61,8 @@ struct query_sums {
 };
 
 /// Calls f(memory, i) for all i below `count`, on all threads, each with a Memory of its own.
-template <class Memory, class F>
-void on_threads(const attention_sizes& of, std::int64_t count, const F& f) {
+template <class Memory, class T, class F>
+void on_threads(const attention_sizes<T>& of, std::int64_t count, const F& f) {
   scratch counted;
   (void)Memory{counted, of};
   in_parallel(count, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -73,33 +74,36 @@ void on_threads(const attention_sizes& of, std::int64_t count, const F& f) {
   });
 }
 
-/// Reads tile `j` of k or v; transposed to (wide/2,64), and two rows in one to (32,wide), where asked. `rows` is
-/// memory for (64,wide).
-inline void read_keys(const attention_sizes& of, const at::Tensor& from, std::int64_t head, std::int64_t j, bf16* rows,
-                      std::uint32_t* transposed, std::uint32_t* pairs) {
-  copy_rows(of, row_of(from, head, j * tile), from.stride(2), std::min(tile, of.keys - j * tile), rows);
-  if (transposed) transpose_words(rows, tile, of.wide / 2, transposed + j * of.words(), tile);
-  if (pairs) pair_rows(rows, of.wide, pairs + j * of.words());
+/// Reads tile `j` of k or v, as the words of a right side (64,wide) and of its transpose, where asked. `rows` is memory
+/// for (64,wide).
+template <class T>
+void read_keys(const attention_sizes<T>& of, const at::Tensor& from, std::int64_t head, std::int64_t j, T* rows,
+               std::uint32_t* transposed, std::uint32_t* words) {
+  copy_rows(of, row_of<T>(from, head, j * tile), from.stride(2), std::min(tile, of.keys - j * tile), rows);
+  if (transposed) transpose_words(rows, tile, of.wide / rows_in_word<T>, transposed + j * of.words(), tile);
+  if (words) to_words(rows, of.wide, words + j * of.words());
 }
 
+template <class T>
 struct forward_memory {
-  std::uint32_t *k, *v;    // of the head, tile by tile: k is transposed, v has two rows in one
+  std::uint32_t *k, *v;    // of the head, tile by tile, as right sides; k is transposed
   float *scores, *y;       // of 64 queries: tile by tile (64,64); (64,wide)
-  bf16 *shares, *rows;     // exponentials as the product with v reads them, as scores; (64,wide)
+  T *shares, *rows;        // exponentials as the product with v reads them, as scores; (64,wide)
   std::int64_t head = -1;  // that k and v are of
-  forward_memory(scratch& from, const attention_sizes& of)
+  forward_memory(scratch& from, const attention_sizes<T>& of)
       : k{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
         v{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
         scores{from.take<float>(tiles_in(of.keys) * tile * tile)},
         y{from.take<float>(tile * of.wide)},
-        shares{from.take<bf16>(tiles_in(of.keys) * tile * tile)},
-        rows{from.take<bf16>(tile * of.wide)} {}
+        shares{from.take<T>(tiles_in(of.keys) * tile * tile)},
+        rows{from.take<T>(tile * of.wide)} {}
 };
 
 /// Turns the scores of a block of queries into exponentials relative to each query's largest, zeros where it sees
 /// nothing. The division by their sum comes with the result.
-COMP_LIBTORCH_AVX512 inline void soften(const head_scores& in, const forward_memory& on, std::int64_t query,
-                                        std::int64_t rows, std::int64_t columns, const query_sums& to) {
+template <class T>
+COMP_LIBTORCH_AVX512 void soften(const head_scores<T>& in, const forward_memory<T>& on, std::int64_t query,
+                                 std::int64_t rows, std::int64_t columns, const query_sums& to) {
   const __m512 nothing = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto at = [r](std::int64_t key) { return key / tile * tile * tile + r * tile + key % tile; };
@@ -117,9 +121,9 @@ COMP_LIBTORCH_AVX512 inline void soften(const head_scores& in, const forward_mem
     for (; key < seen; key += 16) {
       const __m512 share = exponential(_mm512_sub_ps(_mm512_loadu_ps(on.scores + at(key)), _mm512_set1_ps(largest)));
       sum = _mm512_add_ps(sum, share);
-      store_bf16(on.shares + at(key), in.dropped(share, query + r, key, first(seen - key)));
+      store(on.shares + at(key), in.dropped(share, query + r, key, first(seen - key)));
     }
-    for (; key < columns; key += 16) store_bf16(on.shares + at(key), _mm512_setzero_ps());
+    for (; key < columns; key += 16) store(on.shares + at(key), _mm512_setzero_ps());
     const float total = _mm512_reduce_add_ps(sum);
     to.largest[r] = largest;
     to.inverse[r] = total == 0 ? 0 : 1 / total;
@@ -127,10 +131,11 @@ COMP_LIBTORCH_AVX512 inline void soften(const head_scores& in, const forward_mem
 }
 
 /// y (B,H,Lq,D) becomes the result of `c`; `sums` are filled for the backward.
-inline void attend_forward(const attention_case& c, const at::Tensor& y, const query_sums& sums) {
-  const attention_sizes of{c};
+template <class T>
+void attend_forward(const attention_case& c, const at::Tensor& y, const query_sums& sums) {
+  const attention_sizes<T> of{c};
   const std::int64_t blocks = tiles_in(of.queries);
-  on_threads<forward_memory>(of, of.all_heads * blocks, [&](forward_memory& on, std::int64_t i) {
+  on_threads<forward_memory<T>>(of, of.all_heads * blocks, [&](forward_memory<T>& on, std::int64_t i) {
     const std::int64_t head = i / blocks, query = i % blocks * tile, rows = std::min(tile, of.queries - query);
     if (head != on.head) {
       for (std::int64_t j = 0; j < tiles_in(of.keys); ++j) {
@@ -139,19 +144,19 @@ inline void attend_forward(const attention_case& c, const at::Tensor& y, const q
       }
       on.head = head;
     }
-    copy_rows(of, row_of(c.q, head, query), c.q.stride(2), rows, on.rows);
+    copy_rows(of, row_of<T>(c.q, head, query), c.q.stride(2), rows, on.rows);
     const std::int64_t tiles = tiles_in(of.seen_by(query + rows - 1)), m = padded(rows);
     for (std::int64_t j = 0; j < tiles; ++j) {
       multiply(m, of.columns(j), of.wide, on.rows, of.wide, on.k + j * of.words(), tile, on.scores + j * tile * tile,
                tile, false);
     }
     const query_sums own{sums.largest + head * of.queries + query, sums.inverse + head * of.queries + query};
-    soften({c, of, head}, on, query, rows, (tiles - 1) * tile + of.columns(tiles - 1), own);
+    soften(head_scores<T>{c, of, head}, on, query, rows, (tiles - 1) * tile + of.columns(tiles - 1), own);
     for (std::int64_t j = 0; j < tiles; ++j) {
       multiply(m, of.wide, of.columns(j), on.shares + j * tile * tile, tile, on.v + j * of.words(), of.wide, on.y,
                of.wide, j > 0);
     }
-    store_rows(of, on.y, of.kept, own.inverse, rows, row_to_write(y, head, query), y.stride(2));
+    store_rows(of, on.y, of.kept, own.inverse, rows, row_to_write<T>(y, head, query), y.stride(2));
   });
 }
 

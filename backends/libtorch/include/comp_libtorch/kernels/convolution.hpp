@@ -173,7 +173,7 @@ inline std::int64_t most_gathered(at::IntArrayRef input, at::IntArrayRef weight,
 }
 inline constexpr std::int64_t most_numbers = std::int64_t{16} << 20;  // of a matrix: larger images are faster by oneDNN
 
-inline bool fits_convolution(const op_info& recorded) {
+inline bool fits_convolution(const op_info& recorded, at::ScalarType /*format*/) {
   const auto shape = [](const std::vector<tensor_info>& of, std::size_t i) -> at::IntArrayRef {
     return of.at(i).shape;
   };

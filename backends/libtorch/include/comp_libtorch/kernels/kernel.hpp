@@ -36,7 +36,7 @@ struct kernel {
   bool wants_channels_last;            // it serves images that lie so
   bool serves_fp32;                    // beside BF16 and FP16
   bool (*serves)(const detail::op_traits&);
-  bool (*fits)(const op_info& recorded);  // true for shapes that it serves
+  bool (*fits)(const op_info& recorded, at::ScalarType);  // true for shapes that it serves in that format
   /// Replaces the `arguments` on top of the stack by the result, as ATen's kernel does. Returns: false, with the stack
   /// as it was, for arguments that it does not serve, and for other shapes than `recorded`, for which it was measured.
   bool (*run)(torch::jit::Stack& stack, std::size_t arguments, kernel_parts parts, const op_info& recorded);
@@ -65,7 +65,7 @@ inline bool lies_as_recorded(const at::Tensor& images, const op_info& recorded) 
 }
 
 /// Returns: whether images of that shape are whole vectors of channels.
-inline bool has_whole_vectors(const op_info& recorded) {
+inline bool has_whole_vectors(const op_info& recorded, at::ScalarType /*format*/) {
   return !recorded.inputs.empty() && recorded.inputs.front().shape.size() == 4 &&
          recorded.inputs.front().shape[1] % 16 == 0;
 }

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
-#include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/files/json_reader.hpp>
@@ -85,17 +84,6 @@ inline tuning_settings quick(tuning_settings s) {
 
 namespace detail {
 
-inline bool convolves(std::string_view kind) {
-  return kind.find("conv2d") != std::string_view::npos || kind.find("conv3d") != std::string_view::npos;
-}
-/// Returns: whether `p` may choose the layout of a convolution's images.
-inline bool convolves(const op_graph& graph, const plan& p) {
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if ((is_low(p[i]) || p.is_tuned()) && convolves(graph[i].kind)) return true;
-  }
-  return false;
-}
-
 /// Returns: the low precision that most operators of `p` have; FP32 where `p` is tuned, nothing where it is plain FP32.
 /// The same choices pay for plans that share it.
 inline std::optional<precision> prevailing(const plan& p) {
@@ -107,6 +95,9 @@ inline std::optional<precision> prevailing(const plan& p) {
   const auto most = std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
   return most == counts.end() ? std::nullopt : std::optional{most->first};
 }
+
+/// Returns: whether there is a choice of how `p` is run.
+inline bool is_tunable(const plan& p) { return (p.count_low() > 0 || p.is_tuned()) && !p.runs_autocast(); }
 
 inline const std::string kernel_of = "kernel of ";  // begins the name of a layer's choice in plan files
 
@@ -169,14 +160,9 @@ inline paired_speedup inverse(const paired_speedup& other) {
 /// images that they want.
 class choice_measurement {
  public:
-  /// `own`: the operators that comp has a kernel for.
-  choice_measurement(const op_graph& graph, const plan& p, std::vector<own_operator> own,
-                     const tuning_settings& settings)
-      : settings_{settings},
-        casts_weights_{p.count_low() > 0},
-        convolves_{detail::convolves(graph, p)},
-        own_{std::move(own)} {
-    for (const own_operator& each : own_) {
+  choice_measurement(executor_options options, const tuning_settings& settings)
+      : settings_{settings}, options_{std::move(options)} {
+    for (const own_operator& each : options_.kernels) {
       while (detail::parts_of_step(*each.own, steps_with_kernels_) != 0) ++steps_with_kernels_;
     }
     times_weights() ? begin(stage::weights, {weight_casts::keep}) : begin_kernels();
@@ -189,8 +175,9 @@ class choice_measurement {
   }
   /// Returns: the steps that are needed where the first look at the times decides.
   std::size_t least_steps() const {
-    const std::size_t contests = (times_weights() ? 1 : 0) + (convolves_ ? 1 : 0);
-    return 4 * settings_.rounds * contests + (own_.empty() ? 0 : 1 + settings_.rounds * (steps_with_kernels_ + 1));
+    const std::size_t contests = (times_weights() ? 1 : 0) + (options_.images ? 1 : 0);
+    return 4 * settings_.rounds * contests +
+           (options_.kernels.empty() ? 0 : 1 + settings_.rounds * (steps_with_kernels_ + 1));
   }
   /// Returns: whether add() needs the times of operators of the next step.
   bool times_operators() const { return stage_ == stage::kernels; }
@@ -210,7 +197,7 @@ class choice_measurement {
  private:
   enum class stage : std::uint8_t { weights, kernels, images, done };
 
-  bool times_weights() const { return casts_weights_ && !settings_.quick; }
+  bool times_weights() const { return options_.weights && !settings_.quick; }
   /// Returns: whether the next step runs the other choice. A round has two steps of each choice, of which the second is
   /// timed. Every second round begins with the other choice.
   bool times_other() const { return (step_ / 2 == 1) != (round_ % 2 == 1); }
@@ -232,8 +219,8 @@ class choice_measurement {
     stage_ == stage::images ? begin(stage::done, {}) : begin_kernels();
   }
   void begin_kernels() {
-    const stage next = !own_.empty() ? stage::kernels : convolves_ ? stage::images : stage::done;
-    begin(next, {best_.choice.weights, convolves_ ? memory_format::channels_last : memory_format::as_is});
+    const stage next = !options_.kernels.empty() ? stage::kernels : options_.images ? stage::images : stage::done;
+    begin(next, {best_.choice.weights, options_.images ? memory_format::channels_last : memory_format::as_is});
   }
   void begin(stage next, executor_choice other) {
     stage_ = next;
@@ -250,7 +237,7 @@ class choice_measurement {
   /// Returns: the choice for the next step. The first of all has every part, for kernels prepare themselves in it.
   executor_choice with_kernels() const {
     executor_choice choice = other_;
-    for (const own_operator& each : own_) {
+    for (const own_operator& each : options_.kernels) {
       const auto parts = is_first_ ? static_cast<kernel_parts>((1U << each.own->parts.size()) - 1)
                                    : detail::parts_of_step(*each.own, step_of_round());
       if (parts != 0) choice.kernels[each.layer] = {each.own, parts};
@@ -260,7 +247,7 @@ class choice_measurement {
 
   void add_operators(const std::vector<op_time>& times) {
     if (std::exchange(is_first_, false)) return;
-    for (const own_operator& each : own_) {
+    for (const own_operator& each : options_.kernels) {
       operator_times_[{each.number, step_of_round()}].push_back(times.at(each.number));
     }
     if (++step_ <= steps_with_kernels_) return;
@@ -269,7 +256,7 @@ class choice_measurement {
   }
 
   void conclude_kernels() {
-    for (const own_operator& each : own_) {
+    for (const own_operator& each : options_.kernels) {
       const std::vector<op_time>& aten = operator_times_[{each.number, steps_with_kernels_}];
       std::vector<double> saved(aten.size());  // [s] in each round, by the parts that are faster by comp's kernel
       kernel_parts faster = 0;
@@ -291,14 +278,13 @@ class choice_measurement {
       for (std::size_t i = 0; i < after.size(); ++i) after[i] = std::max(after[i] - saved[i], 0.01 * after[i]);
       best_.kernels[each.layer] = compare_paired(before, after);
     }
-    if (convolves_ || !(settings_.quick || other_.kernels.empty())) return begin(stage::images, other_);
+    if (options_.images || !(settings_.quick || other_.kernels.empty())) return begin(stage::images, other_);
     best_.choice = other_;
     begin(stage::done, {});
   }
 
   tuning_settings settings_;
-  bool casts_weights_, convolves_;
-  std::vector<own_operator> own_;
+  executor_options options_;
   std::size_t steps_with_kernels_ = 0;  // of a round
   executor_choice other_;               // what is timed against the best so far
   tuned_choice best_ = {};

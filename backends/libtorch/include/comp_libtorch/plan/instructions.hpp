@@ -60,7 +60,7 @@ struct instruction {
   bool lists = false;                          // a slot is in a list of tensors
   bool opens = false;    // a composite, which has no precision: the instructions up to `end` are those inside it
   bool uniform = false;  // it takes tensors of one format only
-  bool lowers = false;   // the plan gives it another precision than FP32
+  bool lowers = false;   // the plan gives it another precision than FP32, or another layout or kernel
   std::uint32_t end = 0;
   // What needs more than casts and a call:
   bool unusual = false;                             // one of the following
@@ -223,7 +223,6 @@ class compiler {
     } else if (any_low_ && known.views) {
       view_low_copy(compiled, now, op);
     }
-    now.lowers = products != product_precisions{} || (tuned_ && now.layout != at::MemoryFormat::Preserve);
     now.tf32 = chosen == precision::tf32;
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
@@ -231,6 +230,8 @@ class compiler {
     now.wants_contiguous = channels_last_ && !known.aten;
     now.gives_contiguous = channels_last_ && op.hands_on_fp32;
     choose_kernel(now, known);
+    const bool is_tuned = tuned_ && (now.layout != at::MemoryFormat::Preserve || now.own.parts != 0);
+    now.lowers = products != product_precisions{} || is_tuned;
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
     now.unusual = now.tf32 || now.products || now.hands_on_fp32 || now.follows_written || now.wants_view ||
                   now.wants_contiguous || now.gives_contiguous || now.own.parts != 0 || now.by_bits != nullptr;

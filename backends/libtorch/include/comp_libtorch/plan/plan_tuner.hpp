@@ -40,7 +40,7 @@ class plan_tuner {
   /// and for autocast's.
   comp::execution execution() const {
     const plan& now = program_.current_plan();
-    if ((now.count_low() == 0 && !now.is_tuned()) || now.runs_autocast()) return {};
+    if (!detail::is_tunable(now)) return {};
     if (!measures_) return execution_of({.choice = choice_in(program_.settings())});
     const tuned_choice* known = find(now);
     return known == nullptr ? comp::execution{} : execution_of(*known);
@@ -56,9 +56,9 @@ class plan_tuner {
 
   /// Returns: whether there are choices that FP32 may be run by.
   bool may_tune_fp32() const {
-    const op_graph& graph = program_.graph();
-    return measures_ && program_.settings().device.is_cpu() && program_.may_reorder() &&
-           detail::convolves(graph, plan{graph.size()}.as_tuned());
+    if (!measures_ || !program_.settings().device.is_cpu()) return false;
+    const executor_options open = program_.options_of(plan{program_.graph().size()}.as_tuned());
+    return open.images || !open.kernels.empty();
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {
@@ -81,7 +81,7 @@ class plan_tuner {
     if (now != trained_) batches_in_a_row_ = 0;
     trained_ = now;
     batches_in_a_row_ += run.batches;
-    if (run.ok() && now.count_low() == 0 && !now.is_tuned()) fp32_seconds_ = median(run.batch_seconds);
+    if (run.ok() && now == plan{now.size()}) fp32_seconds_ = median(run.batch_seconds);
   }
   void trained_epoch(const sample& run) {
     if (run.ok()) expect_epochs_of(run.batches);
@@ -125,8 +125,7 @@ class plan_tuner {
     const plan& now = program_.current_plan();
     if (now.runs_autocast()) return {};
     const tuned_choice tuned = measured_choice(
-        {program_.graph(), now, program_.own_operators(), settings},
-        [&](const executor_choice& c) { use(program_, c); },
+        {program_.options_of(now), settings}, [&](const executor_choice& c) { use(program_, c); },
         [&](bool by_operator) { return of_slowest(timed_step(program_, by_operator, batch)); });
     if (settings.quick) {
       by_precision_.try_emplace(*detail::prevailing(now), tuned);
@@ -144,7 +143,7 @@ class plan_tuner {
     const plan& now = program_.current_plan();
     const auto [at, is_new] = quick_steps_.try_emplace(now);
     if (is_new) {
-      const choice_measurement measurement{program_.graph(), now, program_.own_operators(), quick(settings_)};
+      const choice_measurement measurement{program_.options_of(now), quick(settings_)};
       at->second = static_cast<double>(measurement.least_steps());
     }
     return at->second;

@@ -58,6 +58,13 @@ struct own_operator {
   const kernel* own = nullptr;
 };
 
+/// What there is to choose of how a plan is run.
+struct executor_options {
+  bool weights = false;                    // keep low copies of them
+  bool images = false;                     // have them channels-last
+  std::vector<own_operator> kernels = {};  // the operators that comp has a kernel for
+};
+
 class program {
  public:
   explicit program(program_settings chosen = {}) : settings_{chosen} {
@@ -209,16 +216,18 @@ class program {
   const detail::layer_products& products() const { return products_; }
 
   const program_settings& settings() const { return settings_; }
-  /// Returns: whether images of convolutions may lie channels-last under any plan.
-  bool may_reorder() const { return detail::may_reorder(ops_); }
-  /// Returns: the operators of the current plan that comp has a kernel for.
-  std::vector<own_operator> own_operators() const {
-    std::vector<own_operator> all;
-    for (std::size_t i = 0; i < ops_.size() && settings_.device.is_cpu(); ++i) {
-      const kernel* own =
-          detail::own_kernel(detail::traits(ops_[i].op), detail::scalar_type(plan_[i]), plan_.is_tuned());
-      if (own != nullptr && own->fits(graph_[i])) all.push_back({i, layers_[i], own});
+  /// Returns: what there is to choose of how `p` is run.
+  executor_options options_of(const plan& p) const {
+    executor_options all{.weights = p.count_low() > 0};
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+      const detail::op_traits& known = detail::traits(ops_[i].op);
+      const at::ScalarType format = detail::scalar_type(p[i]);
+      all.images = all.images || (known.convolves && (is_low(p[i]) || p.is_tuned()));
+      const kernel* own = settings_.device.is_cpu() ? detail::own_kernel(known, format, p.is_tuned()) : nullptr;
+      if (own != nullptr && own->fits(graph_[i], format)) all.kernels.push_back({i, layers_[i], own});
     }
+    all.images = all.images && detail::may_reorder(ops_);
+    if (!all.images) std::erase_if(all.kernels, [](const own_operator& each) { return each.own->wants_channels_last; });
     return all;
   }
   /// Sets all but the device, which stays that of the recording.

@@ -292,9 +292,8 @@ class planned_region {
     tuned_.choice = choice_in(settings_.program);
     if (settings_.choices == planned_choices::of_file) {
       for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
-    } else if (settings_.choices == planned_choices::measured &&
-               (loaded.plan.count_low() > 0 || loaded.plan.is_tuned()) && !loaded.plan.runs_autocast()) {
-      measurement_.emplace(program_.graph(), loaded.plan, program_.own_operators(), settings_.tuning);
+    } else if (settings_.choices == planned_choices::measured && detail::is_tunable(loaded.plan)) {
+      measurement_.emplace(program_.options_of(loaded.plan), settings_.tuning);
     }
     if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
       warnings_.push_back(fmt::format(

@@ -120,8 +120,9 @@ class trainer
     return left_out;
   }
 
-  /// Measures how FP32 is best run, for a model with convolutions on a CPU, unless the executor's choices are fixed.
-  /// The state and the plan are as before. Returns: FP32 with plan::is_tuned() set; plain FP32 where that is as fast.
+  /// Measures how FP32 is best run, on a CPU, for a model with convolutions or another operator that comp has a kernel
+  /// for, unless the executor's choices are fixed. The state and the plan are as before.
+  /// Returns: FP32 with plan::is_tuned() set; plain FP32 where that is as fast.
   plan tuned_fp32() {
     (void)batches_per_epoch();  // says whether measuring is worth its time
     record();
