@@ -18,7 +18,7 @@ import trainings
 from known_trainings import BATCHES, classifies, dice, of_transformers
 from support import NoPlan
 
-BLOCK, EPOCHS = 4, 2000  # steps between waits; a training of 16,000 steps
+BLOCK = 4  # steps between waits
 torch.set_default_device(None)  # it costs each call a microsecond: models and data are made on the GPU, and steps do without
 
 
@@ -113,13 +113,13 @@ trainings.fresh, trainings.Autocast.device = fresh, 'cuda'
 def measure(name, rounds, compiled):
     with tempfile.TemporaryDirectory() as folder:
         path, of_compiled = (os.path.join(folder, file) for file in ('plan.json', 'compiled.json'))
-        found, seconds_of_search = trainings.searched(name, path, planned_epochs=EPOCHS)
+        found, seconds_of_search = trainings.searched(name, path)
         print(found, flush=True)
         ways = {'fp32': 'fp32', 'tf32': 'tf32', 'autocast': 'autocast', 'plan': path}
         if isinstance(fresh(name).data[0], tuple):
             ways['autocast, channels-last'] = 'autocast'
         if compiled:
-            trainings.searched(name, of_compiled, True, EPOCHS)
+            trainings.searched(name, of_compiled, compiled=True)
             ways |= {'compiled autocast': 'autocast', 'compiled plan': of_compiled}
         times = in_turns(name, rounds, ways)
     rows = []

@@ -12,11 +12,12 @@ import tempfile
 import time
 
 import torch
-from known_trainings import BATCHES, TRAININGS
 
 if '--ipex' not in sys.argv:  # comp is not built for that torch
-    import comp
+    from comp import plan, search  # before `support`, which has BF16 searched on every CPU
     from support import NoPlan
+
+from known_trainings import BATCHES, TRAININGS
 
 torch.set_num_threads(os.cpu_count() or 1)
 
@@ -102,15 +103,16 @@ class Ipex:
             return None
 
 
-def searched(name, path, compiled=False, planned_epochs=100):
-    """Saves the plan that a search finds to `path`. Returns: what was found, and the seconds of the search."""
+def searched(name, path, compiled=False):
+    """Saves the plan that a search finds to `path`, for a training of 16,000 steps. Returns: what was found, and the seconds
+    of the search."""
     training = fresh(name)
     if compiled:
         compile_models(training)
     begun = time.perf_counter()
-    found = comp.search(
-        training.train, model=training.model, optimizer=training.optimizers, data=training.data, state=training.state,
-        progress=False, planned_epochs=planned_epochs,
+    found = search(
+        training.train, model=training.model, optimizer=training.optimizers, data=training.data * (160 // BATCHES),
+        state=training.state, progress=False, planned_epochs=100,
     )
     found.save(path)
     return found, time.perf_counter() - begun
@@ -127,7 +129,7 @@ def in_turns(name, rounds, ways, peer=None):
     trained = {}
     for way, path in ways.items():
         training = fresh(name)
-        region = {'fp32': NoPlan(), 'autocast': Autocast()}.get(path) or comp.plan(
+        region = {'fp32': NoPlan(), 'autocast': Autocast()}.get(path) or plan(
             path, training.model, segments=training.segments
         )
         if 'compiled' not in way or compiles(training, region):
