@@ -245,7 +245,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", chosen.threads, "That compute (default: all cores)");
   app.add_option("--bert", chosen.bert, "Size of BERT: base, small, tiny")->capture_default_str();
   app.add_option("--seconds", chosen.seconds, "Of each model's contest, at least")->capture_default_str();
-  app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")->capture_default_str();
+  app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")->check(CLI::Range(8, 1000))->capture_default_str();
   app.add_option("--epochs", chosen.epochs, "Trained each way for the scores; 0: none")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "Of those trainings")->capture_default_str();
   app.add_option("--json", chosen.file, "Where the figures go");

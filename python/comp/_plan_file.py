@@ -23,6 +23,7 @@ _NAMES = {
     "4": "mxfp4",
     "n": "nvfp4",
 }
+_RUN = {"": "plain", "tuned": "tuned", "autocast": "run by autocast"}  # by the mark behind a plan's letters
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def _rival(found: Any, label: str) -> str:
 
 
 def compare(a: Any, b: Any) -> str:
-    """What differs between two plans, as a table by modules; "" where nothing does.
+    """What differs between two plans, as a table by modules, after a line where they are run in different ways; "" where
+    nothing does.
 
     a, b: an outcome, a PlanFile or the path of one. For an outcome `a`, `b` may also be the label of a contestant
     ("fp32"), "autocast" for what torch.autocast gives each operator, or another system's name for what its rules would:
@@ -135,7 +137,8 @@ def compare(a: Any, b: Any) -> str:
         )
     rows = [(name, kind, p, q) for (name, kind, p), (_, _, q) in zip(first.operators, second.operators) if p != q]
     width = max((len(name) for name, _, _, _ in rows), default=0)
-    lines, module = [], None
+    how = [_RUN[each.letters.partition("@")[2]] for each in (first, second)]
+    lines, module = [] if how[0] == how[1] else [f"the first is {how[0]}, the second {how[1]}"], None
     for name, kind, p, q in rows:
         if name.rpartition(".")[0] != module:
             module = name.rpartition(".")[0]

@@ -2,6 +2,7 @@
 """State, batches and plan files, each alone."""
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
@@ -213,6 +214,9 @@ class Files(unittest.TestCase):
         self.assertEqual(differs, comp.compare(comp.load(self.low), comp.load(self.full)) + '\n')
         self.assertRegex(differs, r'^0:\n  0\.conv2d +bf16 +fp32 +aten::conv2d\n')
         self.assertEqual(self.comp('compare', self.low, self.low).stdout, 'the same precisions\n')
+        plain = comp.load(self.full)
+        tuned = dataclasses.replace(plain, letters=plain.letters + '@tuned')
+        self.assertEqual(comp.compare(tuned, plain), 'the first is tuned, the second plain')
         self.assertEqual(self.comp('shwo', self.low).returncode, 2)
         missing = self.comp('show', 'no-such.json')
         self.assertEqual((missing.returncode, 'no-such.json' in missing.stderr), (1, True))
