@@ -169,6 +169,14 @@ std::vector<float> of_pools(device& d, precision p, const pool2d_options& o) {
                  d.max_pool2d_backward(average, x, largest.saved, o)},
                 {});
 }
+std::vector<float> of_batch_norm(device& d, precision p, bool training) {
+  auto gamma = parameter_of(d, {4}, 1, p), beta = parameter_of(d, {4}, 2, p), mean = parameter_of(d, {4}, 3, p),
+       variance = parameter_of(d, {4}, 4, p, 0.5F, 1.5F);
+  const native::batch_norm_options o{.training = training};
+  const auto x = tensor_of(d, {2, 4, 9, 9}, 5, p);
+  const auto y = d.batch_norm(x, gamma, beta, mean, variance, o);
+  return all_of(d, {y.output, d.batch_norm_backward(x, x, y.saved, gamma, beta, o)}, {&gamma, &beta});
+}
 
 TEST_CASE("operators have a fresh device's bits behind those that differ from them in one size or option") {
   device used;
@@ -194,6 +202,7 @@ TEST_CASE("operators have a fresh device's bits behind those that differ from th
           pool2d_options{.stride = {1, 2}}, pool2d_options{.stride = {2, 1}}, pool2d_options{.padding = {1, 0}},
           pool2d_options{.padding = {0, 1}}})
       check([&](device& d) { return of_pools(d, p, o); });
+    for (const bool training : {true, false}) check([&](device& d) { return of_batch_norm(d, p, training); });
     for (const activation a : {activation::gelu, activation::tanh, activation::leaky_relu}) {
       for (const shape& s : {shape{40}, shape{50}, shape{4, 10}}) {
         check([&](device& d) {
@@ -426,6 +435,22 @@ TEST_CASE("a gradient lies where its values lie, whatever precision came before"
   }
 }
 
+TEST_CASE("a gradient behind a restore lies where the restored values lie") {
+  device d;
+  auto w = parameter_of(d, {64, 48}, 1, precision::fp32), same = parameter_of(d, {64, 48}, 1, precision::fp32);
+  const auto before = d.snapshot(w);
+  (void)d.linear_backward(tensor_of(d, {32, 64}, 2, precision::fp32), tensor_of(d, {32, 48}, 3, precision::fp32), w,
+                          nullptr, false);
+  d.restore(w, before);
+  for (auto* p : {&w, &same}) {
+    d.zero_gradient(*p);
+    d.embedding_backward(tensor_of(d, {3, 48}, 4, precision::fp32), d.upload(std::vector<std::int32_t>{5, 0, 63}, {3}),
+                         *p);
+  }
+  CHECK(w.gradient.layout() == w.value.layout());
+  CHECK(d.gradient(w) == d.gradient(same));
+}
+
 TEST_CASE("slots that are set lie where the values lie") {
   device d;
   auto w = parameter_of(d, {16, 16, 3, 3}, 1, precision::fp32);
@@ -495,6 +520,43 @@ TEST_CASE("backwards of graphs, a dropout and a loss refuse what does not fit") 
   double loss = 0;
   CHECK_THROWS_AS(d.cross_entropy(of({2, 3, 1}), d.upload(std::vector<std::int32_t>{0, 1}, {2}), &loss), error);
 }
+
+#if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
+TEST_CASE(
+    "a library gets back the functions that it defines itself and whose names are wanted, in both of its tables") {
+  // A library at address 0, so that its offsets are addresses. The table of calls is the longer one.
+  const char names[] = "\0mine\0other";
+  const auto function = [](Elf64_Word name, Elf64_Half section, unsigned char type, Elf64_Addr at) {
+    return Elf64_Sym{name, static_cast<unsigned char>(STB_WEAK << 4 | type), 0, section, at, 0};
+  };
+  const std::array symbols{Elf64_Sym{}, function(1, 1, STT_FUNC, 100), function(6, 1, STT_FUNC, 200),
+                           function(1, SHN_UNDEF, STT_FUNC, 300), function(1, 1, STT_OBJECT, 400)};
+  std::array<Elf64_Addr, 6> slots{7, 7, 7, 7, 7, 7};
+  const auto address = [](const auto& of) { return reinterpret_cast<Elf64_Addr>(&of); };
+  const auto at = [&](std::size_t slot, unsigned symbol, unsigned kind) {
+    return Elf64_Rela{address(slots[slot]), ELF64_R_INFO(Elf64_Xword{symbol}, kind), 0};
+  };
+  const std::array relocations{at(0, 1, R_X86_64_GLOB_DAT)};
+  const std::array calls{at(1, 1, R_X86_64_JUMP_SLOT), at(2, 2, R_X86_64_JUMP_SLOT), at(3, 3, R_X86_64_JUMP_SLOT),
+                         at(4, 4, R_X86_64_GLOB_DAT), at(5, 1, R_X86_64_64)};
+  const auto entry = [](Elf64_Sxword tag, Elf64_Addr value) { return Elf64_Dyn{tag, {value}}; };
+  const std::array dynamic{entry(DT_SYMTAB, address(symbols)),
+                           entry(DT_STRTAB, address(names)),
+                           entry(DT_RELA, address(relocations)),
+                           entry(DT_RELASZ, sizeof relocations),
+                           entry(DT_JMPREL, address(calls)),
+                           entry(DT_PLTRELSZ, sizeof calls),
+                           entry(DT_NULL, 0)};
+  Elf64_Phdr part{};
+  part.p_type = PT_DYNAMIC;
+  part.p_vaddr = address(dynamic);
+  dl_phdr_info library{};
+  library.dlpi_phdr = &part;
+  library.dlpi_phnum = 1;
+  detail::loaded_library{library}.bind_own([](std::string_view name) { return name == "mine"; });
+  CHECK(slots == std::array<Elf64_Addr, 6>{100, 100, 7, 7, 7, 7});
+}
+#endif
 
 TEST_CASE("settings that cannot be are refused") {
   CHECK_THROWS_WITH_AS(device{settings{.threads = -1}},
