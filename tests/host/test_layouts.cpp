@@ -187,6 +187,38 @@ TEST_CASE("a convolution and pools that differ along both axes in everything agr
   }
 }
 
+TEST_CASE("a gradient and an operand that lie otherwise than a convolution's result agree with FP64") {
+  for (const precision p : tested::precisions) {
+    for (const std::int64_t channels : {16, 17}) {
+      CAPTURE(name(p));
+      CAPTURE(channels);
+      agree([&](auto& d, results& r) {
+        const shape s{2, channels, 6, 6};
+        auto w = d.make_parameter(std::vector<float>(static_cast<std::size_t>(channels * channels * 9)),
+                                  {channels, channels, 3, 3}),
+             gamma = parameter_of(d, {channels}, 1, p), beta = parameter_of(d, {channels}, 2, p),
+             mean = parameter_of(d, {channels}, 3, p), variance = parameter_of(d, {channels}, 4, p, 0.5F, 1);
+        const auto plain = tensor_of(d, s, 5, p), other = tensor_of(d, s, 6, p);
+        const auto made = d.add(d.conv2d(plain, w, nullptr, {.padding = {1, 1}}), plain);  // of zeros, so it is exact
+        const auto y = d.batch_norm(made, gamma, beta, mean, variance, {});
+        r.keep(d, "batch norm dx", d.batch_norm_backward(other, made, y.saved, gamma, beta, {}), 288);
+        r.keep(d, "left of a product", d.bmm(made, other, false, false, 1), 6);
+        r.keep(d, "right of a product, transposed", d.bmm(other, made, false, true, 1), 6);
+      });
+    }
+  }
+}
+
+TEST_CASE("heads as wide as there are tokens are told from their transposes") {
+  agree([&](auto& d, results& r) {
+    const auto q = d.split_heads(tensor_of(d, {2, 8, 32}, 1, precision::fp32), 4),
+               k = d.split_heads(tensor_of(d, {2, 8, 32}, 2, precision::fp32), 4);
+    r.keep(d, "q k", d.bmm(q, k, false, false, 1), 8);
+    r.keep(d, "q k'", d.bmm(q, k, false, true, 1), 8);
+    r.keep(d, "q' k", d.bmm(q, k, true, false, 1), 8);
+  });
+}
+
 TEST_CASE("the lines of a sparse matrix are shared by their elements, each to one thread") {
   const int before = threads_of_loops();
   native::host_csr m{.rows = 300, .columns = 2000, .begin = {0}};  // row 250 has as many as all others together
@@ -298,6 +330,8 @@ TEST_CASE(
         const auto dy = tensor_of(d, d.avg_pool2d(x, s.options).shape(), 3, p);
         const auto there = d.avg_pool2d_backward(dy, d.places_of(x), s.options);
         if (s.apart) CHECK(there.layout() == x.layout());
+        CHECK_FALSE(d.places_of(x));
+        CHECK(d.download(d.places_of(x)).empty());
         CHECK(d.download(there) == d.download(d.avg_pool2d_backward(dy, x.shape(), s.options)));
         CHECK_THROWS_AS(d.avg_pool2d_backward(x, d.places_of(x), s.options), error);
       }
