@@ -72,6 +72,7 @@ TEST_CASE("attention by blocks gives FP64's results and gradients, for sizes bel
   for (const auto& [t, heads] : std::vector<std::pair<tokens, std::int64_t>>{{{1, 1, 1, 8}, 1},
                                                                              {{1, 1, 3, 5}, 1},
                                                                              {{3, 5, 5, 12}, 3},
+                                                                             {{2, 5, 9, 12}, 3},
                                                                              {{1, 192, 256, 16}, 2},
                                                                              {{1, 193, 257, 10}, 2},
                                                                              {{1, 400, 70, 8}, 1},

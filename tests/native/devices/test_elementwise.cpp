@@ -67,6 +67,8 @@ TEST_CASE("bytes become the values that their channel has for them, bit for bit"
                                      n - 1, text(s), s[1])
                              .c_str(),
                          error);
+    const std::vector<std::uint8_t> of_more(2 * (channels + 1));
+    CHECK_THROWS_AS((void)d.upload(std::span<const std::uint8_t>{of_more}, {2, s[1] + 1}, of_bytes), error);
   }
 }
 
