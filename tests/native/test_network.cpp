@@ -77,6 +77,17 @@ TEST_CASE("a tensor is cast once for all its readers of one precision, and its g
                                                "sum of 3 bf16", "linear back fp32 no dx"});
 }
 
+TEST_CASE("a tensor is cast from its own values, and not from a copy that is rounded already") {
+  watching device;
+  network<watching> net{device, three_readers(), 1};
+  plan p = with_low(net.graph(), {"a", "c"});
+  for (std::size_t i = 0; i < p.size(); ++i) p[i] = net.graph()[i].name == "b" ? precision::fp16 : p[i];
+  net.set_precision(p);
+  net.forward(uploaded(device, net.model(), random_batch(net.model(), 1)));
+  CHECK(device.casts.at("fp32>fp16") == 1);
+  CHECK_FALSE(device.casts.contains("bf16>fp16"));
+}
+
 TEST_CASE("gradients of readers in several precisions meet in the producer's") {
   watching device;
   network<watching> net{device, three_readers(), 1};
@@ -166,6 +177,29 @@ TEST_CASE("evaluation draws no dropout, uses running statistics and changes noth
   CHECK(first.correct >= 0);
   CHECK(first.correct <= 6);
   CHECK_THROWS_AS(net.backward(batch), comp::error);
+}
+
+TEST_CASE_FIXTURE(on_reference, "an evaluation drops nothing of attention") {
+  const auto loss = [&](double dropout) {
+    model_builder made{"attending", input_kind::values, {2, 5, 8}};
+    const value x = made.input().linear("x", 8);
+    x.attention("it", x, x, {.heads = 2, .dropout = dropout}).mse_loss("loss");
+    network<reference::device> net{device, made.finish(), 1};
+    return net.evaluate(uploaded(device, net.model(), random_batch(net.model(), 1))).loss;
+  };
+  CHECK(loss(0.5) == loss(0));
+}
+
+TEST_CASE("padding ends a row of tokens, and tokens behind it are refused") {
+  model_builder made{"net", input_kind::tokens, {2, 2, 3}};
+  made.input().embedding("e", 7, 4).linear("head", 2).cross_entropy_loss("loss");
+  const model m = made.finish();
+  const auto parts = [&](std::int32_t last) {
+    return tokens_of(m, {.size = 2, .tokens = {1, 2, 3, 0, 1, -1, 4, 5, 6, 0, -1, last}});
+  };
+  CHECK(parts(-1).lengths == std::vector<std::int32_t>{2, 1});
+  CHECK_THROWS_WITH_AS(parts(1), "tokens behind padding in example 1 of a batch (padding ends a row): check the reader",
+                       comp::error);
 }
 
 TEST_CASE_FIXTURE(on_reference, "gradients add up over backwards until they are zeroed, and scale with the loss") {

@@ -581,6 +581,28 @@ TEST_CASE_FIXTURE(on_reference,
   CHECK(score(4) == doctest::Approx(score(8)).epsilon(1e-9));
 }
 
+struct partly_drawn : regression_data {
+  void write(std::size_t i, const example_spans& to) const {
+    regression_data::write(i, to);
+    to.values[0] = static_cast<float>(to.draw % 1000) / 1000;
+  }
+};
+
+TEST_CASE_FIXTURE(on_reference, "a validation on data that is drawn draws the same each time") {
+  reference_trainer t{device, regression(), partly_drawn{}, partly_drawn{}};
+  const double score = t.validate();
+  CHECK(t.validate() == score);
+}
+
+TEST_CASE_FIXTURE(on_reference, "a batch that does not fit the model is still the next one when it has been refused") {
+  const model m = small_images();  // has 4 classes, the data 8
+  batch_feed<reference::device> feed{device, m, bars({1, 8, 8}, 8, 40, 1), {.batch = 8}};
+  for (int times = 0; times < 2; ++times) {
+    CHECK_THROWS_AS(feed.next(), comp::error);
+    CHECK(feed.at() == loader_position{});
+  }
+}
+
 TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with both") {
   const auto refusal = [&](const model& m, const data_source& data, const plan& p = {}) -> std::string {
     try {
