@@ -516,6 +516,8 @@ TEST_CASE("backwards of graphs, a dropout and a loss refuse what does not fit") 
   const auto m = d.make_sparse({.rows = 2, .columns = 3, .begin = {0, 1, 2}, .column = {0, 2}});
   const auto of = [&](const shape& s) { return tensor_of(d, s, 1, precision::fp32); };
   CHECK_THROWS_AS(d.edge_softmax_backward(m, of({2, 3}), of({2, 4})), error);
+  auto ends = parameter_of(d, {1, 2, 3}, 1, precision::fp32);
+  CHECK_THROWS_AS(d.edge_scores(m, of({3, 6}), ends, ends, 0.2), error);  // both ends are x's, so it must be square
   CHECK_THROWS_AS(d.dropout(of({2}), -0.1, {}), error);
   double loss = 0;
   CHECK_THROWS_AS(d.cross_entropy(of({2, 3, 1}), d.upload(std::vector<std::int32_t>{0, 1}, {2}), &loss), error);

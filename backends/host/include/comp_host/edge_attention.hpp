@@ -74,6 +74,7 @@ struct score_sizes {
 inline native::with_saved<tensor> edge_scores(context& c, const sparse_matrix& m, const tensor& x, parameter& source,
                                               parameter& target, double slope) {
   native::require_nodes("edge_scores", "x", x.shape(), m.columns);
+  native::require_nodes("edge_scores", "x", x.shape(), m.rows);
   const detail::score_sizes s{x, source};
   const tensor in = detail::rows_of(c, x);
   const shape of_nodes{m.rows, source.extents[1]};
