@@ -47,6 +47,8 @@ MAY_REACH = {
                      'comp_libtorch/support comp_libtorch/hook comp_libtorch/kernels comp_libtorch/plan '
                             'comp_libtorch/train',
 }
+# Its symbol has two names (comp_libtorch/support/tensors.hpp).
+UNLINKABLE = re.compile(r'\bconst_data_ptr<.*>\(\)')
 # Kernels know their own declarations, what both sides compute with, and the core; nothing that a host does.
 KERNELS_MAY = re.compile(r'comp/core/|comp_native/math/|comp_native/device\.hpp|comp_cuda/(kernels|errors)\.hpp')
 
@@ -104,6 +106,10 @@ def main():
     for reader in sorted(root.glob('examples/data/*.hpp')):  # no backend is needed to read a data set
         faults += [f'{reader.relative_to(root)} includes {i}' for i in INCLUDE.findall(reader.read_text())
                    if i.startswith('comp_')]
+    for header in sorted(root.glob('backends/libtorch/**/*.hpp')):
+        code = re.sub('//.*', '', header.read_text())
+        faults += [f'{header.relative_to(root)} has {call} (Clang does not link it): call values_of'
+                   for call in UNLINKABLE.findall(code)]
     kernels = sorted(root.glob('backends/cuda/kernels/**/*.cu*'))
     for source in kernels:
         faults += [f'{source.relative_to(root)} includes {i}' for i in INCLUDE.findall(source.read_text())

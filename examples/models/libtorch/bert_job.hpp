@@ -146,7 +146,7 @@ inline job bert_job(const job_options& o) {
     const torch::Tensor logits = detail::predicted_logits(net, of);
     if (set->windows.empty()) return detail::exact_spans(of.validation, logits);
     return data_sets::span_f1(set->questions, set->windows,
-                              {logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())});
+                              {logits.data_ptr<float>(), static_cast<std::size_t>(logits.numel())});
   };
   return made;
 }

@@ -62,7 +62,7 @@ inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<st
   return [files = std::move(files), side](const torch::Tensor& numbers) {
     const torch::Tensor wanted = numbers.to(torch::kCPU, torch::kLong).contiguous();
     torch::Tensor images = torch::empty({wanted.size(0), 3, side, side}, torch::kByte);
-    const std::int64_t each = 3 * side * side, *number = wanted.const_data_ptr<std::int64_t>();
+    const std::int64_t each = 3 * side * side, *number = wanted.data_ptr<std::int64_t>();
     auto* to = images.mutable_data_ptr<std::uint8_t>();
     at::parallel_for(0, wanted.size(0), 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {

@@ -48,7 +48,7 @@ struct tensor_values {
 };
 
 inline std::vector<float> sample_of(const at::Tensor& t) {
-  const auto* data = t.const_data_ptr<float>();
+  const auto* data = values_of<float>(t);
   std::vector<float> values;
   for (const std::size_t place : sample_places(static_cast<std::size_t>(t.numel()))) {
     auto left = static_cast<std::int64_t>(place);
@@ -67,7 +67,7 @@ inline tensor_values values_of(const at::Tensor& t) {
   constexpr std::int64_t at_once = 1 << 16;  // a size that no number of threads changes, so sums come out the same
   const at::NoGradGuard no_gradients;
   const at::Tensor whole = t.is_non_overlapping_and_dense() ? t : t.contiguous();
-  const auto* data = whole.const_data_ptr<float>();
+  const auto* data = values_of<float>(whole);
   const std::int64_t n = whole.numel(), parts = (n + at_once - 1) / at_once;
   std::vector<value_counts> of_parts(static_cast<std::size_t>(parts));
   in_parallel(parts, 1, [&](std::int64_t from, std::int64_t to) {

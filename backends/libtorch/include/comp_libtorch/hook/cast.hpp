@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -40,9 +41,9 @@ inline at::Tensor converted(const at::Tensor& tensor, at::ScalarType to) {
     return at::_ops::_to_copy::call(tensor, to, {}, {}, {}, false, at::MemoryFormat::Preserve);
   at::Tensor result{at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), to)};
   if (to == at::kBFloat16) {
-    std::copy_n(tensor.const_data_ptr<float>(), tensor.numel(), result.mutable_data_ptr<c10::BFloat16>());
+    std::copy_n(values_of<float>(tensor), tensor.numel(), result.mutable_data_ptr<c10::BFloat16>());
   } else {
-    std::copy_n(tensor.const_data_ptr<c10::BFloat16>(), tensor.numel(), result.mutable_data_ptr<float>());
+    std::copy_n(values_of<c10::BFloat16>(tensor), tensor.numel(), result.mutable_data_ptr<float>());
   }
   return result;
 }

@@ -35,7 +35,7 @@ struct head_scores {
       bias_step = c.bias.stride(2) * bytes;
     }
     if (c.keep.defined()) {
-      keep = c.keep.const_data_ptr<bool>() + offset_of(c.keep, head, 0);
+      keep = values_of<bool>(c.keep) + offset_of(c.keep, head, 0);
       keep_step = c.keep.stride(2);
     }
   }

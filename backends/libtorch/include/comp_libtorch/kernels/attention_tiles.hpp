@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstdint>
 #include <cstring>
 
@@ -78,7 +79,7 @@ inline std::int64_t offset_of(const at::Tensor& t, std::int64_t head, std::int64
 }
 template <class T>
 const T* row_of(const at::Tensor& t, std::int64_t head, std::int64_t row) {
-  return t.const_data_ptr<T>() + offset_of(t, head, row);
+  return values_of<T>(t) + offset_of(t, head, row);
 }
 template <class T>
 T* row_to_write(const at::Tensor& t, std::int64_t head, std::int64_t row) {

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <comp_libtorch/kernels/batch_norm_loops.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -99,7 +100,7 @@ struct tiled_batch_norm : torch::autograd::Function<tiled_batch_norm> {
     const auto channels = static_cast<std::size_t>(pixels.channels);
     const at::Tensor gradient = gradients[0].contiguous(at::MemoryFormat::ChannelsLast);
     const auto* g = static_cast<const std::uint16_t*>(gradient.const_data_ptr());
-    const float *center = mean.const_data_ptr<float>(), *scale = inverse.const_data_ptr<float>();
+    const float *center = values_of<float>(mean), *scale = values_of<float>(inverse);
     const auto sums = channel_sums<true>(pixels, static_cast<const std::uint16_t*>(input.const_data_ptr()), g, center);
     of_weight = at::empty_like(mean);
     of_bias = at::empty_like(mean);
@@ -108,7 +109,7 @@ struct tiled_batch_norm : torch::autograd::Function<tiled_batch_norm> {
       const double sum = sums[c], product = sums[channels + c];
       of_bias.mutable_data_ptr<float>()[c] = static_cast<float>(sum);
       of_weight.mutable_data_ptr<float>()[c] = static_cast<float>(product * scale[c]);
-      const double factor = double{scale[c]} * (affine ? weight.const_data_ptr<float>()[c] : 1.0F);
+      const double factor = double{scale[c]} * (affine ? values_of<float>(weight)[c] : 1.0F);
       const double slope = -factor * scale[c] * scale[c] * product / static_cast<double>(pixels.rows);
       g_slopes[c] = static_cast<float>(factor);
       slopes[c] = static_cast<float>(slope);
@@ -131,7 +132,7 @@ struct tiled_batch_norm : torch::autograd::Function<tiled_batch_norm> {
     const auto channels = static_cast<std::size_t>(pixels.channels);
     const auto* x = static_cast<const std::uint16_t*>(input.const_data_ptr());
     const auto numbers = [](const std::optional<at::Tensor>& t) {
-      return t && t->defined() ? t->const_data_ptr<float>() : nullptr;
+      return t && t->defined() ? values_of<float>(*t) : nullptr;
     };
     const float *w = numbers(weight), *b = numbers(bias);
     const std::vector<float> center = estimated_means(pixels, x);

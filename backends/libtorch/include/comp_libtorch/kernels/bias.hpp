@@ -12,6 +12,7 @@
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <comp_libtorch/kernels/vectors.hpp>
 #include <comp_libtorch/support/parallel.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstdint>
 
 namespace comp::libtorch::detail {
@@ -20,7 +21,7 @@ namespace comp::libtorch::detail {
 inline void add_to_rows(const at::Tensor& to, const at::Tensor& bias) {
   const std::int64_t width = bias.numel();
   auto* numbers = static_cast<std::uint16_t*>(to.mutable_data_ptr());
-  const auto* added = bias.const_data_ptr<float>();
+  const auto* added = values_of<float>(bias);
   in_parallel(to.numel() / width, std::max<std::int64_t>(1, 32768 / width), [=](std::int64_t first, std::int64_t last) {
     run_widest([=](auto lanes) __attribute__((always_inline)) {
       using floats = typename vectors<lanes>::floats;

@@ -17,6 +17,7 @@
 #include <comp/core/error.hpp>
 #include <comp/ranks/communicator.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -84,7 +85,7 @@ class process_group {
     at::Tensor head = at::empty({first_part}, at::kByte);
     carry(head, from, false);
     std::uint64_t length = 0;
-    const auto* const at = head.const_data_ptr<std::uint8_t>();
+    const auto* const at = detail::values_of<std::uint8_t>(head);
     std::memcpy(&length, at, sizeof length);
     const std::size_t room = first_part - sizeof length, first = std::min<std::size_t>(length, room);
     std::string bytes(reinterpret_cast<const char*>(at + sizeof length), first);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -33,7 +34,7 @@ inline std::optional<std::pair<double, double>> small_norms(const at::Tensor& lo
                      !low.is_neg();
   if (!plain) return std::nullopt;
   const at::Tensor left = low.to(at::kCPU, at::kFloat);
-  const auto *a = left.const_data_ptr<float>(), *b = exact.const_data_ptr<float>();
+  const auto *a = values_of<float>(left), *b = values_of<float>(exact);
   double off = 0, all = 0;
   for (std::int64_t i = 0; i < exact.numel(); ++i) {
     const double whole = scale * b[i], difference = a[i] - whole;

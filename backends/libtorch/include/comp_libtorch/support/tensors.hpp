@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 
 #include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
@@ -39,6 +40,14 @@ constexpr at::ScalarType scalar_type(precision p) {
 /// Returns: true for the formats that plans cast between. FP64 and complex tensors stay as the user has them.
 constexpr bool is_plannable(at::ScalarType type) {
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+/// Returns: the values of `t`, which is of type T, as at::TensorBase::const_data_ptr<T>() does. That one's symbol has
+/// another name for Clang 18 and newer than for GCC, which LibTorch is built with, so a program would not link.
+template <class T>
+const T* values_of(const at::Tensor& t) {
+  TORCH_INTERNAL_ASSERT(t.scalar_type() == c10::CppTypeToScalarType<T>::value);
+  return static_cast<const T*>(t.const_data_ptr());
 }
 
 inline bool is_eligible(const at::TensorImpl& tensor, at::DeviceType device) {

@@ -8,6 +8,7 @@
 
 #include <comp/core/error.hpp>
 #include <comp/core/stored_state.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +34,7 @@ class state_writer {
     const at::Tensor here = tensor.detach().to(at::kCPU).contiguous();
     named_tensor made{.name = name, .shape = here.sizes().vec()};
     if (here.scalar_type() == at::kFloat) {
-      const auto* values = here.const_data_ptr<float>();
+      const auto* values = values_of<float>(here);
       made.values.assign(values, values + here.numel());
     } else {
       const auto* bytes = static_cast<const std::uint8_t*>(here.const_data_ptr());
