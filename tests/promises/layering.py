@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Reads every #include under include/comp and backends/ against the arrows of the architecture, and all that a header
-# reaches through others.
+# reaches through others. Refuses a call in LibTorch's headers that one of the compilers does not link.
 # Usage: layering.py SOURCE_ROOT
 import pathlib
 import re

@@ -170,8 +170,8 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   const at::ScalarType format = q.scalar_type();
   const auto heads = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == format && t.dim() == 4; };
   const auto addable = [&](const at::Tensor& t) {
-    const auto of = t.scalar_type();
-    return plain(t) && !t.requires_grad() && (of == at::kBool || of == format || of == at::kFloat);
+    const auto added = t.scalar_type();
+    return plain(t) && !t.requires_grad() && (added == at::kBool || added == format || added == at::kFloat);
   };
   constexpr std::int64_t few_queries = 16;  // too few to pay for laying out keys, unless a backward follows
   const bool masked = mask && mask->defined();

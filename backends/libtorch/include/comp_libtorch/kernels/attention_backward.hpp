@@ -70,7 +70,7 @@ COMP_LIBTORCH_AVX512 void soften_backward(const head_scores<T>& in, const backwa
       const softened odd = soften_backward(in, on, query, r + 1, j * tile + column, column, sums);
       store_words<T>(on.shares, r, column, even.shares, odd.shares);
       store_words<T>(on.dscores, r, column, even.dscores, odd.dscores);
-      if constexpr (rows_in_word < T >> 1) {
+      if constexpr (rows_in_word<T> == 2) {
         store(on.dscore_rows + r * tile + column, even.dscores);
         store(on.dscore_rows + (r + 1) * tile + column, odd.dscores);
       }
