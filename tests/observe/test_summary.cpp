@@ -188,7 +188,7 @@ TEST_CASE("the table says the same, aligned, and marks the found plan") {
         "In time, memory and loss taken together no other plan beats these: comp; rule-based bf16.\n"
         "\n"
         "                        time  runs  batches\n"
-        "  FP32 baseline       2.00 s     1       40\n"
+        "  Preparation, FP32   2.00 s     1       40\n"
         "  Judged by losses    4.10 s     6      108\n"
         "  Timed in turns      400 ms     6        6\n"
         "  Final contest       2.60 s    60       60\n"

@@ -136,6 +136,10 @@ constexpr std::string_view in_words(stage s) {
                                         "Training"};
   return words[static_cast<std::size_t>(s)];
 }
+/// The same for what a stage cost. What is measured before the first batch, such as the tuning of FP32, counts there.
+constexpr std::string_view cost_in_words(stage s) {
+  return s == stage::baseline ? "Preparation, FP32" : in_words(s);
+}
 
 /// Returns how a run ended: "accepted", "rejected" or "undecided" for one that was judged by its losses; "a first look"
 /// for one that only asks whether a precision is fast at all; "ok" for a timed batch and for FP32 with perturbed

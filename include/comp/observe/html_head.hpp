@@ -137,7 +137,7 @@ inline std::string costs(const outcome& result) {
       bar += fmt::format("<i class=\"s{}\" style=\"width:{:.3f}%\"></i>", i, 100 * cost.seconds / all);
     rows += fmt::format(
         "<tr><td><span class=\"key s{}\"></span>{}</td><td class=\"n wide\">{}</td><td class=\"n wide\">{}</td><td class=\"n\">{}</td></tr>\n",
-        i, in_words(static_cast<stage>(i)), cost.runs, cost.batches, time_text(cost.seconds));
+        i, cost_in_words(static_cast<stage>(i)), cost.runs, cost.batches, time_text(cost.seconds));
   }
   const auto sum = [](std::string_view what, const std::string& batches, const std::string& time) {
     return fmt::format(

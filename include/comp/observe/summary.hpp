@@ -207,7 +207,7 @@ inline std::string costs_text(const outcome& result) {
   std::vector<std::vector<std::string>> rows{{"", "time", "runs", "batches"}};
   for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
     const stage_cost& cost = result.cost(s);
-    rows.push_back({fmt::format("  {}", in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
+    rows.push_back({fmt::format("  {}", cost_in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
                     fmt::format("{}", cost.batches)});
   }
   rows.push_back({"  whole search", time_text(search_seconds(result))});
