@@ -66,7 +66,7 @@ newest() {
 # The compiler that the system calls g++ comes first: libraries were built with it.
 find_compiler() {
   local number
-  compiler=${CXX:-}
+  compiler=${CXX:-} compiler=${compiler#ccache } # the prefix comes back in need_meson
   [[ -z $compiler ]] || return 0
   number=$(g++ -dumpversion 2>/dev/null || echo 0)
   if ((${number%%.*} >= 12)); then compiler=g++; else compiler=$(newest g++ 12); fi
