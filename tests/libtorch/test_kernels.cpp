@@ -304,6 +304,35 @@ TEST_CASE("images stay as they are where a view of them is written, under any pl
   }
 }
 
+TEST_CASE("random numbers for an image are those of the plain loop, however the image lies") {
+  using drawn = at::Tensor (*)(const at::Tensor&);
+  const drawn ways[] = {[](const at::Tensor& y) { return at::dropout(y, 0.5, true); },
+                        [](const at::Tensor& y) { return at::dropout(y.transpose(1, 2), 0.5, true); },
+                        [](const at::Tensor& y) { return at::rand_like(y, at::kFloat).gt(0.5); }};
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{4, 6, 3}.padding(1)};
+  for (const at::MemoryFormat by_author : {at::MemoryFormat::Contiguous, channels_last}) {
+    for (const drawn& draw : ways) {
+      CAPTURE(&draw - ways);
+      CAPTURE(by_author);
+      lt::program program{{.images = lt::memory_format::channels_last}};
+      const at::Tensor x = at::randn({2, 4, 5, 7}).contiguous(by_author);
+      const auto dropped = [&] {
+        torch::manual_seed(7);
+        const auto region = program.enter();
+        return draw(conv->forward(x)).eq(0);
+      };
+      program.record(true);
+      const at::Tensor plain = dropped();
+      program.record(false);
+      const comp::plan fp32{program.graph().size()};
+      for (const comp::plan& p : {fp32.as_tuned(), lowered(program.graph(), precision::bf16)}) {
+        program.set_plan(p);
+        CHECK(at::equal(dropped(), plain));
+      }
+    }
+  }
+}
+
 TEST_CASE("a program runs attention by comp's kernel, for any length of the sequence") {
   lt::program program;
   const auto heads = [](std::int64_t rows) { return at::randn({2, 3, rows, 8}).requires_grad_(); };

@@ -7,13 +7,18 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
 #include <comp/core/op_info.hpp>
 #include <comp_libtorch/hook/cast.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace comp::libtorch::detail {
 
@@ -117,6 +122,23 @@ inline void make_viewable(torch::jit::Stack& stack) {
   }
   const auto shape = at::infer_size(stack.back().toIntVector(), tensor.numel());
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), at::IntArrayRef{shape})) value = tensor.contiguous();
+}
+
+/// Returns: the axes of `t`, those with the largest strides first.
+inline std::vector<std::int64_t> order_in_memory(const at::Tensor& t) {
+  std::vector<std::int64_t> axes(static_cast<std::size_t>(t.dim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  std::ranges::stable_sort(axes, std::ranges::greater{}, [&](std::int64_t axis) { return t.stride(axis); });
+  return axes;
+}
+/// Copies a tensor that lies in another order in memory. One of another rank stays.
+inline void lay_in_order(at::IValue& value, const std::vector<std::int64_t>& axes) {
+  const at::Tensor& t = value.toTensor();
+  if (t.dim() != std::ssize(axes) || t.permute(axes).is_contiguous()) return;
+  std::vector<std::int64_t> places(axes.size());
+  for (std::size_t i = 0; i < axes.size(); ++i)
+    places[static_cast<std::size_t>(axes[i])] = static_cast<std::int64_t>(i);
+  value = t.permute(axes).contiguous().permute(places);
 }
 
 inline void make_contiguous(torch::jit::Stack& stack, std::size_t arguments, at::DeviceType device) {

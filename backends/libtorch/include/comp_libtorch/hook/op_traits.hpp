@@ -36,6 +36,7 @@ struct op_traits {
   bool convolves = false;   // has a channels-last form
   bool takes_view = false;  // aten::view: fails where the strides do not fit the new shape
   bool may_view = false;    // gives a view or a copy, as the strides allow
+  bool draws = false;       // gives random numbers, in the order in which its tensors lie in memory
   std::vector<argument_use> arguments = {};
   std::vector<std::string> argument_names = {};
 };
@@ -158,6 +159,7 @@ inline op_traits read(const c10::OperatorHandle& op) {
   t.convolves = t.aten && by_name::convolves(t.word);
   t.takes_view = schema.name() == "aten::view" && overload.empty();
   t.may_view = t.aten && by_name::may_view(t.word);
+  t.draws = !t.writes && op.hasTag(at::Tag::nondeterministic_seeded);
   return t;
 }
 

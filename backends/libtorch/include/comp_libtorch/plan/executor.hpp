@@ -311,6 +311,7 @@ class executor final : public session, public capturable {
     if (now.follows_written) follow_written(stack, traits(now.op), device());
     if (now.wants_view) make_viewable(stack);
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
+    if (!now.drawn_in.empty() && !captures_) lay_in_order(stack[stack.size() - now.arguments], now.drawn_in);
     if (!run_own(now, stack)) run_in(now.op, stack, now.tf32);
     if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
     if (now.gives_contiguous) make_contiguous(stack, now.op.schema().returns().size(), device());

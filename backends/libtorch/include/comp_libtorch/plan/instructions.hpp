@@ -71,6 +71,7 @@ struct instruction {
   bool follows_written = false;                     // inputs are cast to the format of the tensor that it writes
   bool wants_view = false;                          // strides may not fit a view any more
   bool wants_contiguous = false;                    // the user's own operator, which may not know channels-last
+  std::vector<std::int64_t> drawn_in = {};          // an order in memory, by which it draws what the plain loop draws
   bool gives_contiguous = false;                    // results go to a Function, which may not know it either
 };
 
@@ -228,13 +229,15 @@ class compiler {
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
     now.wants_view = channels_last_ && known.takes_view;
     now.wants_contiguous = channels_last_ && !known.aten;
+    if (channels_last_) now.drawn_in = op.drawn_in;
     now.gives_contiguous = channels_last_ && op.hands_on_fp32;
     choose_kernel(now, known);
     const bool is_tuned = tuned_ && (now.layout != at::MemoryFormat::Preserve || now.own.parts != 0);
     now.lowers = products != product_precisions{} || is_tuned;
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
     now.unusual = now.tf32 || now.products || now.hands_on_fp32 || now.follows_written || now.wants_view ||
-                  now.wants_contiguous || now.gives_contiguous || now.own.parts != 0 || now.by_bits != nullptr;
+                  now.wants_contiguous || !now.drawn_in.empty() || now.gives_contiguous || now.own.parts != 0 ||
+                  now.by_bits != nullptr;
     compiled.instructions.push_back(now);
   }
 

@@ -59,6 +59,7 @@ struct recorded_op {
   std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
   std::vector<std::uint32_t> outputs = {};  // the values that it makes
   std::vector<bool> differentiable = {};    // by argument: its gradient is wanted
+  std::vector<std::int64_t> drawn_in = {};  // where it draws random numbers: the axis order of its first argument
 };
 
 /// What a forward called: an operator, or a composite that is opened; where it has neither, the composite that began
@@ -107,6 +108,7 @@ class recorder {
       const bool repeats = !at::GradMode::is_enabled() && parameters_->find(tensor) == nullptr;  // in a checkpoint
       if (!without_grad && (tensor.requires_grad() || repeats)) current.op.differentiable[argument] = true;
       sparse = sparse || tensor.layout() != at::kStrided;
+      if (argument == 0 && known.draws && !sparse) current.op.drawn_in = order_in_memory(tensor);
     });
     current.op.role = role(known, current);
     const bool doubtful = current.op.role == op_role::choosable && (sparse || !known.aten);
