@@ -56,6 +56,20 @@ TEST_CASE("a path that leads away step by step wanders; noise and small steps do
   CHECK_FALSE(comp::wanders(drawn(7, 1, true, 1), 0.01));
 }
 
+TEST_CASE("a path is near FP32 while it leaves it like perturbed roundings, a batch earlier at most") {
+  const std::vector<std::vector<double>> chaos{{1e-7, 0.002, 0.02, 0.05}}, calm{{0, 1e-7, 1e-7}},
+      two{{0, 0}, {0, 0.02}};
+  const auto near_fp32 = [&](const std::vector<double>& path) { return comp::batches_near_fp32(path, chaos, 1e-4); };
+  CHECK(near_fp32({2e-6, -0.05, 0.14, -0.14}) == 4);
+  CHECK(near_fp32({0, 0, 0, 0, 0.1, 0.2}) == 5);
+  CHECK(near_fp32({2e-6, 0.07, 0, 0}) == 1);
+  CHECK(near_fp32({2e-6, 0.05, -0.16, 0.1}) == 2);
+  CHECK(near_fp32({0.001, 0, 0, 0}) == 0);  // its first forward is another
+  CHECK(comp::batches_near_fp32(std::vector{0.0, 0.05}, two, 1e-4) == 2);
+  CHECK(comp::batches_near_fp32(std::vector{0.0, 9e-5, 2e-4}, calm, 1e-4) == 2);
+  CHECK(comp::batches_near_fp32(std::vector{0.009, -0.02}, {}, 0.01) == 1);
+}
+
 TEST_CASE("harm is beyond doubt when each batch is far above FP32's, and above what FP32 does to itself") {
   const std::vector<double> half(8, 0.5), tenth(8, 0.1);
   CHECK(comp::beyond_doubt(half, {}, 0.01));

@@ -181,6 +181,49 @@ TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster 
   CHECK(told == kept);
 }
 
+namespace {
+
+/// Runs FP32 twice as fast where it is tuned. `wrong`: by how much its losses are then too high, as a part.
+struct tuned_trainer : truth::full_trainer {
+  tuned_trainer(truth::world of, double wrong) : truth::full_trainer{std::move(of)}, wrong_{wrong} {}
+  comp::plan tuned_fp32() const { return comp::plan{graph().size()}.as_tuned(); }
+  comp::sample run_batch() { return tuned(truth::full_trainer::run_batch()); }
+  comp::sample run_epoch() { return tuned(truth::full_trainer::run_epoch()); }
+  comp::sample run_epoch(const comp::stop_predicate& stop) { return tuned(truth::full_trainer::run_epoch(stop)); }
+
+ private:
+  comp::sample tuned(comp::sample got) const {
+    if (!now().is_tuned()) return got;
+    for (double& loss : got.curve) loss *= 1 + wrong_;
+    for (double& seconds : got.batch_seconds) seconds /= 2;
+    got.loss *= 1 + wrong_;
+    got.seconds /= 2;
+    return got;
+  }
+  double wrong_;
+};
+
+}  // namespace
+
+TEST_CASE("tuned FP32 is taken where roundings drive trainings apart, and refused where its kernels are wrong") {
+  const auto taken = [](double wrong, double wander) {
+    int all = 0;
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      truth::world w = truth::chaotic(seed);
+      w.precisions = {comp::precision::fp32};
+      w.losses.wander = wander;
+      tuned_trainer trainer{w, wrong};
+      all += comp::two_stage{truth::lists{}}.run(trainer).plan.is_tuned() ? 1 : 0;
+    }
+    return all;
+  };
+  for (const double wander : {0.0, 0.007, 0.05}) {
+    CAPTURE(wander);
+    CHECK(taken(0, wander) >= 39);
+    CHECK(taken(0.02, wander) == 0);
+  }
+}
+
 TEST_CASE("a batch whose loss is not finite under FP32, too, ends no search") {
   for (const auto which : {truth::loss_of_batches::early, truth::loss_of_batches::rare}) {
     const tally got = search_all(12, 74000, [which](std::uint64_t seed) { return truth::not_finite(seed, which); });

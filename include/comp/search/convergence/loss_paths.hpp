@@ -54,6 +54,23 @@ inline bool wanders(std::span<const double> path, double tolerance) {
   return steps < squares && std::sqrt(steps / (n - 1) * n / 3) > tolerance;
 }
 
+/// Returns: how many batches of a path are as near to FP32 as roundings leave them: within `line`, or three times as
+/// far away as FP32 with perturbed roundings (`fp32_paths`) has come by then. That may get there a batch later, since
+/// such differences grow by a factor each batch; but not in the first batch, which has no step behind it.
+inline std::size_t batches_near_fp32(std::span<const double> path, std::span<const std::vector<double>> fp32_paths,
+                                     double line) {
+  double far = 0, of_fp32 = 0;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    far = std::max(far, std::abs(path[i]));
+    for (const auto& fp32 : fp32_paths) {
+      for (const double d : std::span{fp32}.first(std::min(i == 0 ? 1 : i + 2, fp32.size())))
+        of_fp32 = std::max(of_fp32, std::abs(d));
+    }
+    if (far > std::max(line, 3 * of_fp32)) return i;
+  }
+  return path.size();
+}
+
 /// Returns: how far above FP32's each loss of `batches` batches has to be for harm to be beyond doubt: far above FP32's
 /// own differences (`fp32_paths`) where these are known; else a multiple of the tolerance, larger for fewer than eight
 /// batches. In so short a run, roundings do not drive trainings apart.

@@ -302,6 +302,9 @@ class loss_trials {
     const auto line_is_vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };
     const loss_verdict now = losses_.judge_losses(candidate, min_batches_, false),
                        end = losses_.judge_losses(candidate, min_batches_, true);
+    if (p.is_tuned() && !candidate.curve.empty()) {
+      if (const auto known = judge_as_fp32(candidate, end)) return *known;
+    }
     if (!losses_.harm_beyond_doubt(candidate)) {
       if (!strayed && now.answer == loss_answer::accepted && (quick || (is_well_below(now) && !line_is_vague(now))))
         return now;
@@ -321,6 +324,18 @@ class loss_trials {
     const bool repeat =
         (losses_.fp32_strays() || strayed || line_is_vague(known)) && known.answer != loss_answer::rejected && !quick;
     return repeat ? judge_by_repeats(p, candidate) : losses_.judge_losses(candidate, min_batches_, true);
+  }
+
+  // Tuned FP32 is FP32 but for its roundings, or its kernels are wrong. So it is accepted where it leaves FP32 as FP32
+  // with perturbed roundings does, and rejected where its first forward is another. Returns: nothing in between.
+  std::optional<loss_verdict> judge_as_fp32(const sample& candidate, loss_verdict verdict) {
+    constexpr double roundings = 1e-4;
+    const std::size_t all = candidate.curve.size();
+    if (losses_.batches_near_fp32(candidate, roundings) < all) reference_.run_spread(1, min_batches_);
+    const bool is_fp32 = losses_.batches_near_fp32(candidate, roundings) == all;
+    if (!is_fp32 && losses_.batches_near_fp32(candidate, settings_.tolerance) > 0) return {};
+    verdict.answer = is_fp32 ? loss_answer::accepted : loss_answer::rejected;
+    return verdict;
   }
 
   // Returns: true where the difference is so far under the tolerance that FP32's own spread need not be known.

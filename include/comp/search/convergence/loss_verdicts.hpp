@@ -39,6 +39,11 @@ class loss_verdicts {
   /// Returns: true where the differences from FP32 wander too far for a verdict on their mean.
   bool path_wanders(const sample& candidate) const { return wanders(path_of(candidate), settings_.tolerance); }
 
+  /// Returns: in how many of its first batches nothing but roundings, or less than `line`, tells it from FP32.
+  std::size_t batches_near_fp32(const sample& candidate, double line) const {
+    return comp::batches_near_fp32(path_of(candidate), spread_paths(), line);
+  }
+
   /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them. A
   /// trainer without a loss per batch is judged by the paper's rule. `least`: the fewest batches that may accept a
   /// plan. `last`: no more batches follow, so it has to decide.
