@@ -249,6 +249,21 @@ TEST_CASE("what is within noise of the winner is called a tie, what is clearly s
   CHECK(contest[0].tie.empty());
 }
 
+TEST_CASE("beside FP32 a plan is as fast as all rounds of both say, and no faster where these leave it open") {
+  const auto no_costs = [](const comp::plan&) { return fake::nan; };
+  const auto same_costs = [](const comp::plan&) { return 1.0; };
+  std::vector later_clear{timed("111", six(1)), timed("b11", {.7, 1.3, .8, 1.2, .7, 1.1})}, later_open = later_clear;
+  later_clear[1].over_fp32 = {1.3, {1.2, 1.4}};
+  later_open[1] = timed("b11", six(.9));
+  later_open[1].over_fp32 = {1.05, {.95, 1.1}};
+  CHECK(comp::ranking(later_clear, no_costs) == std::vector<std::size_t>{1, 0});
+  CHECK(later_clear[1].tie.empty());
+  CHECK(comp::ranking(later_clear, same_costs) == std::vector<std::size_t>{1, 0});
+  CHECK(comp::ranking(later_open, no_costs) == std::vector<std::size_t>{0});
+  CHECK(later_open[1].tie == "111");
+  CHECK(comp::ranking(later_open, same_costs) == std::vector<std::size_t>{0});
+}
+
 TEST_CASE("what costs predict counts where the race is noisy, and next to nothing where it is clear") {
   const auto by_costs = [](const comp::plan& p) { return p.str() == "b11" ? 0.70 : p.str() == "bb1" ? 0.75 : 1.0; };
   const std::vector<double> noisy{.5, 1.1, .6, .9, .7, .8, .72, .74}, level(8, .74);

@@ -61,7 +61,16 @@ struct paired_speedup {
 
   bool clearly_faster() const { return bounds.low > 1; }
   bool clearly_slower() const { return bounds.high < 1; }
+  /// True where the interval is known and leaves open which of the two is faster.
+  bool within_noise() const {
+    return std::isfinite(bounds.low) && std::isfinite(bounds.high) && !clearly_faster() && !clearly_slower();
+  }
 };
+
+/// Returns: how many times as fast `a` is as `b`, from the opposite.
+inline paired_speedup inverse(const paired_speedup& other) {
+  return {1 / other.ratio, {1 / other.bounds.high, 1 / other.bounds.low}};
+}
 
 inline paired_speedup compare_paired(std::span<const double> a, std::span<const double> b) {
   std::vector<double> ratios(std::min(a.size(), b.size()));

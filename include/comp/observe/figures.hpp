@@ -109,14 +109,9 @@ inline paired_speedup over(const contestant& a, const contestant& b, const outco
   return {a.over_fp32.ratio / b.over_fp32.ratio, {}};
 }
 
-/// True where the interval is known and leaves open which of the two is faster.
-inline bool within_noise(const paired_speedup& s) {
-  return std::isfinite(s.bounds.low) && std::isfinite(s.bounds.high) && !s.clearly_faster() && !s.clearly_slower();
-}
-
 /// Returns "1.15 times as fast as FP32 (95%: 1.14 to 1.16)" or "as fast as FP32 within noise (95%: 0.98 to 1.02)".
 inline std::string faster_text(const paired_speedup& s, std::string_view than) {
-  if (within_noise(s)) return fmt::format("as fast as {} within noise (95%: {})", than, bounds_text(s.bounds));
+  if (s.within_noise()) return fmt::format("as fast as {} within noise (95%: {})", than, bounds_text(s.bounds));
   const std::string bounds = std::isfinite(s.bounds.low) ? fmt::format(" (95%: {})", bounds_text(s.bounds)) : "";
   return fmt::format("{:.2f} times as fast as {}{}", s.ratio, than, bounds);
 }

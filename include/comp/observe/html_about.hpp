@@ -78,7 +78,7 @@ inline std::vector<std::string> search_again(const outcome& result) {
   constexpr double worth_it = 1.05;
   const auto noisy = std::find_if(result.contest.begin(), result.contest.end(), [&](const contestant& c) {
     return (c.plan == result.plan || fp32_won(result)) && c.plan != result.contest.front().plan && !rejected(c) &&
-           within_noise(c.over_fp32) && (c.plan == result.plan || c.over_fp32.bounds.high > worth_it);
+           c.over_fp32.within_noise() && (c.plan == result.plan || c.over_fp32.bounds.high > worth_it);
   });
   if (noisy != result.contest.end()) {
     advice.push_back(fmt::format(

@@ -31,18 +31,18 @@ inline std::string headline(const outcome& result) {
   const paired_speedup gain = beside_rules ? over(*winner, *rules, result) : paired_speedup{};
   const auto times = [](double ratio) { return fmt::format("{:.2f} times as fast as ", ratio); };
   if (fp32) {
-    const bool slower = beside_rules && gain.ratio > 1 && !within_noise(gain);
+    const bool slower = beside_rules && gain.ratio > 1 && !gain.within_noise();
     return "FP32 is the fastest plan here that keeps the loss" +
            (slower ? ", " + times(gain.ratio) + "the best rule-based plan" : "");
   }
   const std::string over_fp32 =
-      within_noise(speedup_of(result)) ? "as fast as FP32 within noise" : times(result.speedup) + "FP32";
+      speedup_of(result).within_noise() ? "as fast as FP32 within noise" : times(result.speedup) + "FP32";
   if (beside_rules)
-    return (within_noise(gain) ? "As fast as the best rule-based plan within noise, "
-                               : times(gain.ratio) + "the best rule-based plan, ") +
+    return (gain.within_noise() ? "As fast as the best rule-based plan within noise, "
+                                : times(gain.ratio) + "the best rule-based plan, ") +
            over_fp32;
   if (rules != nullptr && winner == rules) return "The rule-based plan is the fastest here: " + over_fp32;
-  return within_noise(speedup_of(result)) ? "As fast as FP32 within noise" : over_fp32;
+  return speedup_of(result).within_noise() ? "As fast as FP32 within noise" : over_fp32;
 }
 
 /// Returns "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty where there is no rule-based
@@ -69,7 +69,7 @@ inline std::string lead(const outcome& result) {
                         ratio_text(rules->over_fp32.ratio),
                         rejected(*rules)                    ? ", but its loss was not accepted"
                         : rules->over_fp32.clearly_faster() ? ", but its loss was not judged"
-                        : within_noise(rules->over_fp32)    ? ": no faster beyond noise"
+                        : rules->over_fp32.within_noise()   ? ": no faster beyond noise"
                                                             : "");
   }
   return text + "</p>\n";
@@ -106,7 +106,7 @@ inline std::string tiles(const outcome& result) {
     const auto ratio = over(*winner, *rules, result);
     text +=
         tile(ratio_text(ratio.ratio), fmt::format("against the rule-based plan, 95%: {}{}", bounds_text(ratio.bounds),
-                                                  winner != rules && within_noise(ratio) ? ": a tie" : ""));
+                                                  winner != rules && ratio.within_noise() ? ": a tie" : ""));
   }
   text += tile(ratio_text(result.speedup), "against FP32, 95%: " + bounds_text(result.speedup_bounds));
   text += loss_tile(result);

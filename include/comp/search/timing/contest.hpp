@@ -142,13 +142,20 @@ inline std::string why_fp32_is_kept(const contestant& faster, double tolerance) 
       faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance));
 }
 
+/// Returns: how many times as fast `a` is as `b`. Beside FP32 more rounds may say it (add_rounds()).
+inline paired_speedup speedup_over(const contestant& a, const contestant& b, const contestant& fp32) {
+  if (&b == &fp32 && std::isfinite(a.over_fp32.ratio)) return a.over_fp32;
+  if (&a == &fp32 && std::isfinite(b.over_fp32.ratio)) return inverse(b.over_fp32);
+  return compare_paired(b.seconds, a.seconds);
+}
+
 /// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN where these are not known.
 using predicted_seconds = std::function<double(const plan&)>;
 
 /// Returns: for each contestant the logarithm of its time relative to one of them; infinity for one that cannot win.
-/// Where the race is clear its times count; else the learned costs count, where there are any, because they draw on all
-/// races.
-/// `memory_limit`: contestants that need more bytes cannot win where another one fits; 0: no limit.
+/// Where the race is clear its times count; else the learned costs count, because they draw on all races. Where these
+/// are not known, a plan that is not clearly faster than FP32 is as fast. `memory_limit`: contestants that need more
+/// bytes cannot win where another one fits; 0: no limit.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
@@ -176,9 +183,13 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
       times[i] = 0;
       continue;
     }
-    const paired_speedup slowdown = compare_paired(c.seconds, reference->seconds);
+    const paired_speedup slowdown = speedup_over(*reference, c, contest.front());
     const bool clear = slowdown.clearly_faster() || slowdown.clearly_slower();
     times[i] = clear || !std::isfinite(expected) ? std::log(slowdown.ratio) : expected;
+  }
+  for (std::size_t i = 1; i < contest.size() && std::isfinite(times[0]); ++i) {
+    if (contest[i].over_fp32.within_noise() && !std::isfinite(predicted(contest[i].plan)))
+      times[i] = std::max(times[i], times[0]);
   }
   return times;
 }
@@ -223,9 +234,7 @@ inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const 
   const contestant& first = contest[order.front()];
   for (std::size_t i = 1; i < contest.size(); ++i) {
     contestant& c = contest[i];
-    const auto against = compare_paired(first.seconds, c.seconds);
-    const bool known = std::isfinite(against.bounds.low) && std::isfinite(against.bounds.high);
-    if (&c != &first && known && !against.clearly_faster() && !against.clearly_slower()) c.tie = first.label;
+    if (&c != &first && speedup_over(c, first, contest.front()).within_noise()) c.tie = first.label;
   }
   return order;
 }

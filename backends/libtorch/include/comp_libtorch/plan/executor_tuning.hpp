@@ -147,10 +147,6 @@ inline std::vector<double> seconds_of(const std::vector<op_time>& times, kernel_
   return seconds;
 }
 
-inline paired_speedup inverse(const paired_speedup& other) {
-  return {1 / other.ratio, {1 / other.bounds.high, 1 / other.bounds.low}};
-}
-
 }  // namespace detail
 
 /// Times choices against each other in turns, for one plan, by steps that the caller runs: next() says how the next
@@ -320,7 +316,7 @@ tuned_choice measured_choice(choice_measurement measurement, Choose choose, Batc
 
 /// Returns: the choices as plan files have them.
 inline execution execution_of(const tuned_choice& tuned) {
-  const auto gain = [](bool taken, const paired_speedup& other) { return taken ? other : detail::inverse(other); };
+  const auto gain = [](bool taken, const paired_speedup& other) { return taken ? other : inverse(other); };
   const bool keeps = tuned.choice.weights == weight_casts::keep;
   const bool last = tuned.choice.images == memory_format::channels_last;
   const bool of_images = last || tuned.choice.kernels.empty();  // else the kernels alone were timed
@@ -352,11 +348,11 @@ inline std::vector<std::string> apply(const loaded_plan& from, const hardware& h
     if (is("weights", "keep") || is("weights", "cast")) {
       const bool keeps = choice.value == "keep";
       to.choice.weights = keeps ? weight_casts::keep : weight_casts::cast;
-      to.keeping = keeps ? choice.gain : detail::inverse(choice.gain);
+      to.keeping = keeps ? choice.gain : inverse(choice.gain);
     } else if (is("images", "channels_last") || is("images", "as_is")) {
       const bool last = choice.value == "channels_last";
       to.choice.images = last ? memory_format::channels_last : memory_format::as_is;
-      to.channels_last = last ? choice.gain : detail::inverse(choice.gain);
+      to.channels_last = last ? choice.gain : inverse(choice.gain);
     } else if (const auto use = detail::kernel_use_from(choice)) {
       const std::string layer = choice.name.substr(detail::kernel_of.size());
       to.choice.kernels[layer] = *use;
