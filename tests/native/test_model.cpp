@@ -248,6 +248,12 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
       "a graph of 0 edges");
   const value scores = nodes.edge_scores("scores", square, 2);
   CHECK(scores.shape() == shape{3, 2});
+  nodes.spmm("without a bias", square, false);
+  nodes.mse_loss("loss");
+  const auto parameters = net.finish().parameters;
+  REQUIRE(parameters.size() == 3);
+  CHECK(parameters[1].name == "scores.source");
+  CHECK(parameters[1].initial.scale == doctest::Approx(std::sqrt(6.0 / (2 * 3 + 3))));
   refused([&] { scores.weighted_sum("it", wide, nodes); }, "weighted_sum of a x of (3,6) on a graph of 4 nodes");
   CHECK_THROWS_WITH_AS(model_builder::matrix({.rows = 1, .columns = 1, .begin = {0, 1}, .column = {7}}),
                        doctest::Contains("column 7 in row 0"), comp::error);
@@ -268,6 +274,10 @@ TEST_CASE("a model is refused that is not whole") {
         }) == "two operators are called \"same\" (names tell them apart in plans): rename one");
   CHECK(refusal([] { images().input().embedding("table", 3, 4); }) ==
         "\"table\" does not read the model's input (an embedding reads tokens): begin with it");
+  CHECK(refusal([] {
+          model_builder text{"text", input_kind::tokens, {2, 4}};
+          text.input().embedding("table", 3, 4).embedding("next", 3, 4);
+        }) == "\"next\" does not read the model's input (an embedding reads tokens): begin with it");
   CHECK(refusal([] {
           model_builder{"text", input_kind::tokens, {2, 4}}.input().linear("head", 3);
         }) == "\"head\" reads tokens (only an embedding can): put one before it");
@@ -308,6 +318,12 @@ TEST_CASE("phases that cannot train are refused") {
         }) == "\"b.in\" of phase \"b\" reads an operator of an earlier one (whose gradients are done): detach() it");
   CHECK(ended([](model_builder& net, value x) {
           x.detach("detach").linear("b.in", 1);
+          net.end_phase("b", "b");
+        }) == "phase \"b\" of model \"net\" ends with no loss (it trains by its losses): end it with one");
+  CHECK(ended([](model_builder& net, value x) {
+          const value y = x.detach("detach").linear("b.in", 1);
+          y.binary_cross_entropy_loss("loss@b", 0);
+          y.relu("b.behind");
           net.end_phase("b", "b");
         }) == "phase \"b\" of model \"net\" ends with no loss (it trains by its losses): end it with one");
   CHECK(ended([](model_builder& net, value x) {
@@ -376,14 +392,14 @@ TEST_CASE("parameters start as in PyTorch, and VGG16's as torchvision's, the sam
   CHECK(of(vgg, "stage3.conv2.weight") != of(vgg, "stage3.conv3.weight"));
   model_builder net{"xavier", input_kind::values, {1, 6, 8, 8}};
   net.xavier_weights();
-  net.input()
-      .conv2d("conv", 12, {.kernel = 3, .groups = 2})
-      .flatten("flat")
-      .linear("head", 4)
-      .cross_entropy_loss("loss");
+  const value head = net.input().conv2d("conv", 12, {.kernel = 3, .groups = 2}).flatten("flat").linear("head", 4);
+  net.normal_weights(0.5);
+  head.linear("last", 3).cross_entropy_loss("loss");
   const model xavier = net.finish();
   CHECK(xavier.parameters[0].initial.scale == doctest::Approx(std::sqrt(6.0 / (3 * 9 + 12 * 9))));
   CHECK(xavier.parameters[2].initial.scale == doctest::Approx(std::sqrt(6.0 / (12 * 36 + 4))));
+  CHECK(xavier.parameters[3].initial.scale == 0);
+  CHECK(xavier.parameters[4].initial.how == initial::kind::normal);
 }
 
 TEST_CASE("random numbers are the standard's words, mapped by us") {

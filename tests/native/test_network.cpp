@@ -202,6 +202,22 @@ TEST_CASE("padding ends a row of tokens, and tokens behind it are refused") {
                        comp::error);
 }
 
+TEST_CASE_FIXTURE(on_reference, "tokens, segments and labels that the model has no number for are refused") {
+  model_builder made{"net", input_kind::tokens, {1, 2, 2}};
+  const value x = made.input().embedding("e", 7, 4);
+  x.add("sum", made.input().embedding("s", 3, 4, op::looked_up::segments)).linear("head", 5).cross_entropy_loss("loss");
+  const model m = made.finish();
+  const auto refused = [&](std::int32_t token, std::int32_t segment, std::int32_t label, const char* why) {
+    const host_batch batch{.size = 1, .tokens = {1, token, 0, segment}, .labels = {1, label}};
+    CHECK_THROWS_WITH_AS(uploaded(device, m, batch), doctest::Contains(why), comp::error);
+  };
+  CHECK_NOTHROW(uploaded(device, m, {.size = 1, .tokens = {1, 6, 0, 2}, .labels = {-1, 4}}));
+  refused(7, 2, 4, "token 7 in the data (model \"net\" has 7, from 0)");
+  refused(-1, 2, 4, "token -1 in the data (tokens are not negative)");
+  refused(6, 3, 4, "segment 3 in the data (model \"net\" has 3, from 0)");
+  refused(6, 2, 5, "label 5 in the data (model \"net\" has 5, from 0)");
+}
+
 TEST_CASE_FIXTURE(on_reference, "gradients add up over backwards until they are zeroed, and scale with the loss") {
   const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {5}, .outputs = 3});
   network<reference::device> net{device, m, 1};

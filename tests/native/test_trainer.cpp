@@ -333,6 +333,19 @@ TEST_CASE("a gradient that is not finite without FP16 is reported, and the weigh
   }
 }
 
+TEST_CASE("of a step's gradients those are named that are not finite") {
+  struct spoiling : reference::device {
+    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                           bool need_parameters) {
+      tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
+      if (w.extents[0] == 2) w.gradient[1] = std::numeric_limits<double>::quiet_NaN();
+      return dx;
+    }
+  } device;
+  trainer<spoiling> t{device, regression(), regression_data{64}, regression_data{16}};
+  CHECK(t.run_batch().message.starts_with("gradients of head.weight not finite in step 0 "));
+}
+
 TEST_CASE("a static scale stays: what overflows is skipped and told, however often") {
   overflowing device;
   device.most = 64;
@@ -537,13 +550,15 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
     CAPTURE(i);
     CHECK(std::ranges::count(seen, seen[i]) == 1);
   }
-  model gan = small_gan(8), soft = gan, other_phases = gan, held = gan;
+  model gan = small_gan(8), soft = gan, other_phases = gan, held = gan, drawn = gan, cut = gan;
   for (node& n : soft.nodes) {
     if (auto* loss = std::get_if<op::binary_cross_entropy_loss>(&n.what)) loss->target *= 0.5;
   }
   other_phases.phases[0].trains[0] = !gan.phases[0].trains[0];
   held.parameters[0].trainable = false;
-  for (const model& m : {soft, other_phases, held}) {
+  drawn.parameters[0].initial.how = initial::kind::normal;
+  --cut.phases[0].last;
+  for (const model& m : {soft, other_phases, held, drawn, cut}) {
     CHECK(graph_of(m).fingerprint() == graph_of(gan).fingerprint());
     CHECK(hash_of_options(m) != hash_of_options(gan));
   }
@@ -556,9 +571,9 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   CHECK(attending({}) != attending({.heads = 2}));
   CHECK(attending({}) != attending({.mask = op::softmax_mask::causal}));
   CHECK(attending({}) != attending({.dropout = 0.1}));
-  const auto on_graph = [](std::int32_t from, double slope) {
+  const auto on_graph = [](std::int32_t from, double slope, std::int32_t row = 1, std::vector<float> weights = {}) {
     model_builder net{"graph", input_kind::values, {1, 2}};
-    const sparse matrix = model_builder::matrix({2, 2, {0, 1, 2}, {0, from}});
+    const sparse matrix = model_builder::matrix({2, 2, {0, row, 2}, {0, from}, std::move(weights)});
     const value x = net.input().sparse_linear("x", matrix, 4);
     x.edge_scores("scores", matrix, 2, slope).cross_entropy_loss("loss");
     return hash_of_options(net.finish());
@@ -566,6 +581,8 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   CHECK(on_graph(1, 0.2) == on_graph(1, 0.2));
   CHECK(on_graph(1, 0.2) != on_graph(0, 0.2));
   CHECK(on_graph(1, 0.2) != on_graph(1, 0.1));
+  CHECK(on_graph(1, 0.2) != on_graph(1, 0.2, 2));
+  CHECK(on_graph(1, 0.2) != on_graph(1, 0.2, 1, {1, 2}));
 }
 
 TEST_CASE_FIXTURE(on_reference,
@@ -623,6 +640,12 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
       refusal(native_models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
       "model \"mlp\" gives (8,10) and the data has target values (2) for an example (the loss compares them): change one "
       "of them");
+  CHECK(refusal(regression(), counting_tokens(7, 60, 6)) ==
+        "model \"mlp\" reads (8,6) and the data has tokens (6) in an example (they must agree): change one of them");
+  CHECK(refusal(native_models::mlp({.batch = 8, .input = {1, 2, 3}, .outputs = 1, .regression = true}),
+                bars({1, 2, 3}, 3, 40, 1)) ==
+        "model \"mlp\" gives (8,1) and the data has labels (1) for an example (the loss compares them): change one of "
+        "them");
   CHECK(refusal(small_images(), bars({1, 8, 8}, 8, 40, 1))
             .find("(model \"small\" has 4, from 0): check the reader or the model") != std::string::npos);
   CHECK(refusal(small_gpt(), counting_tokens(9, 200, 8)).find("(model \"gpt\" has 7, from 0)") != std::string::npos);
