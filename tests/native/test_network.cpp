@@ -88,6 +88,16 @@ TEST_CASE("a tensor is cast from its own values, and not from a copy that is rou
   CHECK_FALSE(device.casts.contains("bf16>fp16"));
 }
 
+TEST_CASE("each copy of a tensor is dropped behind the last operator that reads it, or that casts from it") {
+  const model m = three_readers();
+  plan p = with_low(graph_of(m), {"a", "c"});
+  p[3] = precision::fp16;  // b
+  const auto dead = flow_of(m, p).dead;
+  CHECK(dead[2].empty());
+  CHECK(dead[3].size() == 2);  // tanh in FP32, from which b's copy was cast, and in FP16
+  CHECK(dead[5].size() == 1);  // tanh in BF16, which c reads
+}
+
 TEST_CASE("gradients of readers in several precisions meet in the producer's") {
   watching device;
   network<watching> net{device, three_readers(), 1};

@@ -68,6 +68,8 @@ TEST_CASE("settings that no training can use are refused by name") {
   CHECK(refusal({.optimizer = sgd(1, 1)}) == "optimizer with momentum = 1 (it must be in [0, 1)): change it");
   CHECK(refusal({.optimizer = sgd(1, 0, 0, true)}) ==
         "optimizer with nesterov and momentum = 0 (it must be positive for nesterov): change it");
+  CHECK(refusal({.optimizer = adam_options{.beta1 = 1}}) ==
+        "optimizer with beta1 = 1 (it must be in [0, 1)): change it");
   CHECK(refusal({.optimizer = adam_options{.beta2 = 1}}) ==
         "optimizer with beta2 = 1 (it must be in [0, 1)): change it");
   CHECK(refusal({.optimizer = adam_options{.eps = 0}}) == "optimizer with eps = 0 (it must be positive): change it");
@@ -81,6 +83,8 @@ TEST_CASE("settings that no training can use are refused by name") {
 
 TEST_CASE("settings print what changes the course of a training") {
   CHECK(text(sgd(0.1, 0.9, 5e-4)) == "sgd lr 0.1 momentum 0.9 decay 0.0005");
+  CHECK(text(sgd(0.1, 0.9, 0, true)) == "sgd lr 0.1 momentum 0.9 nesterov decay 0");
+  CHECK(text(adam(1e-3)) == "adam lr 0.001 betas 0.9,0.999 eps 1e-08 decay 0");
   CHECK(text(adamw(1e-3)) == "adamw lr 0.001 betas 0.9,0.999 eps 1e-08 decay 0.01");
   CHECK(text(training{.seed = 1}) != text(training{.seed = 2}));
   CHECK(text(training{.clip_norm = 1}) != text(training{}));
