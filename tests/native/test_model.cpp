@@ -366,8 +366,23 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
   refused([&] { scores.weighted_sum("it", square, net.input().sparse_linear("seven", square, 7)); },
           "x (3,7) by shares (3,2)");
   refused([&] { scores.weighted_sum("it", wide, nodes); }, "weighted_sum of a x of (3,6) on a graph of 4 nodes");
-  CHECK_THROWS_WITH_AS(model_builder::matrix({.rows = 1, .columns = 1, .begin = {0, 1}, .column = {7}}),
-                       doctest::Contains("column 7 in row 0"), comp::error);
+  const std::pair<host_csr, const char*> unsound[] = {
+      {{.rows = 1, .columns = 1, .begin = {0, 1}, .column = {7}}, "column 7 in row 0 (they are counted from 0 to 0)"},
+      {{.rows = 1, .columns = 1, .begin = {0, 1}, .column = {-1}}, "column -1 in row 0"},
+      {{.rows = 2, .columns = 2, .begin = {0, 1, 3}, .column = {1, 1, 1}}, "column 1 twice in row 1"},
+      {{.rows = 0, .columns = 1, .begin = {0}}, "a sparse matrix of 0 x 1 with 0 elements (each number has to"},
+      {{.rows = 1, .columns = 0, .begin = {0, 0}}, "a sparse matrix of 1 x 0 with 0 elements (each number has to"},
+      {{.rows = INT32_MAX, .columns = 1, .begin = {0, 0}}, "each number has to fit 32 bits"},
+      {{.rows = 1, .columns = INT32_MAX, .begin = {0, 0}}, "each number has to fit 32 bits"},
+      {{.rows = 1, .columns = 1}, "0 places where rows begin, from 0 to 0"},
+      {{.rows = 2, .columns = 2, .begin = {0, 1}, .column = {0}}, "2 places where rows begin, from 0 to 1"},
+      {{.rows = 1, .columns = 2, .begin = {1, 2}, .column = {0, 1}}, "2 places where rows begin, from 1 to 2"},
+      {{.rows = 1, .columns = 2, .begin = {0, 1}, .column = {0, 1}}, "2 places where rows begin, from 0 to 1"},
+      {{.rows = 1, .columns = 1, .begin = {0, 1}, .column = {0}, .value = {1, 2}}, "1 elements has 2 values"},
+      {{.rows = 2, .columns = 1, .begin = {0, 2, 1}, .column = {0}}, "a row 1 from 2 to 1"}};
+  for (const auto& [m, why] : unsound) {
+    CHECK_THROWS_WITH_AS(model_builder::matrix(m), doctest::Contains(why), comp::error);
+  }
 }
 
 TEST_CASE("a model is refused that is not whole") {

@@ -76,6 +76,7 @@ TEST_CASE("settings that no training can use are refused by name") {
   CHECK(refusal({.schedule = {.warmup = -1}}) ==
         "schedule of 0 steps with -1 of warm-up down to 0 (none may be negative): change it");
   CHECK(refusal({.clip_norm = -1}) == "clip_norm -1 (it must be finite and not negative): change it");
+  CHECK(refusal({.clip_norm = HUGE_VAL}) == "clip_norm inf (it must be finite and not negative): change it");
   CHECK(refusal({.scaling = {.backoff = 1}}) ==
         "loss scale grows by 2 and backs off by 1 (at least 1, and between 0 and 1): change it");
   CHECK(refusal({.profile_steps = 0}) == "profile of 0 steps (at least one): change it");
