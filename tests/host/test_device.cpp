@@ -463,7 +463,8 @@ TEST_CASE("slots that are set lie where the values lie") {
   CHECK(w.first.layout() == w.value.layout());
 }
 
-TEST_CASE("what an evaluation's batch norm saved is its own") {
+TEST_CASE(
+    "what an evaluation's batch norm saved is its own, and gradients that have not the input's shape are refused") {
   device d;
   auto gamma = parameter_of(d, {3}, 1, precision::fp32), beta = parameter_of(d, {3}, 2, precision::fp32),
        mean = parameter_of(d, {3}, 3, precision::fp32), variance = parameter_of(d, {3}, 4, precision::fp32, 0.5F, 1.5F);
@@ -478,6 +479,12 @@ TEST_CASE("what an evaluation's batch norm saved is its own") {
   const auto before = gradient();
   (void)d.batch_norm(x, gamma, beta, mean, variance, {});
   CHECK(gradient() == before);
+  const auto row = tensor_of(d, {1, 3}, 6, precision::fp32);
+  (void)d.batch_norm(row, gamma, beta, mean, variance, {.momentum = 1});
+  CHECK(d.values(variance) == std::vector<float>(3, 0));  // one value does not vary
+  CHECK_THROWS_AS(d.batch_norm_backward(row, x, y.saved, gamma, beta, fixed), error);
+  const auto z = d.layer_norm(x, gamma, beta, 1e-5);
+  CHECK_THROWS_AS(d.layer_norm_backward(row, x, z.saved, gamma, beta, 1e-5), error);
 }
 
 TEST_CASE("what oneDNN refuses is an error of comp") {

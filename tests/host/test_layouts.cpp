@@ -332,6 +332,7 @@ TEST_CASE(
         if (s.apart) CHECK(there.layout() == x.layout());
         CHECK_FALSE(d.places_of(x));
         CHECK(d.download(d.places_of(x)).empty());
+        CHECK(d.places_of(x).data() == nullptr);
         CHECK(d.download(there) == d.download(d.avg_pool2d_backward(dy, x.shape(), s.options)));
         CHECK_THROWS_AS(d.avg_pool2d_backward(x, d.places_of(x), s.options), error);
       }

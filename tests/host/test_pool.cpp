@@ -26,7 +26,11 @@ TEST_CASE("a freed block is handed out again") {
   CHECK(p.take(1010) == first);
   CHECK(p.live() == 1010);
   CHECK(p.peak() == 1010);
+  void* second = p.take(1000);
   p.give(first, 1010);
+  p.give(second, 1000);
+  p.give(p.take(100), 100);  // of another size: the two wait on
+  CHECK(p.held() == 2 * 1024 + 128);
   p.trim();
   CHECK(p.held() == 0);
   CHECK(p.live() == 0);

@@ -104,16 +104,19 @@ TEST_CASE("biases and their gradients are not rounded, and gradients of further 
   const auto x = d.cast(d.upload(numbers(96, 1), {3, 32}, precision::bf16), precision::nvfp4);
   const auto y = d.download(d.linear(x, w, &b));
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(bias[i % 8]).epsilon(0x1p-8));
+  auto narrow = d.make_parameter(numbers(128, 2), {8, 16}), short_of = d.make_parameter(numbers(4, 2), {4});
+  CHECK_THROWS_AS(d.linear(x, narrow, nullptr), error);
+  CHECK_THROWS_AS(d.linear(x, w, &short_of), error);
   const auto dy = d.cast(d.upload(ones, {3, 8}, precision::bf16), precision::nvfp4);
   CHECK_FALSE(d.linear_backward(dy, x, w, &b, false));
   const std::vector<float> once = d.gradient(w);
   CHECK(d.gradient(b) == std::vector<float>(8, 3));
   CHECK_FALSE(d.linear_backward(dy, x, w, &b, false));
   CHECK(d.gradient(b) == std::vector<float>(8, 6));
+  CHECK(d.linear_backward(dy, x, w, &b, true, false).shape() == x.shape());
   std::size_t other = 0;
   for (std::size_t i = 0; i < once.size(); ++i) other += d.gradient(w)[i] != 2 * once[i];
   CHECK(other == 0);  // ones are elements of the format, so that nothing is drawn
-  CHECK(d.linear_backward(dy, x, w, &b, true, false).shape() == x.shape());
   CHECK(d.gradient(b) == std::vector<float>(8, 6));
 }
 

@@ -130,6 +130,7 @@ TEST_CASE("a device that does not round has no sensitivities, and an operator th
   device.fails = true;
   CHECK_THROWS_WITH_AS(t.sensitivity(precision::bf16), "no linear in bf16 (a test's): none", comp::error);
   CHECK(losses() == expected);
+  CHECK(t.network().times()[0].forward == 0);  // nothing is timed
   CHECK_THROWS_WITH_AS(t.sensitivity(precision::fp8_e4m3),
                        "sensitivity in fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those",
                        comp::settings_error);
@@ -149,6 +150,8 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
       for (std::size_t i = 0; off(x, w) && i < before.size(); ++i) w.gradient[i] += 0.5 * (w.gradient[i] - before[i]);
       return dx;
     }
+    bool runs = true;
+    bool supports(const comp::op_info&, precision) const { return runs; }
     static bool off(const tensor& x, const parameter& w) {
       return x.precision() == precision::bf16 && w.extents[0] == 24;
     }
@@ -159,6 +162,13 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
   trainer<off_by_parts> t{
       device, native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
       regression_data{64}, regression_data{16}};
+  constexpr double infinite = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(squared_error{nan, 1}.relative() == infinite);
+  CHECK(squared_error{1, 0}.relative() == 1);
+  CHECK(squared_error{0, 0}.relative() == 0);
+  device.runs = false;
+  CHECK(t.sensitivity(precision::bf16)[0].output == 0);
+  device.runs = true;
   const auto errors = t.sensitivity(precision::bf16);
   t.run_batch();  // its gradients are those of the first batch too
   const auto norm = [&](std::size_t i) {

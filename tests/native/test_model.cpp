@@ -123,6 +123,71 @@ TEST_CASE("the graph of a transformer is a DAG with attention's sizes") {
   CHECK(graph.consumers(static_cast<std::size_t>(norm)).size() == 3);
 }
 
+TEST_CASE("the graph counts the work of each operator, and what it reads and writes once") {
+  const auto costs = [](const model& m) {
+    std::string all;
+    for (const comp::op_info& op : graph_of(m)) {
+      all += fmt::format("{} {} {} {}, {} flops, {} bytes | ", op.name, op.m, op.n, op.k, op.flops, op.bytes);
+    }
+    return all;
+  };
+  auto net = images();
+  net.input()
+      .conv2d("conv", 5, {.bias = false})
+      .max_pool2d("max", {.kernel = {2, 3}})
+      .avg_pool2d("avg", {.kernel = {1, 2}, .stride = {1, 1}})
+      .adaptive_avg_pool2d("adaptive", {1, 1})
+      .flatten("flat")
+      .linear("head", 4)
+      .log_softmax("log")
+      .nll_loss("nll");
+  CHECK(costs(net.finish()) ==
+        "conv 72 5 27, 19440 flops, 3516 bytes | "
+        "max 0 0 0, 360 flops, 1680 bytes | "
+        "avg 0 0 0, 60 flops, 360 bytes | "
+        "adaptive 0 0 0, 30 flops, 160 bytes | "
+        "flat 0 0 0, 0 flops, 0 bytes | "
+        "head 2 4 5, 88 flops, 168 bytes | "
+        "log 0 0 0, 40 flops, 64 bytes | "
+        "nll 0 0 0, 2 flops, 44 bytes | ");
+  model_builder words{"words", input_kind::tokens, {2, 5}};
+  words.input().embedding("words", 7, 3).linear("head", 4, {.bias = false}).cross_entropy_loss("loss");
+  CHECK(costs(words.finish()) ==
+        "words 0 0 0, 0 flops, 280 bytes | "
+        "head 10 4 3, 240 flops, 328 bytes | "
+        "loss 0 0 0, 200 flops, 204 bytes | ");
+  model_builder graph{"graph", input_kind::values, {1, 3}};
+  const sparse m = model_builder::matrix({.rows = 4, .columns = 4, .begin = {0, 1, 2, 2, 3}, .column = {0, 2, 1}});
+  const value x = graph.input().sparse_linear("sparse", m, 6);
+  x.edge_scores("scores", m, 2).edge_softmax("softmax", m).weighted_sum("sum", m, x).spmm("spmm", m).mse_loss("loss");
+  CHECK(costs(graph.finish()) ==
+        "sparse 4 6 4, 36 flops, 228 bytes | "
+        "scores 0 0 0, 108 flops, 192 bytes | "
+        "softmax 0 0 0, 30 flops, 48 bytes | "
+        "sum 0 0 0, 36 flops, 264 bytes | "
+        "spmm 4 6 4, 60 flops, 240 bytes | "
+        "loss 0 0 0, 72 flops, 196 bytes | ");
+  model_builder drawn{"drawn", input_kind::values, {2, 3}};
+  drawn.noise("noise", 3).linear("head", 1).binary_cross_entropy_loss("loss", 1);
+  CHECK(costs(drawn.finish()) ==
+        "noise 0 0 0, 0 flops, 24 bytes | "
+        "head 2 1 3, 14 flops, 48 bytes | "
+        "loss 0 0 0, 20 flops, 12 bytes | ");
+}
+
+TEST_CASE("attention counts as the same work in one operator and in three, with the same scale") {
+  model_builder apart{"apart", input_kind::values, {2, 6, 32}}, whole{"whole", input_kind::values, {2, 6, 32}};
+  const value x = apart.input(), y = whole.input();
+  x.attention_scores("scores", x, 4).softmax("soft").attention_context("context", x, 4).mse_loss("loss");
+  y.attention("it", y, y, {.heads = 4}).mse_loss("loss");
+  const model m = apart.finish();
+  const auto parts = graph_of(m);
+  const auto it = graph_of(whole.finish())[0];
+  CHECK(it.flops == parts[0].flops + parts[1].flops + parts[2].flops);
+  CHECK(std::array{it.m, it.n, it.k} == std::array{parts[0].m, parts[0].n, parts[0].k});
+  CHECK(std::get<op::bmm>(m.nodes[0].what).alpha == attention_options{.heads = 4}.scale(32));
+}
+
 TEST_CASE("the graph says which operator or which parameter each input is") {
   auto net = images();
   const value x = net.input().linear("a", 3).relu("relu");
@@ -224,6 +289,48 @@ TEST_CASE("shapes that do not fit are refused with the operator and the shapes")
       "sizes");
 }
 
+TEST_CASE("what just fits is taken, and what is too small by one is refused") {
+  auto net = images();
+  model_builder rows{"net", input_kind::values, {2, 3, 4}}, vectors{"net", input_kind::values, {2, 8}},
+      words{"net", input_kind::tokens, {2, 2, 5}};
+  const value image = net.input(), x = rows.input(), word = words.input().embedding("e", 7, 4);
+  CHECK(image.conv2d("whole", 4, {.kernel = 8}).shape() == shape{2, 4, 1, 1});
+  CHECK(x.bmm("products", x, {.transpose_b = true}).shape() == shape{2, 3, 3});
+  CHECK(word.masked_columns("columns").shape() == shape{2, 4, 5});
+  CHECK(image.max_pool2d("half", {.padding = {1, 1}}).shape() == shape{2, 3, 5, 5});
+  const auto refused = [](auto build, const char* why) {
+    const std::string got = refusal(build);
+    CAPTURE(got);
+    CHECK(got.find(why) != std::string::npos);
+  };
+  refused([&] { image.conv2d("it", 0); }, "0 channels in 1 groups");
+  refused([&] { image.conv2d("it", 4, {.groups = 0}); }, "4 channels in 0 groups");
+  refused([&] { image.conv2d("it", 4, {.groups = 3}); }, "3 groups of 3 channels in and 4 out");
+  refused([&] { image.conv2d("it", 4, {.kernel = 0}); }, "weights (4,3,0,0)");
+  refused([&] { image.conv2d("it", 4, {.dilation = 0}); }, "dilation 0");
+  refused([&] { image.conv2d("it", 4, {.padding = -1}); }, "padding -1");
+  refused([&] { image.dropout("it", -0.1); }, "p = -0.1");
+  refused([&] { net.noise("it", 0); }, "noise of 0 numbers");
+  refused([&] { vectors.input().attention_scores("it", vectors.input(), 2); }, "split_heads of x (2,8) into 2");
+  refused([&] { x.attention("it", x, x, {.heads = 0}); }, "split_heads of x (2,3,4) into 0");
+  refused([&] { x.bmm("it", x, {.transpose_b = true, .merge = true}); }, "merge_heads of x (2,3,3)");
+  refused([&] { word.flatten("flat").masked_columns("it"); }, "masked columns of (2,20)");
+  refused([&] { image.max_pool2d("it", {.kernel = {0, 2}}); }, "kernel 0, stride 2");
+  refused([&] { image.max_pool2d("it", {.stride = {2, 0}}); }, "kernel 2, stride 0");
+  refused([&] { image.avg_pool2d("it", {.kernel = {2, 9}}); }, "x (2,3,8,8) with a kernel of 9");
+  refused([&] { image.adaptive_avg_pool2d("it", {0, 1}); }, "(2,3,8,8) to 0x1");
+  refused([&] { image.adaptive_avg_pool2d("it", {1, 0}); }, "(2,3,8,8) to 1x0");
+  refused([&] { x.adaptive_avg_pool2d("it", {1, 1}); }, "adaptive_avg_pool2d of x (2,3,4)");
+  refused([&] { x.max_pool2d("it"); }, "max_pool2d of x (2,3,4)");
+  refused([&] { x.batch_norm("it"); }, "batch_norm of x (2,3,4)");
+  refused([&] { words.input().embedding("it", 0, 4); }, "embedding of 0 rows of 4");
+  refused([&] { words.input().embedding("it", 4, 0); }, "embedding of 4 rows of 0");
+  refused([&] { words.input().embedding("it", 4, 4, op::looked_up::positions); },
+          "embedding of 4 positions for 5 tokens");
+  refused([&] { model_builder{"net", input_kind::values, {8}}.input().linear("it", 2); }, "linear of x (8)");
+  refused([&] { model_builder{"net", input_kind::values, {8}}.input().nll_loss("it"); }, "a loss of (8)");
+}
+
 TEST_CASE("operators on graphs are refused what does not fit their matrix") {
   const sparse square = model_builder::matrix({.rows = 3, .columns = 3, .begin = {0, 1, 2, 3}, .column = {0, 2, 1}});
   const sparse wide = model_builder::matrix({.rows = 3, .columns = 4, .begin = {0, 1, 2, 3}, .column = {0, 3, 1}});
@@ -248,9 +355,34 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
       "a graph of 0 edges");
   const value scores = nodes.edge_scores("scores", square, 2);
   CHECK(scores.shape() == shape{3, 2});
+  nodes.spmm("without a bias", square, false);
+  nodes.mse_loss("loss");
+  const auto parameters = net.finish().parameters;
+  REQUIRE(parameters.size() == 3);
+  CHECK(parameters[1].name == "scores.source");
+  CHECK(parameters[1].initial.scale == doctest::Approx(std::sqrt(6.0 / (2 * 3 + 3))));
+  refused([&] { net.input().edge_softmax("it", square); }, "edge_softmax of (1,3) on a graph of 3 edges");
+  refused([&] { net.input().weighted_sum("it", square, nodes); }, "weighted_sum of (1,3) on a graph of 3 edges");
+  refused([&] { scores.weighted_sum("it", square, net.input().sparse_linear("seven", square, 7)); },
+          "x (3,7) by shares (3,2)");
   refused([&] { scores.weighted_sum("it", wide, nodes); }, "weighted_sum of a x of (3,6) on a graph of 4 nodes");
-  CHECK_THROWS_WITH_AS(model_builder::matrix({.rows = 1, .columns = 1, .begin = {0, 1}, .column = {7}}),
-                       doctest::Contains("column 7 in row 0"), comp::error);
+  const std::pair<host_csr, const char*> unsound[] = {
+      {{.rows = 1, .columns = 1, .begin = {0, 1}, .column = {7}}, "column 7 in row 0 (they are counted from 0 to 0)"},
+      {{.rows = 1, .columns = 1, .begin = {0, 1}, .column = {-1}}, "column -1 in row 0"},
+      {{.rows = 2, .columns = 2, .begin = {0, 1, 3}, .column = {1, 1, 1}}, "column 1 twice in row 1"},
+      {{.rows = 0, .columns = 1, .begin = {0}}, "a sparse matrix of 0 x 1 with 0 elements (each number has to"},
+      {{.rows = 1, .columns = 0, .begin = {0, 0}}, "a sparse matrix of 1 x 0 with 0 elements (each number has to"},
+      {{.rows = INT32_MAX, .columns = 1, .begin = {0, 0}}, "each number has to fit 32 bits"},
+      {{.rows = 1, .columns = INT32_MAX, .begin = {0, 0}}, "each number has to fit 32 bits"},
+      {{.rows = 1, .columns = 1}, "0 places where rows begin, from 0 to 0"},
+      {{.rows = 2, .columns = 2, .begin = {0, 1}, .column = {0}}, "2 places where rows begin, from 0 to 1"},
+      {{.rows = 1, .columns = 2, .begin = {1, 2}, .column = {0, 1}}, "2 places where rows begin, from 1 to 2"},
+      {{.rows = 1, .columns = 2, .begin = {0, 1}, .column = {0, 1}}, "2 places where rows begin, from 0 to 1"},
+      {{.rows = 1, .columns = 1, .begin = {0, 1}, .column = {0}, .value = {1, 2}}, "1 elements has 2 values"},
+      {{.rows = 2, .columns = 1, .begin = {0, 2, 1}, .column = {0}}, "a row 1 from 2 to 1"}};
+  for (const auto& [m, why] : unsound) {
+    CHECK_THROWS_WITH_AS(model_builder::matrix(m), doctest::Contains(why), comp::error);
+  }
 }
 
 TEST_CASE("a model is refused that is not whole") {
@@ -268,6 +400,10 @@ TEST_CASE("a model is refused that is not whole") {
         }) == "two operators are called \"same\" (names tell them apart in plans): rename one");
   CHECK(refusal([] { images().input().embedding("table", 3, 4); }) ==
         "\"table\" does not read the model's input (an embedding reads tokens): begin with it");
+  CHECK(refusal([] {
+          model_builder text{"text", input_kind::tokens, {2, 4}};
+          text.input().embedding("table", 3, 4).embedding("next", 3, 4);
+        }) == "\"next\" does not read the model's input (an embedding reads tokens): begin with it");
   CHECK(refusal([] {
           model_builder{"text", input_kind::tokens, {2, 4}}.input().linear("head", 3);
         }) == "\"head\" reads tokens (only an embedding can): put one before it");
@@ -308,6 +444,12 @@ TEST_CASE("phases that cannot train are refused") {
         }) == "\"b.in\" of phase \"b\" reads an operator of an earlier one (whose gradients are done): detach() it");
   CHECK(ended([](model_builder& net, value x) {
           x.detach("detach").linear("b.in", 1);
+          net.end_phase("b", "b");
+        }) == "phase \"b\" of model \"net\" ends with no loss (it trains by its losses): end it with one");
+  CHECK(ended([](model_builder& net, value x) {
+          const value y = x.detach("detach").linear("b.in", 1);
+          y.binary_cross_entropy_loss("loss@b", 0);
+          y.relu("b.behind");
           net.end_phase("b", "b");
         }) == "phase \"b\" of model \"net\" ends with no loss (it trains by its losses): end it with one");
   CHECK(ended([](model_builder& net, value x) {
@@ -376,20 +518,21 @@ TEST_CASE("parameters start as in PyTorch, and VGG16's as torchvision's, the sam
   CHECK(of(vgg, "stage3.conv2.weight") != of(vgg, "stage3.conv3.weight"));
   model_builder net{"xavier", input_kind::values, {1, 6, 8, 8}};
   net.xavier_weights();
-  net.input()
-      .conv2d("conv", 12, {.kernel = 3, .groups = 2})
-      .flatten("flat")
-      .linear("head", 4)
-      .cross_entropy_loss("loss");
+  const value head = net.input().conv2d("conv", 12, {.kernel = 3, .groups = 2}).flatten("flat").linear("head", 4);
+  net.normal_weights(0.5);
+  head.linear("last", 3).cross_entropy_loss("loss");
   const model xavier = net.finish();
   CHECK(xavier.parameters[0].initial.scale == doctest::Approx(std::sqrt(6.0 / (3 * 9 + 12 * 9))));
   CHECK(xavier.parameters[2].initial.scale == doctest::Approx(std::sqrt(6.0 / (12 * 36 + 4))));
+  CHECK(xavier.parameters[3].initial.scale == 0);
+  CHECK(xavier.parameters[4].initial.how == initial::kind::normal);
 }
 
 TEST_CASE("random numbers are the standard's words, mapped by us") {
   random_stream draws{1, 2};
   std::mt19937_64 words{mix_seed(1, 2)};
   CHECK(draws.uniform() == static_cast<double>(words() >> 11) * 0x1p-53);
+  CHECK(permutation(6, 1, 0) == std::vector<std::uint32_t>{3, 4, 1, 2, 0, 5});
   CHECK(mix_seed(0, 0) == 0xe220a8397b1dcdafULL);  // the first word of SplitMix64 from 0, as published
   double sum = 0, squares = 0;
   for (int i = 0; i < 20000; ++i) {

@@ -88,6 +88,16 @@ TEST_CASE("a tensor is cast from its own values, and not from a copy that is rou
   CHECK_FALSE(device.casts.contains("bf16>fp16"));
 }
 
+TEST_CASE("each copy of a tensor is dropped behind the last operator that reads it, or that casts from it") {
+  const model m = three_readers();
+  plan p = with_low(graph_of(m), {"a", "c"});
+  p[3] = precision::fp16;  // b
+  const auto dead = flow_of(m, p).dead;
+  CHECK(dead[2].empty());
+  CHECK(dead[3].size() == 2);  // tanh in FP32, from which b's copy was cast, and in FP16
+  CHECK(dead[5].size() == 1);  // tanh in BF16, which c reads
+}
+
 TEST_CASE("gradients of readers in several precisions meet in the producer's") {
   watching device;
   network<watching> net{device, three_readers(), 1};
@@ -200,6 +210,22 @@ TEST_CASE("padding ends a row of tokens, and tokens behind it are refused") {
   CHECK(parts(-1).lengths == std::vector<std::int32_t>{2, 1});
   CHECK_THROWS_WITH_AS(parts(1), "tokens behind padding in example 1 of a batch (padding ends a row): check the reader",
                        comp::error);
+}
+
+TEST_CASE_FIXTURE(on_reference, "tokens, segments and labels that the model has no number for are refused") {
+  model_builder made{"net", input_kind::tokens, {1, 2, 2}};
+  const value x = made.input().embedding("e", 7, 4);
+  x.add("sum", made.input().embedding("s", 3, 4, op::looked_up::segments)).linear("head", 5).cross_entropy_loss("loss");
+  const model m = made.finish();
+  const auto refused = [&](std::int32_t token, std::int32_t segment, std::int32_t label, const char* why) {
+    const host_batch batch{.size = 1, .tokens = {1, token, 0, segment}, .labels = {1, label}};
+    CHECK_THROWS_WITH_AS(uploaded(device, m, batch), doctest::Contains(why), comp::error);
+  };
+  CHECK_NOTHROW(uploaded(device, m, {.size = 1, .tokens = {1, 6, 0, 2}, .labels = {-1, 4}}));
+  refused(7, 2, 4, "token 7 in the data (model \"net\" has 7, from 0)");
+  refused(-1, 2, 4, "token -1 in the data (tokens are not negative)");
+  refused(6, 3, 4, "segment 3 in the data (model \"net\" has 3, from 0)");
+  refused(6, 2, 5, "label 5 in the data (model \"net\" has 5, from 0)");
 }
 
 TEST_CASE_FIXTURE(on_reference, "gradients add up over backwards until they are zeroed, and scale with the loss") {

@@ -68,12 +68,15 @@ TEST_CASE("settings that no training can use are refused by name") {
   CHECK(refusal({.optimizer = sgd(1, 1)}) == "optimizer with momentum = 1 (it must be in [0, 1)): change it");
   CHECK(refusal({.optimizer = sgd(1, 0, 0, true)}) ==
         "optimizer with nesterov and momentum = 0 (it must be positive for nesterov): change it");
+  CHECK(refusal({.optimizer = adam_options{.beta1 = 1}}) ==
+        "optimizer with beta1 = 1 (it must be in [0, 1)): change it");
   CHECK(refusal({.optimizer = adam_options{.beta2 = 1}}) ==
         "optimizer with beta2 = 1 (it must be in [0, 1)): change it");
   CHECK(refusal({.optimizer = adam_options{.eps = 0}}) == "optimizer with eps = 0 (it must be positive): change it");
   CHECK(refusal({.schedule = {.warmup = -1}}) ==
         "schedule of 0 steps with -1 of warm-up down to 0 (none may be negative): change it");
   CHECK(refusal({.clip_norm = -1}) == "clip_norm -1 (it must be finite and not negative): change it");
+  CHECK(refusal({.clip_norm = HUGE_VAL}) == "clip_norm inf (it must be finite and not negative): change it");
   CHECK(refusal({.scaling = {.backoff = 1}}) ==
         "loss scale grows by 2 and backs off by 1 (at least 1, and between 0 and 1): change it");
   CHECK(refusal({.profile_steps = 0}) == "profile of 0 steps (at least one): change it");
@@ -81,6 +84,8 @@ TEST_CASE("settings that no training can use are refused by name") {
 
 TEST_CASE("settings print what changes the course of a training") {
   CHECK(text(sgd(0.1, 0.9, 5e-4)) == "sgd lr 0.1 momentum 0.9 decay 0.0005");
+  CHECK(text(sgd(0.1, 0.9, 0, true)) == "sgd lr 0.1 momentum 0.9 nesterov decay 0");
+  CHECK(text(adam(1e-3)) == "adam lr 0.001 betas 0.9,0.999 eps 1e-08 decay 0");
   CHECK(text(adamw(1e-3)) == "adamw lr 0.001 betas 0.9,0.999 eps 1e-08 decay 0.01");
   CHECK(text(training{.seed = 1}) != text(training{.seed = 2}));
   CHECK(text(training{.clip_norm = 1}) != text(training{}));

@@ -120,6 +120,7 @@ TEST_CASE_FIXTURE(on_reference, "each phase has a loss and an optimizer of its o
     reference_trainer t{device, small_gan(8), images, images, {.optimizer = sgd(0.1), .optimizer_of = one_stands}};
     const auto stays = values(t, still), moves = values(t, 1 - still);
     const sample got = t.run_epoch();
+    CHECK(t.save().position == loader_position{1, 0});  // both phases of a step read one batch
     CHECK(values(t, still) == stays);
     CHECK(values(t, 1 - still) != moves);
     REQUIRE(got.losses.size() == 2);
@@ -203,6 +204,35 @@ TEST_CASE_FIXTURE(on_reference, "a sample says what the run was") {
   CHECK(t.save().position == loader_position{1, 1});
   t.run_epoch();  // begins an epoch of its own
   CHECK(t.save().position == loader_position{3, 0});
+}
+
+TEST_CASE("a run has the device's times and its peak without what saved states hold, and waits for each step") {
+  struct counting : reference::device {
+    mutable double now = 0;
+    int waits = 0, resets = 0;
+    std::int64_t live = 7;
+    double seconds() const { return ++now; }
+    void synchronize() { ++waits; }
+    void reset_peak() { ++resets; }
+    std::int64_t live_bytes() const { return live; }
+    std::int64_t peak_bytes() const { return 100; }
+    auto snapshot(const parameter& p) {
+      live += 5;
+      return reference::device::snapshot(p);
+    }
+  } device;
+  trainer<counting> t{device, regression(), regression_data{24}, regression_data{16}};
+  {
+    const auto held = t.save();  // of four parameters
+    const sample epoch = t.run_epoch();
+    CHECK(epoch.batch_seconds == std::vector<double>{1, 1, 1});
+    CHECK(epoch.seconds == 9);  // the clock is read three times for each step
+    CHECK(epoch.peak_bytes == 80);
+    CHECK(device.waits == 3);
+    CHECK(device.resets == 1);
+  }
+  CHECK(t.run_epoch([](const sample&) { return true; }).peak_bytes == 100);
+  CHECK(device.waits == 5);  // for the step, and where it was stopped
 }
 
 TEST_CASE_FIXTURE(on_reference,
@@ -330,7 +360,24 @@ TEST_CASE("a gradient that is not finite without FP16 is reported, and the weigh
         "gradients of layer0.linear.weight, layer0.linear.bias, head.weight and 1 more not finite in step 0 (they left "
         "the range of their precision): use more FP32");
     CHECK(t.network().trainable()[0]->value == before);
+    CHECK(std::isfinite(got.loss));
   }
+}
+
+TEST_CASE("of a step's gradients those are named that are not finite") {
+  struct spoiling : reference::device {
+    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                           bool need_parameters) {
+      tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
+      if (w.extents[0] == 2) w.gradient[1] = std::numeric_limits<double>::quiet_NaN();
+      return dx;
+    }
+  } device;
+  trainer<spoiling> t{device, regression(), regression_data{64}, regression_data{16}};
+  CHECK(t.run_batch().message.starts_with("gradients of head.weight not finite in step 0 "));
+  const std::vector<std::string> names{"a", "b", "c", "d"};
+  CHECK(first_names({names.data(), 3}) == "a, b, c");
+  CHECK(first_names(names) == "a, b, c and 1 more");
 }
 
 TEST_CASE("a static scale stays: what overflows is skipped and told, however often") {
@@ -423,10 +470,15 @@ TEST_CASE_FIXTURE(on_reference, "a profile has a time for each operator and leav
   const auto saved = t.save();
   const auto times = t.profile();
   CHECK(times.size() == t.graph().size());
-  for (const auto& time : times) CHECK(time.forward > 0);
+  for (const auto& time : times) {
+    CHECK(time.forward > 0);
+    CHECK(time.backward > 0);
+  }
   CHECK(weights(t) == before);
   CHECK(t.save().position == saved.position);
   CHECK(t.save().draws == saved.draws);
+  t.run_batch();
+  CHECK(t.network().times()[0].forward == 0);  // steps are timed no more
 }
 
 /// Values that take long to load, counted.
@@ -537,13 +589,15 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
     CAPTURE(i);
     CHECK(std::ranges::count(seen, seen[i]) == 1);
   }
-  model gan = small_gan(8), soft = gan, other_phases = gan, held = gan;
+  model gan = small_gan(8), soft = gan, other_phases = gan, held = gan, drawn = gan, cut = gan;
   for (node& n : soft.nodes) {
     if (auto* loss = std::get_if<op::binary_cross_entropy_loss>(&n.what)) loss->target *= 0.5;
   }
   other_phases.phases[0].trains[0] = !gan.phases[0].trains[0];
   held.parameters[0].trainable = false;
-  for (const model& m : {soft, other_phases, held}) {
+  drawn.parameters[0].initial.how = initial::kind::normal;
+  --cut.phases[0].last;
+  for (const model& m : {soft, other_phases, held, drawn, cut}) {
     CHECK(graph_of(m).fingerprint() == graph_of(gan).fingerprint());
     CHECK(hash_of_options(m) != hash_of_options(gan));
   }
@@ -556,9 +610,9 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   CHECK(attending({}) != attending({.heads = 2}));
   CHECK(attending({}) != attending({.mask = op::softmax_mask::causal}));
   CHECK(attending({}) != attending({.dropout = 0.1}));
-  const auto on_graph = [](std::int32_t from, double slope) {
+  const auto on_graph = [](std::int32_t from, double slope, std::int32_t row = 1, std::vector<float> weights = {}) {
     model_builder net{"graph", input_kind::values, {1, 2}};
-    const sparse matrix = model_builder::matrix({2, 2, {0, 1, 2}, {0, from}});
+    const sparse matrix = model_builder::matrix({2, 2, {0, row, 2}, {0, from}, std::move(weights)});
     const value x = net.input().sparse_linear("x", matrix, 4);
     x.edge_scores("scores", matrix, 2, slope).cross_entropy_loss("loss");
     return hash_of_options(net.finish());
@@ -566,6 +620,8 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   CHECK(on_graph(1, 0.2) == on_graph(1, 0.2));
   CHECK(on_graph(1, 0.2) != on_graph(0, 0.2));
   CHECK(on_graph(1, 0.2) != on_graph(1, 0.1));
+  CHECK(on_graph(1, 0.2) != on_graph(1, 0.2, 2));
+  CHECK(on_graph(1, 0.2) != on_graph(1, 0.2, 1, {1, 2}));
 }
 
 TEST_CASE_FIXTURE(on_reference,
@@ -614,6 +670,11 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
     }
     return "";
   };
+  const auto made = [&](const data_source& train, const data_source& held) {
+    reference_trainer{device, regression(), train, held};
+  };
+  CHECK_THROWS_AS(made(regression_data{}, counting_tokens(7, 60, 6)), comp::error);
+  CHECK_THROWS_AS(made(counting_tokens(7, 60, 6), regression_data{}), comp::error);
   CHECK(refusal(small_images(), bars({1, 8, 9}, 4, 40, 1)) ==
         "model \"small\" reads (8,1,8,8) and the data has (1,8,9) in an example (they must agree): change one of them");
   CHECK(
@@ -623,6 +684,12 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
       refusal(native_models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
       "model \"mlp\" gives (8,10) and the data has target values (2) for an example (the loss compares them): change one "
       "of them");
+  CHECK(refusal(regression(), counting_tokens(7, 60, 6)) ==
+        "model \"mlp\" reads (8,6) and the data has tokens (6) in an example (they must agree): change one of them");
+  CHECK(refusal(native_models::mlp({.batch = 8, .input = {1, 2, 3}, .outputs = 1, .regression = true}),
+                bars({1, 2, 3}, 3, 40, 1)) ==
+        "model \"mlp\" gives (8,1) and the data has labels (1) for an example (the loss compares them): change one of "
+        "them");
   CHECK(refusal(small_images(), bars({1, 8, 8}, 8, 40, 1))
             .find("(model \"small\" has 4, from 0): check the reader or the model") != std::string::npos);
   CHECK(refusal(small_gpt(), counting_tokens(9, 200, 8)).find("(model \"gpt\" has 7, from 0)") != std::string::npos);
@@ -642,9 +709,11 @@ TEST_CASE("a plan is refused that gives an operator a precision which the Device
       return {precision::fp32, precision::bf16, precision::fp8_e4m3};
     }
     static bool supports(const comp::op_info& op, precision p) {
-      return p != precision::fp8_e4m3 || op.kind == "linear";
+      return op.choosable && (p != precision::fp8_e4m3 || op.kind == "linear");
     }
   } device;
+  const auto images = bars({1, 8, 8}, 4, 40, 1);
+  CHECK_NOTHROW(trainer<fp8_for_linear>(device, small_images(), images, images).set_precision(plan{8}));
   trainer<fp8_for_linear> t{device, regression(), regression_data{}, regression_data{}};
   static_assert(comp::detail::supports_some<trainer<fp8_for_linear>>);
   plan p{t.graph().size()};
