@@ -322,6 +322,7 @@ TEST_CASE_TEMPLATE("attention that comp does not compute is left to ATen", T, at
   SUBCASE("grouped queries") { CHECK_FALSE(attend(q, k.slice(1, 0, 1), v.slice(1, 0, 1))); }
   SUBCASE("v of another width") { CHECK_FALSE(attend(q, k, v.slice(3, 0, 8))); }
   SUBCASE("a mask that wants gradients") { CHECK_FALSE(attend(q, k, v, mask.clone().requires_grad_())); }
+  SUBCASE("a mask of keys alone") { CHECK_FALSE(attend(q, k, v, torch::zeros({20}))); }
   SUBCASE("a mask and causal") { CHECK_FALSE(attend(q, k, v, mask, 0, true)); }
   SUBCASE("gaps between the elements of a row") {
     CHECK_FALSE(attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v));

@@ -379,8 +379,6 @@ TEST_CASE("measuring how a plan is best run leaves the training as it was") {
 TEST_CASE("FP32 is tuned as a plan of its own, whose losses differ from FP32's by roundings at most") {
   const scratch_file file;
   classification user, plain;
-  for (const auto& net : {user.net, plain.net})
-    net->ptr(3)->as<torch::nn::Dropout>()->options.p(0);  // masks lie otherwise where images do
   user.setup.choices = lt::executor_choices::measured;
   classification_trainer trainer{user.setup, user.batches, user.make_step()},
       reference{plain.setup, plain.batches, plain.make_step()};
@@ -467,5 +465,42 @@ TEST_CASE("a trainer has tuned FP32 where a choice was measured to be faster, an
     if (last > 2) continue;
     trainer.set_precision(fp32.as_tuned());
     CHECK(trainer.execution().at(1).value == "channels_last");
+  }
+}
+
+TEST_CASE("what breaks a step by comp's kernels or channels-last images is left out; what else breaks it is thrown") {
+  if (!device.is_cpu()) return;
+  classification user;
+  user.setup.choices = lt::executor_choices::measured;
+  user.batches = lt::tensor_batches(user.data.x, user.data.y, {.batch = 2, .seed = 2});
+  classification_trainer* made = nullptr;
+  std::function<bool(const lt::program_settings&)> breaks = [](const auto&) { return false; };
+  int broken = 0;
+  classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
+                                   user.make_step()(s, batch);
+                                   if (made == nullptr || !breaks(made->executor().settings())) return;
+                                   ++broken;
+                                   TORCH_CHECK(false, "view size is not compatible");
+                                 }};
+  made = &trainer;
+  const comp::plan fp32{trainer.graph().size()};
+  SUBCASE("images") {
+    breaks = [](const auto& settings) { return settings.images == lt::memory_format::channels_last; };
+    CHECK(trainer.tuned_fp32() == fp32);
+    CHECK(broken == 2);  // by the kernels, as it seems, then by the images
+  }
+  SUBCASE("kernels") {
+    breaks = [](const auto& settings) { return !settings.kernels.empty(); };
+    CHECK_NOTHROW(trainer.tuned_fp32());
+    CHECK(broken == 1);
+  }
+  SUBCASE("neither") {
+    breaks = [](const auto&) { return true; };
+    trainer.set_precision(fp32.as_tuned());
+    CHECK_THROWS_WITH_AS(trainer.tune(), "view size is not compatible", comp::error);
+    CHECK(broken == 3);
+    breaks = [&](const auto& settings) { return broken < 4 && !settings.kernels.empty(); };
+    CHECK_NOTHROW(trainer.tune());
+    CHECK(broken == 4);  // kernels were tried again
   }
 }

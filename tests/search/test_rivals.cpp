@@ -316,9 +316,11 @@ struct with_tuned_fp32 : fake::trainer {
         }()} {}
   plan tuned_fp32() {
     ++asked;
+    if (!fails_by.empty()) throw std::runtime_error{fails_by};
     return tunes ? plan{graph().size()}.as_tuned() : plan{graph().size()};
   }
   bool tunes = true;
+  std::string fails_by = {};
   int asked = 0;
 };
 
@@ -359,6 +361,13 @@ TEST_CASE("FP32 as the backend runs it fastest is a rival where no lower precisi
     with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32};
     trainer.tunes = false;
     CHECK(labels_of(search(trainer)) == std::vector<std::string>{"fp32"});
+  }
+  SUBCASE("what fails by being tuned is no rival, and is told") {
+    with_tuned_fp32 trainer{without_low_precisions(), 0.5 * fp32};
+    trainer.fails_by = "a tensor that a kernel has saved was written";
+    const auto found = search(trainer);
+    CHECK(found.plan == plan{tuned_plan.size()});
+    CHECK(fake::warns(found, "tuned FP32 was no rival: a tensor that a kernel has saved was written"));
   }
   SUBCASE("a search of lower precisions does not ask") {
     with_tuned_fp32 trainer{fake::typical(), 0.001 * fp32};

@@ -29,8 +29,8 @@ class starting_plans {
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
     if (lows_.empty() && settings.precisions.empty() && supported.size() > 1) {
       log.warnings.push_back(
-          "no precision was searched: this machine computes no lower one faster than FP32. Name those that are to be "
-          "tried all the same in settings.precisions");
+          "no precision below FP32 was searched: this machine computes none faster. Name those that are to be tried all the "
+          "same in settings.precisions");
     }
     require<graph_error>(!log.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
@@ -44,7 +44,7 @@ class starting_plans {
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
     if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
-    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change()) add_tuned(trainer.tuned_fp32());
+    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change()) add_tuned(trainer);
   }
 
   /// Returns: the plan that "FP32" stands for: the most conservative one that the backend runs.
@@ -159,9 +159,18 @@ class starting_plans {
   }
 
   // Adds FP32 as it is fastest. Where lower precisions are searched, their plans are tuned and leave it no chance.
-  void add_tuned(const plan& tuned) {
-    if (tuned.is_tuned() && tuned.as_autocast(false) == fp32_)
-      rivals_.push_back({label_of_found(tuned, log_.graph, rivals_), tuned});
+  void add_tuned(any_trainer& trainer) {
+    try {
+      const plan tuned = trainer.tuned_fp32();
+      if (tuned.is_tuned() && tuned.as_autocast(false) == fp32_)
+        rivals_.push_back({label_of_found(tuned, log_.graph, rivals_), tuned});
+    } catch (const settings_error&) {
+      throw;
+    } catch (const interrupted&) {
+      throw;
+    } catch (const std::exception& e) {
+      log_.warnings.push_back(fmt::format("tuned FP32 was no rival: {}", e.what()));
+    }
   }
 
   any_policy policy_;

@@ -157,8 +157,8 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
 /// Computes at::scaled_dot_product_attention of the same arguments.
 /// Returns: nothing where ATen has to compute it: where ATen would not take its flash kernel without dropout (other
 /// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 and FP32 (masks: also bool,
-/// and FP32 beside BF16), a mask with gradients, few queries without a backward, forward-mode gradients, nested
-/// tensors, subclasses and transforms, or a CPU without the instructions.
+/// and FP32 beside BF16), a mask of one axis or with gradients, few queries without a backward, forward-mode gradients,
+/// nested tensors, subclasses and transforms, or a CPU without the instructions.
 inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const std::optional<at::Tensor>& mask = {}, double dropout = 0,
                                         bool causal = false, std::optional<double> scale = {}) {
@@ -171,7 +171,8 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   const auto heads = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == format && t.dim() == 4; };
   const auto addable = [&](const at::Tensor& t) {
     const auto added = t.scalar_type();
-    return plain(t) && !t.requires_grad() && (added == at::kBool || added == format || added == at::kFloat);
+    return plain(t) && t.dim() > 1 && !t.requires_grad() &&
+           (added == at::kBool || added == format || added == at::kFloat);
   };
   constexpr std::int64_t few_queries = 16;  // too few to pay for laying out keys, unless a backward follows
   const bool masked = mask && mask->defined();

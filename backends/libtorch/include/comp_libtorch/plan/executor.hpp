@@ -328,8 +328,9 @@ class executor final : public session, public capturable {
     if (now.own.parts == 0) return false;
     const op_info& recorded = (*context_.graph)[now.index];
     if (now.own.own->run(stack, now.arguments, now.own.parts, recorded)) return true;
-    context_.problems->add(&program_problems::by_aten,
-                           [&] { return fmt::format("{} has other shapes than when it was recorded", recorded.name); });
+    context_.problems->add(&program_problems::by_aten, [&] {
+      return fmt::format("{} has arguments that comp's kernel does not take, such as other shapes", recorded.name);
+    });
     return false;
   }
 

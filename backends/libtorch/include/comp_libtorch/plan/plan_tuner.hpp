@@ -57,8 +57,15 @@ class plan_tuner {
   /// Returns: whether there are choices that FP32 may be run by.
   bool may_tune_fp32() const {
     if (!measures_ || !program_.settings().device.is_cpu()) return false;
-    const executor_options open = program_.options_of(plan{program_.graph().size()}.as_tuned());
+    const executor_options open = options_of(plan{program_.graph().size()}.as_tuned());
     return open.images || !open.kernels.empty();
+  }
+
+  /// Leaves out, for all plans, what a step may have failed by: first comp's kernels, then channels-last images, too.
+  /// Returns: false where both were left out. Then the plan itself fails, and later plans may have both.
+  bool leave_out_more() {
+    if (!std::exchange(without_kernels_, true) || !std::exchange(without_images_, true)) return true;
+    return without_kernels_ = without_images_ = false;
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {
@@ -120,12 +127,19 @@ class plan_tuner {
   }
 
  private:
+  executor_options options_of(const plan& p) const {
+    executor_options open = program_.options_of(p);
+    if (without_kernels_) open.kernels.clear();
+    open.images = open.images && !without_images_;
+    return open;
+  }
+
   template <class Batch>
   tuned_choice measure(Batch batch, const tuning_settings& settings) {
     const plan& now = program_.current_plan();
     if (now.runs_autocast()) return {};
     const tuned_choice tuned = measured_choice(
-        {program_.options_of(now), settings}, [&](const executor_choice& c) { use(program_, c); },
+        {options_of(now), settings}, [&](const executor_choice& c) { use(program_, c); },
         [&](bool by_operator) { return of_slowest(timed_step(program_, by_operator, batch)); });
     if (settings.quick) {
       by_precision_.try_emplace(*detail::prevailing(now), tuned);
@@ -143,7 +157,7 @@ class plan_tuner {
     const plan& now = program_.current_plan();
     const auto [at, is_new] = quick_steps_.try_emplace(now);
     if (is_new) {
-      const choice_measurement measurement{program_.options_of(now), quick(settings_)};
+      const choice_measurement measurement{options_of(now), quick(settings_)};
       at->second = static_cast<double>(measurement.least_steps());
     }
     return at->second;
@@ -182,6 +196,7 @@ class plan_tuner {
   plan trained_;                                    // the plan that trained last
   std::int64_t batches_in_a_row_ = 0, batches_per_epoch_ = 0;
   double fp32_seconds_ = 0;  // [s] of a batch
+  bool without_kernels_ = false, without_images_ = false;
 };
 
 }  // namespace comp::libtorch

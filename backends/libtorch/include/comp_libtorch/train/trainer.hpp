@@ -128,7 +128,7 @@ class trainer
     record();
     const plan fp32{graph().size()}, tuned = fp32.as_tuned();
     if (!tuning_.may_tune_fp32()) return fp32;
-    run_and_undo([&] {
+    tune_by([&] {
       tuning_.set_plan(tuned);
       if (tuning_.needs_measuring()) tuning_.measure_unless_hopeless([&] { return train_one().seconds; });
       return true;
@@ -265,7 +265,7 @@ class trainer
   /// plan, which LibTorch runs. The state is as before.
   tuned_choice tune() {
     record();
-    return run_and_undo([&] { return tuning_.measure([&] { return train_one().seconds; }); });
+    return tune_by([&] { return tuning_.measure([&] { return train_one().seconds; }); });
   }
 
  private:
@@ -338,7 +338,30 @@ class trainer
   void prepare() {
     record();
     if (compiled_ || !tuning_.needs_measuring()) return;
-    run_and_undo([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
+    tune_by([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
+  }
+
+  /// Measures how the plan is best run. Training code may fail by comp's kernels or by channels-last images alone: it
+  /// writes what a kernel has saved, or takes a view of an image. So these are left out where a step throws, and what
+  /// still throws fails the plan. Ranks would have to leave them out together, so there the step fails the plan.
+  auto tune_by(auto measure) {
+    for (bool again = false;; again = true) {
+      try {
+        return run_and_undo([&] {
+          if (again) {  // the plan itself, by ATen alone
+            tuning_.set_plan(program_.current_plan());
+            (void)train_one();
+          }
+          return measure();
+        });
+      } catch (const settings_error&) {
+        throw;
+      } catch (const interrupted&) {
+        throw;
+      } catch (const error&) {
+        if (setup_.agree || !tuning_.leave_out_more()) throw;
+      }
+    }
   }
 
   setup setup_;
