@@ -60,6 +60,8 @@ TEST_CASE("a loss that is not finite has no percentage") {
   CHECK(comp::detail::change_text(*comp::detail::change_of(with_curve({1.01}), fp32)) == "+1.00% of 1 batch");
   CHECK(comp::detail::change_text({.difference = -0.0022, .radius = 0.0019, .batches = 48}) ==
         "-0.22% +- 0.19% of 48 batches");
+  CHECK(comp::detail::change_text({.difference = 0.18, .radius = 261, .batches = 16}) ==
+        "+18.00% +- over 100% of 16 batches");
   CHECK(comp::detail::percent_text(123.4) == "+1.23e+04%");
 }
 

@@ -91,7 +91,8 @@ inline std::string percent_text(double change) {
 /// Returns "+0.22% +- 0.19% of 48 batches", without the radius where it is not known.
 inline std::string change_text(const loss_change& c) {
   std::string text = percent_text(c.difference);
-  if (std::isfinite(c.difference) && std::isfinite(c.radius)) text += fmt::format(" +- {:.2f}%", 100 * c.radius);
+  if (std::isfinite(c.difference) && std::isfinite(c.radius))
+    text += c.radius > 1 ? " +- over 100%" : fmt::format(" +- {:.2f}%", 100 * c.radius);
   return text + fmt::format(" of {} batch{}", c.batches, c.batches == 1 ? "" : "es");
 }
 
