@@ -244,6 +244,12 @@ TEST_CASE_FIXTURE(fresh_for_training, "deferred and captured steps give the bits
     same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 4}},
          {all(gpt(), precision::fp32), all(gpt(), precision::bf16)});
   }
+  SUBCASE("micro-batches in FP16 with a scale that moves") {
+    training settings{.optimizer = adam(0.01), .scaling = moving};
+    settings.scaling.micro_batches = 2;
+    const course got = same(mlp(), settings, {all(mlp(), precision::fp16)});
+    CHECK(got.scale.scale != moving.initial);
+  }
   SUBCASE("networks on graphs, of whose parameters not all decay, in FP32, BF16 and FP16") {
     const training settings{.optimizer = adam(0.01, 5e-4), .clip_norm = 0.5, .scaling = moving};
     same(gcn(), settings, {all(gcn(), precision::fp32), all(gcn(), precision::bf16), all(gcn(), precision::fp16)});

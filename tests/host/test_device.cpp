@@ -423,6 +423,25 @@ TEST_CASE("weights are rounded to the precision of their product") {
   }
 }
 
+TEST_CASE("weights that were rounded for one precision are not those of another in the same layout") {
+  for (const precision first : {precision::fp16, precision::bf16, precision::fp32}) {
+    for (const precision then : {precision::fp16, precision::bf16, precision::fp32}) {
+      CAPTURE(name(first));
+      CAPTURE(name(then));
+      device d{{.native_bf16 = false}}, fresh{{.native_bf16 = false}};
+      const auto make = [](device& on) { return on.make_parameter(numbers(64 * 64, 1), {64, 64}); };
+      auto w = make(d), same = make(fresh);
+      (void)d.linear(tensor_of(d, {32, 64}, 2, first), w, nullptr);
+      for (int i = 0; i < 2; ++i) {  // the second time after the values have changed
+        CHECK(d.download(d.linear(tensor_of(d, {32, 64}, 2, then), w, nullptr)) ==
+              fresh.download(fresh.linear(tensor_of(fresh, {32, 64}, 2, then), same, nullptr)));
+        d.set_values(w, numbers(64 * 64, 3));
+        fresh.set_values(same, numbers(64 * 64, 3));
+      }
+    }
+  }
+}
+
 TEST_CASE("a gradient lies where its values lie, whatever precision came before") {
   for (const precision before : {precision::fp32, precision::bf16}) {
     device d;

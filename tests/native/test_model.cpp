@@ -298,6 +298,7 @@ TEST_CASE("what just fits is taken, and what is too small by one is refused") {
   CHECK(x.bmm("products", x, {.transpose_b = true}).shape() == shape{2, 3, 3});
   CHECK(word.masked_columns("columns").shape() == shape{2, 4, 5});
   CHECK(image.max_pool2d("half", {.padding = {1, 1}}).shape() == shape{2, 3, 5, 5});
+  CHECK(image.max_pool2d("above", {.padding = {1, 0}}).shape() == shape{2, 3, 5, 4});
   const auto refused = [](auto build, const char* why) {
     const std::string got = refusal(build);
     CAPTURE(got);
@@ -425,6 +426,10 @@ TEST_CASE("a network that is used twice has its parameters once") {
           net.input().linear("it", 3);
           net.input().linear("it@again", 4);
         }) == "\"it@again\" has \"it.weight\" of (4,8) (the operator before it has (3,8)): give it another name");
+  CHECK(refusal([] {  // as many elements are not enough
+          auto net = images();
+          net.input().linear("it", 3, {.bias = false}).linear("it@again", 8, {.bias = false});
+        }) == "\"it@again\" has \"it.weight\" of (8,3) (the operator before it has (3,8)): give it another name");
 }
 
 TEST_CASE("phases that cannot train are refused") {

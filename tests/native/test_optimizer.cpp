@@ -58,6 +58,7 @@ TEST_CASE("the schedule warms up and falls along a cosine") {
   CHECK(s.factor(1000) == doctest::Approx(0.1));
   CHECK(schedule{}.factor(7) == 1);
   CHECK(schedule{.warmup = 2}.factor(50) == 1);
+  CHECK(schedule{.warmup = 4, .total = 4}.factor(4) == 1);  // nothing is left to fall
   CHECK(after(1, sgd(0.1), s) == doctest::Approx(1 - 0.025 * 2));
 }
 

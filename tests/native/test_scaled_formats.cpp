@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <comp_native/math/fp8.hpp>
 #include <random>
 
@@ -161,6 +162,9 @@ TEST_CASE("the numbers of rounding differ by row, column, draw and seed, and hav
   CHECK(alike() < 4);
   math::rounding_noise({.seed = 5, .draw = 7}, 3, 3, other);
   CHECK(alike() < 4);
+  std::size_t again = 0;  // wherever they are
+  for (const std::uint32_t random : other) again += std::ranges::find(first, random) != std::end(first);
+  CHECK(again < 12);
   math::rounding_noise({.seed = 5, .draw = 7 + (1ULL << 32)}, 3, 2, other);
   CHECK(alike() < 4);
   math::rounding_noise({.seed = 5 + (1ULL << 32), .draw = 7}, 3, 2, other);

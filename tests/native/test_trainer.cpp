@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
+#include <set>
 #include <thread>
 #include <variant>
 
@@ -380,6 +382,20 @@ TEST_CASE("of a step's gradients those are named that are not finite") {
   CHECK(first_names(names) == "a, b, c and 1 more");
 }
 
+TEST_CASE("of a later phase's gradients those are named that are its own") {
+  struct spoiling : reference::device {
+    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                           bool need_parameters) {
+      tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
+      if (w.extents[0] == 1 && w.trainable) w.gradient[0] = std::numeric_limits<double>::quiet_NaN();
+      return dx;
+    }
+  } device;
+  const auto images = bars({1, 2, 3}, 3, 40, 1);
+  trainer<spoiling> t{device, small_gan(8), images, images};
+  CHECK(t.run_batch().message.starts_with("gradients of judge.out.weight not finite in step 0 "));
+}
+
 TEST_CASE("a static scale stays: what overflows is skipped and told, however often") {
   overflowing device;
   device.most = 64;
@@ -530,6 +546,8 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells trainings apart that cannot
   CHECK(base == signature(small_images(), 1, {}));
   CHECK(base != signature(small_images(false), 1, {}));
   CHECK(base != signature(small_images(), 3, {}));
+  const auto train = bars({1, 8, 8}, 4, 40, 1);
+  CHECK(base != reference_trainer{device, small_images(), train, bars({1, 8, 8}, 4, 16, 5)}.signature());
   CHECK(base != signature(small_images(), 1, {.optimizer = sgd(0.02)}));
   CHECK(base != signature(small_images(), 1, {.seed = 4}));
   CHECK(base != signature(small_images(), 1, {.scaling = comp::scaling::paddle_guide()}));
@@ -650,6 +668,28 @@ TEST_CASE_FIXTURE(on_reference, "a validation on data that is drawn draws the sa
   CHECK(t.validate() == score);
 }
 
+TEST_CASE_FIXTURE(on_reference, "weight decay holds for what a model names, behind running statistics, too") {
+  model m = small_images();
+  for (parameter_info& p : m.parameters) p.decays = p.name.ends_with("weight");
+  network<reference::device> net{device, m, 1};
+  std::vector<reference::parameter*> wanted;
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+    if (m.parameters[i].decays) wanted.push_back(net.all()[i]);
+  }
+  CHECK(std::ranges::equal(net.decaying(0), wanted));
+  CHECK(net.not_decaying(0).size() == 3);  // the biases
+}
+
+TEST_CASE("no two batches of a training round at random by the same key, in whatever epoch they are") {
+  struct rounding : reference::device {
+    std::set<std::pair<std::uint64_t, std::uint64_t>> keys;
+    void round_by(dropout_key key) { keys.insert({key.seed, key.draw}); }
+  } device;
+  trainer<rounding> t{device, regression(), regression_data{64}, regression_data{16}};
+  for (int i = 0; i < 2; ++i) t.run_epoch();
+  CHECK(device.keys.size() == 2 * t.batches_per_epoch());
+}
+
 TEST_CASE_FIXTURE(on_reference, "a batch that does not fit the model is still the next one when it has been refused") {
   const model m = small_images();  // has 4 classes, the data 8
   batch_feed<reference::device> feed{device, m, bars({1, 8, 8}, 8, 40, 1), {.batch = 8}};
@@ -699,6 +739,10 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
         "the data set has 0 examples (nothing to train on): check the reader and its path");
   CHECK(refusal(regression(), regression_data{}, plan{4, precision::fp8_e4m3}) ==
         "plan gives operator 0 fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those");
+  plan one{4};
+  one[1] = precision::fp8_e4m3;
+  CHECK(refusal(regression(), regression_data{}, one) ==
+        "plan gives operator 1 fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those");
   CHECK(refusal(regression(), regression_data{}, plan{3}) ==
         "plan has 3 operators, the model 4 (they must agree): use a plan that was made for this model");
 }

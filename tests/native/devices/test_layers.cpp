@@ -265,6 +265,9 @@ TEST_CASE("NaN and infinity pass through pooling") {
     const auto x = d.upload(v, {1, 2, 4, 4}, p);
     const auto columns = d.download(d.max_pool2d(x, {.kernel = {2, 1}, .stride = {2, 1}}).output);
     CHECK(std::isnan(columns[9]));
+    const auto above = d.download(d.max_pool2d(x, {.padding = {1, 0}}).output);  // padding along one axis
+    CHECK(std::isnan(above[6]));
+    CHECK(above[7] == -1);
     const auto average = d.download(d.avg_pool2d(x, {})), largest = d.download(d.max_pool2d(x, {}).output);
     CHECK(std::isnan(average[0]));
     CHECK(average[1] == INFINITY);
