@@ -453,6 +453,28 @@ TEST_CASE("a part that the model has in BF16 itself runs as its author wrote it,
   }
 }
 
+TEST_CASE("an evaluation under FP32, tuned or not, is left to LibTorch, before the first step, too") {
+  const scratch_file file;
+  const job it = mlp();
+  program p;
+  record(p, it);
+  const comp::plan fp32{p.graph().size()};
+  for (const bool tuned : {false, true}) {
+    CAPTURE(tuned);
+    comp::save(tuned ? fp32.as_tuned() : fp32, p.graph(), here(), file.str());
+    lt::planned_region planned{{{"", *it.model}}, file.str()};
+    for (int steps = 0; steps < 3; ++steps) {
+      {
+        const auto on = planned.evaluate();
+        CHECK(lt::detail::listening == nullptr);
+      }
+      const auto on = planned.enter();
+      it.loss();
+    }
+    CHECK(planned.planned());
+  }
+}
+
 TEST_CASE("an evaluation before the first step runs under the plan, as later ones do") {
   for (const auto& [name, make] : all_jobs()) {
     CAPTURE(name);

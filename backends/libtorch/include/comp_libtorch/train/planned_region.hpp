@@ -204,7 +204,12 @@ class planned_region {
   }
   /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
-  region evaluate() { return planned_ && changes_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
+  region evaluate() {
+    bool low = false;
+    for (std::size_t i = 0; i < listing_.size(); ++i) low = low || is_low(listing_.chosen(i));
+    const bool as_written = !low && program_.settings().protect_blocks;  // kernels and layouts are for training
+    return as_written ? program_.enter_unplanned() : program_.evaluate();
+  }
 
   /// Returns: whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
