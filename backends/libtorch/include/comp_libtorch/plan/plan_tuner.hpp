@@ -65,7 +65,8 @@ class plan_tuner {
   /// Returns: false where both were left out. Then the plan itself fails, and later plans may have both.
   bool leave_out_more() {
     if (!std::exchange(without_kernels_, true) || !std::exchange(without_images_, true)) return true;
-    return without_kernels_ = without_images_ = false;
+    without_kernels_ = without_images_ = false;
+    return false;
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {

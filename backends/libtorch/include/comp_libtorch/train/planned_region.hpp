@@ -205,8 +205,7 @@ class planned_region {
   /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
   region evaluate() {
-    bool low = false;
-    for (std::size_t i = 0; i < listing_.size(); ++i) low = low || is_low(listing_.chosen(i));
+    const bool low = any_chosen(listing_, [](precision p) { return is_low(p); });
     const bool as_written = !low && program_.settings().protect_blocks;  // kernels and layouts are for training
     return as_written ? program_.enter_unplanned() : program_.evaluate();
   }
@@ -217,7 +216,7 @@ class planned_region {
   bool needs_scaling() const {
     bool found = false;
     for_each_plan([&](const plan_listing& each) {
-      for (std::size_t i = 0; i < each.size(); ++i) found = found || each.chosen(i) == precision::fp16;
+      found = found || any_chosen(each, [](precision p) { return p == precision::fp16; });
     });
     return found;
   }
@@ -236,6 +235,13 @@ class planned_region {
   void for_each_plan(F f) const {
     f(file_.at(0));
     for (const later_plan& next : file_.later) f(file_.at(next.batch));
+  }
+
+  static bool any_chosen(const plan_listing& of, auto is) {
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      if (is(of.chosen(i))) return true;
+    }
+    return false;
   }
 
   /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
