@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
+#include <comp_native/device_capabilities.hpp>
 #include <comp_native/model_graph.hpp>
 #include <comp_native/precision_flow.hpp>
 #include <comp_native/ranges.hpp>
@@ -319,10 +319,10 @@ class network {
   auto timed(double& seconds, auto f) {
     if (!measuring_) return f();
     device_.synchronize();
-    const auto start = std::chrono::steady_clock::now();
+    const double start = seconds_of(device_);
     auto result = f();
     device_.synchronize();
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seconds = seconds_of(device_) - start;
     return result;
   }
 
