@@ -160,8 +160,8 @@ class batch_feed {
       } else {
         copy(batch.tokens, sent.tokens);
       }
-      copy(batch.labels, sent.labels);
-      copy(batch.targets, sent.targets);
+      if (model_.reads_labels()) copy(batch.labels, sent.labels);
+      if (model_.predicts_values()) copy(batch.targets, sent.targets);  // others' outputs have another shape
       ahead_ = std::move(sent);
     });
   }
