@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps on a Device that defers, and on one that refuses to capture, beside those on one that is waited for.
+// Steps on a Device that defers, on one that captures, and on one that refuses to, beside those on one that is waited
+// for.
 #include <doctest/doctest.h>
 
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
+#include <functional>
+#include <tuple>
 
 #include "reference_device.hpp"
 #include "support.hpp"
@@ -74,7 +77,7 @@ class deferring_device : public faulty {
     guarded(all, [&] { faulty::adam_step(all, o, step); });
   }
 
- private:
+ protected:
   void tell(double loss, double* to) {
     if (!on) {
       *to = loss;
@@ -83,6 +86,8 @@ class deferring_device : public faulty {
     *to = std::numeric_limits<double>::signaling_NaN();  // who looks now sees it
     given_.push_back({to, loss});
   }
+
+ private:
   void guarded(std::span<parameter* const> all, auto step) {
     if (!std::exchange(guarded_, false)) return step();
     std::vector<std::vector<double>> kept;
@@ -118,7 +123,146 @@ struct refusing_device : deferring_device {
   void refill(indices&, const indices&) {}
 };
 
-static_assert(Defers<deferring_device> && Captures<refusing_device>);
+/// Captures: notes calls with the memory that they read and write, and does them again.
+struct capturing_device : deferring_device {
+  using call = std::function<void(std::uint64_t more_draws, double* loss)>;
+  struct captured_work {
+    std::vector<call> calls;
+    std::uint64_t draws = 0;
+  };
+  int captured = 0, replayed = 0;
+  int most_replays = 1000, most_captures = 1000;
+  mutable bool moved = false;  // memory that captured work uses, once
+
+  template <class F>
+  captured_work capture(std::span<parameter* const> all, std::uint64_t draws, F work) {
+    std::vector<std::pair<std::vector<double>, bool>> before;
+    for (const parameter* p : all) before.emplace_back(p->gradient, p->fresh);
+    captured_work made{{}, draws};
+    noting_ = &made;
+    work();
+    noting_ = nullptr;
+    for (std::size_t i = 0; i < all.size(); ++i) std::tie(all[i]->gradient, all[i]->fresh) = before[i];
+    if (captured == most_captures) throw capture_refused{"a step (it is too long): train on"};
+    ++captured;
+    return made;
+  }
+  bool usable(const captured_work&) const { return !std::exchange(moved, false); }
+  void replay(captured_work& work, std::uint64_t draws, double* loss) {
+    if (replayed == most_replays) throw capture_refused{"a step (it was too often): train on"};
+    ++replayed;
+    for (const call& each : work.calls) each(draws - work.draws, loss);
+  }
+  void refill(tensor& to, const tensor& from) { to.values() = from.values(); }
+  void refill(indices& to, const indices& from) { to.values = from.values; }
+
+  tensor linear(const tensor& x, parameter& w, parameter* b) {
+    return noted([=, this, &w](auto) { return faulty::linear(x, w, b); });
+  }
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx, bool need_w) {
+    return noted([=, this, &w, overwrites = w.fresh](auto) {
+      w.fresh = overwrites;
+      if (b) b->fresh = overwrites;
+      return faulty::linear_backward(dy, x, w, b, need_dx, need_w);
+    });
+  }
+  tensor activate(activation kind, const tensor& x) {
+    return noted([=, this](auto) { return faulty::activate(kind, x); });
+  }
+  tensor activate_backward(activation kind, const tensor& dy, const tensor& x, const tensor& y) {
+    return noted([=, this](auto) { return faulty::activate_backward(kind, dy, x, y); });
+  }
+  tensor dropout(const tensor& x, double p, const dropout_key& key) {
+    return noted([=, this](auto more) { return faulty::dropout(x, p, {key.seed, key.draw + more}); });
+  }
+  tensor dropout_backward(const tensor& dy, double p, const dropout_key& key) { return dropout(dy, p, key); }
+  tensor add(const tensor& a, const tensor& b) {
+    return noted([=, this](auto) { return faulty::add(a, b); });
+  }
+  tensor embedding(const indices& at, parameter& w, precision p) {
+    return noted([=, this, &at, &w](auto) { return faulty::embedding(at, w, p); });
+  }
+  void embedding_backward(const tensor& dy, const indices& at, parameter& w) {
+    noted([=, this, &at, &w, overwrites = w.fresh](auto) {
+      w.fresh = overwrites;
+      faulty::embedding_backward(dy, at, w);
+      return tensor{};
+    });
+  }
+  tensor split_heads(const tensor& x, std::int64_t heads) {
+    return noted([=, this](auto) { return faulty::split_heads(x, heads); });
+  }
+  tensor merge_heads(const tensor& x) {
+    return noted([=, this](auto) { return faulty::merge_heads(x); });
+  }
+  tensor padded_softmax(const tensor& x, const indices& lengths) {
+    return noted([=, this, &lengths](auto) { return faulty::padded_softmax(x, lengths); });
+  }
+  tensor softmax_backward(const tensor& dy, const tensor& y, bool causal) {
+    return noted([=, this](auto) { return faulty::softmax_backward(dy, y, causal); });
+  }
+  void mse_loss(const tensor& x, const tensor& target, double* loss) {
+    if (!noting_) return deferring_device::mse_loss(x, target, loss);
+    noting_->calls.push_back([=, this](auto, double* to) { deferring_device::mse_loss(x, target, to); });
+  }
+  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
+    return noted([=, this](auto) { return faulty::mse_loss_backward(x, target, scale); });
+  }
+  with_saved<tensor> cross_entropy(const tensor& logits, const indices& target, double* loss) {
+    if (!noting_) return deferring_device::cross_entropy(logits, target, loss);
+    double unread = 0;
+    auto made = reference::device::cross_entropy(logits, target, &unread);
+    noting_->calls.push_back([=, this, &target](auto, double* to) mutable {
+      made.saved[0].values() = deferring_device::cross_entropy(logits, target, to).saved[0].values();
+    });
+    return made;
+  }
+  tensor cross_entropy_backward(const std::vector<tensor>& saved, const indices& target, double scale) {
+    return noted([=, this, &target](auto) { return faulty::cross_entropy_backward(saved, target, scale); });
+  }
+
+ private:
+  tensor noted(auto make) {
+    tensor y = make(std::uint64_t{0});
+    if (noting_) {
+      noting_->calls.push_back([=](std::uint64_t more, double*) mutable {
+        const tensor again = make(more);
+        if (y) y.values() = again.values();
+      });
+    }
+    return y;
+  }
+  captured_work* noting_ = nullptr;
+};
+
+/// Tokens with segments and padding, and three labels each.
+struct spans_data {
+  std::size_t size() const { return 22; }
+  example_layout layout() const { return {.input = input_kind::tokens, .input_shape = {2, 5}, .target_shape = {3}}; }
+  void write(std::size_t i, const example_spans& to) const {
+    for (std::size_t k = 0; k < 10; ++k) {
+      const auto draw = static_cast<std::int32_t>(mix_seed(i, k) % 7);
+      to.tokens[k] = k < 5 ? draw : k - 5 > i % 5 ? -1 : k % 2;
+    }
+    for (std::size_t k = 0; k < 3; ++k) to.labels[k] = static_cast<std::int32_t>(mix_seed(i, 20 + k) % 5);
+  }
+  std::string signature() const { return "spans"; }
+};
+template <class D>
+trainer<D> spans_on(D& device, const training& settings) {
+  model_builder net{"spans", input_kind::tokens, {4, 2, 5}};
+  const value token = net.input().embedding("token", 7, 5),
+              of = net.input().embedding("of", 2, 5, op::looked_up::segments);
+  token.add("sum", of)
+      .softmax("soft", op::softmax_mask::padding)
+      .dropout("drop", 0.2)
+      .linear("head", 3)
+      .masked_columns("spans")
+      .cross_entropy_loss("loss");
+  return {device, net.finish(), spans_data{}, spans_data{}, settings};
+}
+
+static_assert(Defers<deferring_device> && Captures<refusing_device> && Captures<capturing_device>);
 static_assert(!Defers<reference::device> && !Captures<deferring_device>);
 
 template <class D>
@@ -236,6 +380,67 @@ TEST_CASE("a loss that is not finite moves no weight, and the step ends where it
   three([](auto& device, const training& s) { return gpt_on(device, s); });  // draws of the steps after are the same
 }
 
+TEST_CASE("captured steps are the steps call by call, bit for bit, whatever changes between them") {
+  deferring_device plain;
+  capturing_device device;
+  const auto both = [&](auto make, training settings, bool low, int captured, int replayed) {
+    auto a = make(plain, settings);
+    settings.captured = capture_mode::on;
+    auto b = make(device, settings);
+    device.captured = device.replayed = 0;
+    same(a, b, low);
+    CHECK(device.captured == captured);
+    CHECK(device.replayed == replayed);
+    CHECK(b.capture_refused().empty());
+  };
+  const auto regression = [](auto& on, const training& s) { return regression_on(on, s); };
+  const auto spans = [](auto& on, const training& s) { return spans_on(on, s); };
+  SUBCASE("two epochs of 8 batches, of which the first comes before the capture") {
+    both(regression, {.optimizer = sgd(0.1, 0.9), .clip_norm = 0.5}, false, 1, 15);
+  }
+  SUBCASE("first and further micro-batches") {
+    both(regression, {.optimizer = adam(0.01), .scaling = {.micro_batches = 3}}, false, 2, 14);
+  }
+  SUBCASE("a scale that grows, overflows and gets smaller") {
+    plain.most = device.most = 512;
+    both(regression, {.scaling = {.initial = 512, .growth_interval = 3, .micro_batches = 2}}, true, 8, 14);
+  }
+  SUBCASE("dropout, tokens with padding and labels, and last batches that are not full") {
+    both(spans, {.optimizer = adamw(0.01), .keep_last = true}, false, 1, 9);
+  }
+}
+
+TEST_CASE("a step is captured again where its memory has moved, and given call by call where it is refused midway") {
+  deferring_device plain;
+  capturing_device device;
+  auto a = regression_on(plain, {.optimizer = sgd(0.1)});
+  auto b = regression_on(device, {.optimizer = sgd(0.1), .captured = capture_mode::on});
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    device.moved = epoch == 1;
+    if (epoch == 2) device.most_replays = device.replayed + 3;
+    CHECK(b.run_epoch().curve == a.run_epoch().curve);
+    CHECK(weights(a) == weights(b));
+    CHECK(device.captured == (epoch == 0 ? 1 : 2));
+  }
+  CHECK(device.replayed == 7 + 8 + 3);
+  CHECK(b.capture_refused() == "a step (it was too often): train on");
+  device.most_replays = 1000;
+  for (const precision p : {precision::bf16, precision::fp32}) {  // captures are of one plan
+    a.set_precision(plan{a.graph().size(), p});
+    b.set_precision(plan{a.graph().size(), p});
+    device.captured = device.replayed = 0;
+    CHECK(b.run_epoch().curve == a.run_epoch().curve);
+    CHECK(device.captured == 1);
+    CHECK(device.replayed == 7);
+  }
+  device.most_captures = 0;
+  device.captured = 0;
+  auto c = spans_on(plain, {});
+  auto d = spans_on(device, {.captured = capture_mode::on});
+  same(c, d, false);  // what was noted of a refused capture is no draw
+  CHECK(d.capture_refused() == "a step (it is too long): train on");
+}
+
 TEST_CASE("a step is looked at once, whatever its micro-batches") {
   deferring_device device;
   auto t = regression_on(device, {.clip_norm = 1, .scaling = {.micro_batches = 4}});
@@ -293,6 +498,16 @@ TEST_CASE("measured capturing begins after the search, and ends for a plan where
   t.post_training(false);
   epochs(8);
   CHECK(device.asked == 2);
+}
+
+TEST_CASE("steps of several phases are never measured") {
+  refusing_device device;
+  const auto images = bars({1, 2, 3}, 3, 40, 1);
+  trainer<refusing_device> t{device, small_gan(8), images, images};
+  t.post_training(true);
+  for (int i = 0; i < 8; ++i) t.run_epoch();
+  CHECK(device.asked == 0);
+  CHECK_FALSE(t.captured_steps().decided);
 }
 
 TEST_CASE("a Device that does not capture trains as ever where capturing is measured or off") {
