@@ -297,6 +297,12 @@ TEST_CASE("what just fits is taken, and what is too small by one is refused") {
   CHECK(image.conv2d("whole", 4, {.kernel = 8}).shape() == shape{2, 4, 1, 1});
   CHECK(x.bmm("products", x, {.transpose_b = true}).shape() == shape{2, 3, 3});
   CHECK(word.masked_columns("columns").shape() == shape{2, 4, 5});
+  CHECK(image.conv2d("one", 1, {.kernel = 1}).linear("unit", 1).shape() == shape{2, 1, 8, 1});
+  CHECK(net.noise("number", 1).shape() == shape{2, 1});
+  CHECK(words.input().embedding("row", 1, 1).shape() == shape{2, 5, 1});
+  const sparse edge = model_builder::matrix({.rows = 1, .columns = 1, .begin = {0, 1}, .column = {0}});
+  model_builder node{"net", input_kind::values, {1, 1}};
+  CHECK(node.input().sparse_linear("node", edge, 1).edge_scores("edge", edge, 1).shape() == shape{1, 1});
   CHECK(image.max_pool2d("half", {.padding = {1, 1}}).shape() == shape{2, 3, 5, 5});
   CHECK(image.max_pool2d("above", {.padding = {1, 0}}).shape() == shape{2, 3, 5, 4});
   const auto refused = [](auto build, const char* why) {
@@ -315,6 +321,18 @@ TEST_CASE("what just fits is taken, and what is too small by one is refused") {
   refused([&] { vectors.input().attention_scores("it", vectors.input(), 2); }, "split_heads of x (2,8) into 2");
   refused([&] { x.attention("it", x, x, {.heads = 0}); }, "split_heads of x (2,3,4) into 0");
   refused([&] { x.bmm("it", x, {.transpose_b = true, .merge = true}); }, "merge_heads of x (2,3,3)");
+  refused([&] { image.bmm("it", image.flatten("to rows"), {.transpose_b = true}); },
+          "bmm of (2,3,8,8) by (2,192) transposed (inner");
+  refused(
+      [&] {
+        model_builder{"net", input_kind::tokens, {2}}.input().embedding("it", 4, 4);
+      },
+      "embedding of (2) (it takes tokens");
+  refused(
+      [&] {
+        model_builder{"net", input_kind::tokens, {2, 3, 5}}.input().embedding("it", 4, 4);
+      },
+      "embedding of (2,3,5) (it takes tokens");
   refused([&] { word.flatten("flat").masked_columns("it"); }, "masked columns of (2,20)");
   refused([&] { image.max_pool2d("it", {.kernel = {0, 2}}); }, "kernel 0, stride 2");
   refused([&] { image.max_pool2d("it", {.stride = {2, 0}}); }, "kernel 2, stride 0");
@@ -347,6 +365,7 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
   refused([&] { net.input().sparse_linear("it", square, 0); }, "0 units");
   refused([&] { nodes.spmm("it", wide); }, "spmm of a x of (3,6) on a graph of 4 nodes");
   refused([&] { nodes.edge_scores("it", wide, 2); }, "3 and 4 nodes");
+  refused([&] { net.input().edge_scores("it", square, 1); }, "edge_scores of a x of (1,3) on a graph of 3 nodes");
   refused([&] { nodes.edge_scores("it", square, 4); }, "x (3,6) by shares (3,4)");
   refused([&] { nodes.edge_scores("it", square, 0); }, "0 heads");
   refused(

@@ -81,6 +81,20 @@ TEST_CASE("settings that no training can use are refused by name") {
   CHECK(refusal({.scaling = {.backoff = 1}}) ==
         "loss scale grows by 2 and backs off by 1 (at least 1, and between 0 and 1): change it");
   CHECK(refusal({.profile_steps = 0}) == "profile of 0 steps (at least one): change it");
+  CHECK(refusal({.loading_threads = -1}) == "-1 threads to make batches (0 is the least): change it");
+  const std::pair<training, const char*> refused[] = {
+      {{.optimizer = adam(HUGE_VAL)}, "optimizer with learning rate = inf"},
+      {{.optimizer_of = {{"a", sgd(0)}, {"b", adam(-1)}}}, "optimizer with learning rate = -1"},
+      {{.optimizer = sgd(1, 0, -1)}, "optimizer with weight decay = -1 (it must be finite and not negative)"},
+      {{.optimizer = adamw(1, HUGE_VAL)}, "optimizer with weight decay = inf"},
+      {{.optimizer = sgd(1, -0.1)}, "optimizer with momentum = -0.1"},
+      {{.optimizer = adam_options{.beta1 = -0.1}}, "optimizer with beta1 = -0.1"},
+      {{.optimizer = adam_options{.beta2 = -0.1}}, "optimizer with beta2 = -0.1"},
+      {{.schedule = {.total = -1}}, "schedule of -1 steps"},
+      {{.schedule = {.floor = -0.5}}, "schedule of 0 steps with 0 of warm-up down to -0.5"}};
+  for (const auto& [settings, why] : refused) CHECK(refusal(settings).starts_with(why));
+  CHECK(refusal({.optimizer = sgd(0, 0.99, 0, true), .schedule = {1, 2, 0}, .loading_threads = 0}) == "");
+  CHECK(refusal({.optimizer = adam_options{.learning_rate = 0, .beta1 = 0, .beta2 = 0}, .profile_steps = 1}) == "");
 }
 
 TEST_CASE("settings print what changes the course of a training") {
