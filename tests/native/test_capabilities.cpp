@@ -24,16 +24,18 @@ TEST_CASE("perturbed values are neighbours in FP32, half of them moved, as many 
   for (int i = 0; i < 4096; ++i) values.push_back(static_cast<float>(draws.normal()));
   const std::vector<float> before = values;
   perturb_values(values, 7);
-  int up = 0, down = 0;
+  int up = 0, down = 0, farther = 0;  // from zero
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float larger = std::nextafter(before[i], 9e9F), smaller = std::nextafter(before[i], -9e9F);
     up += values[i] == larger;
     down += values[i] == smaller;
+    farther += std::abs(values[i]) > std::abs(before[i]);
     CHECK((values[i] == before[i] || values[i] == larger || values[i] == smaller));
   }
   CHECK(up + down > 1920);  // 2048 expected, deviation 32
   CHECK(up + down < 2176);
   CHECK(std::abs(up - down) < 200);
+  CHECK(std::abs(2 * farther - (up + down)) < 200);
   std::vector<float> again = before, other = before;
   perturb_values(again, 7);
   perturb_values(other, 8);
@@ -182,4 +184,26 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
     CHECK(errors[i].output == 0);
     CHECK(errors[i].gradient < 1e-15);
   }
+}
+
+TEST_CASE("a sensitivity runs operators as a training step does") {
+  struct watching : reference::device {
+    int dropped = 0, by_batch = 0, all = 0;
+    tensor dropout(const tensor& x, double p, const dropout_key& key) {
+      ++dropped;
+      return reference::device::dropout(x, p, key);
+    }
+    with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
+                                  parameter& variance, const batch_norm_options& o) {
+      ++all, by_batch += o.training;
+      return reference::device::batch_norm(x, gamma, beta, mean, variance, o);
+    }
+  } device;
+  model_builder net{"net", input_kind::values, {8, 6}};
+  net.input().linear("a", 4).batch_norm("norm").dropout("drop", 0.5).linear("head", 2).mse_loss("loss");
+  trainer<watching> t{device, net.finish(), regression_data{64}, regression_data{16}};
+  (void)t.sensitivity(precision::bf16);
+  CHECK(device.dropped > 1);
+  CHECK(device.all == 2);  // in FP32 and lowered
+  CHECK(device.by_batch == 2);
 }

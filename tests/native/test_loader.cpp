@@ -121,6 +121,53 @@ TEST_CASE("a data set that throws is heard of by who asks for the batch, and can
   }
 }
 
+TEST_CASE("of several examples that throw the first is heard of, whichever thread ends first, and no failure is lost") {
+  struct late : numbers {  // example 0 is written when a later one has thrown
+    struct gate {
+      std::mutex mutex;
+      std::condition_variable changed;
+      bool thrown = false;
+    };
+    std::shared_ptr<gate> at = std::make_shared<gate>();
+    bool first_throws = false;
+    void write(std::size_t i, const example_spans& to) const {
+      std::unique_lock lock{at->mutex};
+      if (i == 0) at->changed.wait(lock, [this] { return at->thrown; });
+      if (i == 0 && first_throws) throw std::runtime_error{"0 is unreadable"};
+      at->thrown = at->thrown || i == 12;
+      at->changed.notify_all();
+      numbers::write(i, to);
+    }
+  };
+  for (const bool first_throws : {true, false}) {
+    loader all{late{{16, 12}, std::make_shared<late::gate>(), first_throws},
+               {.batch = 16, .shuffle = false, .threads = 2}};
+    CHECK_THROWS_WITH(all.next(), first_throws ? "0 is unreadable" : "12 is unreadable");
+  }
+}
+
+TEST_CASE("a failure to begin a batch is passed on from whichever thread begins it, and the batch can be asked again") {
+  struct shrinking : numbers {  // its size is asked once more for the order of each epoch
+    std::shared_ptr<std::atomic<bool>> broken = std::make_shared<std::atomic<bool>>(false);
+    std::size_t size() const {
+      if (*broken) throw std::runtime_error{"the index is gone"};
+      return numbers::size();
+    }
+  };
+  for (const int threads : {0, 1, 3}) {
+    const shrinking data{{8}};
+    loader all{data, {.batch = 4, .shuffle = false, .threads = threads}};
+    CHECK(labels_of(all, 1) == std::vector<std::int32_t>{0, 1, 2, 3});
+    *data.broken = true;
+    all.seek({7, 1});
+    for (int times = 0; times < 2; ++times) CHECK_THROWS_WITH(all.next(), "the index is gone");
+    CHECK(all.at() == loader_position{7, 1});
+    *data.broken = false;
+    if (threads > 0) continue;  // which may have failed once more meanwhile
+    CHECK(labels_of(all, 1) == std::vector<std::int32_t>{4, 5, 6, 7});
+  }
+}
+
 TEST_CASE("data sets that fill no batch are refused") {
   CHECK_THROWS_WITH_AS((loader{numbers{0}, {.batch = 4}}),
                        "the data set has 0 examples (nothing to train on): check the reader and its path", comp::error);
@@ -133,6 +180,14 @@ TEST_CASE("data sets that fill no batch are refused") {
   };
   CHECK_THROWS_WITH_AS((loader{without_a_value{}, {.batch = 1}}),
                        "values of 511 bytes for 2 channels of values (256 for each are needed): check the layout",
+                       comp::error);
+  struct tokens_of_bytes : numbers {
+    example_layout layout() const {
+      return {.input = input_kind::tokens, .input_shape = {1}, .of_bytes = std::vector<float>(256)};
+    }
+  };
+  CHECK_THROWS_WITH_AS((loader{tokens_of_bytes{}, {.batch = 1}}),
+                       "values of 256 bytes for 1 channels of tokens (256 for each are needed): check the layout",
                        comp::error);
   CHECK_THROWS_WITH_AS((loader{numbers{3}, {.batch = 1, .threads = -1}}),
                        "-1 threads to make batches (0 is the least): change it", comp::error);
@@ -243,6 +298,7 @@ TEST_CASE("a batch is not made where a thread still makes one that nobody wants 
     const held_back data{{40}, std::make_shared<held_back::gate>(), in_size};
     loader all{data, settings};
     data.at->await(data.at->reached);  // its thread is at the first batch
+    CHECK_FALSE(all.prepared());
     all.seek({1, 5});
     if (in_size) data.at->set(data.at->open);  // the orders of epochs are made one at a time
     const auto& batch = all.next();
