@@ -43,6 +43,16 @@ TEST_CASE("perturbed values are neighbours in FP32, half of them moved, as many 
   CHECK(other != values);
 }
 
+TEST_CASE_FIXTURE(on_reference, "each parameter is perturbed by draws of its own") {
+  const std::vector<float> same(64, 1.5F);
+  auto a = device.make_parameter(same, {64}), b = device.make_parameter(same, {64});
+  reference::parameter* both[] = {&a, &b};
+  perturb_weights(device, std::span<reference::parameter* const>{both}, 7);
+  CHECK(a.value != b.value);
+  CHECK(device.values(a) != same);
+  CHECK(device.values(b) != same);
+}
+
 TEST_CASE("zeros and what is not finite are not perturbed, and nothing becomes infinite or another sign") {
   constexpr float infinity = std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::max();
   for (std::uint64_t seed = 0; seed < 20; ++seed) {

@@ -37,10 +37,12 @@ model of_tokens(std::int64_t batch, double dropout = 0) {
 /// Losses of some numbers, counted from 0, are lost, and gradients of losses scaled by more than `most` overflow.
 struct losing : reference::device {
   std::map<int, double> lost;
+  std::vector<double> told = {};
   double most = beyond;
   int losses = 0;
   void spoil(double* loss) {
     if (const auto at = lost.find(losses++); at != lost.end()) *loss = at->second;
+    told.push_back(*loss);
   }
   void mse_loss(const tensor& x, const tensor& target, double* loss) {
     reference::device::mse_loss(x, target, loss);
@@ -103,6 +105,16 @@ TEST_CASE("a loss that was lost is told rather than the steps that were skipped 
   CHECK(t.run_epoch().message.empty());
   device.most = 8192;
   CHECK(t.run_epoch().message == "2 steps skipped: FP16 gradients overflowed, loss scale now 8192");
+}
+
+TEST_CASE("without a score of its own a model of several phases has minus the sum of their losses") {
+  losing device;
+  const auto images = bars({1, 2, 3}, 3, 16, 1);
+  trainer<losing> t{device, small_gan(8), images, images};
+  const double score = t.validate();
+  const std::vector<double>& l = device.told;
+  REQUIRE(l.size() == 6);  // of two batches the maker's, and the judge's two, of which the mean counts
+  CHECK(score == doctest::Approx(-(l[0] + (l[1] + l[2]) / 2 + l[3] + (l[4] + l[5]) / 2) / 2).epsilon(1e-12));
 }
 
 TEST_CASE("where a phase is lost, those behind it are left out of that step, and the next step has the next batch") {

@@ -62,12 +62,50 @@ TEST_CASE("operators on elements count as many operations for each as they take,
       "masked_fill 1, softmax 5, log_softmax 5, softmax 5, ");
 }
 
+TEST_CASE("what was chosen of an operator reaches the Device, in both directions") {
+  struct noting : reference::device {
+    std::string seen, ranges;
+    int range(const char* name) { return ranges += std::string{name} + " ", 0; }
+    with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
+                                  parameter& variance, const batch_norm_options& o) {
+      seen += fmt::format("batch {} {} {}, ", o.eps, o.momentum, o.training);
+      return reference::device::batch_norm(x, gamma, beta, mean, variance, o);
+    }
+    tensor batch_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
+                               parameter& beta, const batch_norm_options& o) {
+      seen += fmt::format("back {} {} {}, ", o.eps, o.momentum, o.training);
+      return reference::device::batch_norm_backward(dy, x, saved, gamma, beta, o);
+    }
+    with_saved<tensor> layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) {
+      seen += fmt::format("layer {}, ", eps);
+      return reference::device::layer_norm(x, gamma, beta, eps);
+    }
+    tensor layer_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
+                               parameter& beta, double eps) {
+      seen += fmt::format("back {}, ", eps);
+      return reference::device::layer_norm_backward(dy, x, saved, gamma, beta, eps);
+    }
+  } device;
+  model_builder net{"net", input_kind::values, {4, 3}};
+  net.input().linear("a", 3).batch_norm("batch", {0.25, 0.5}).layer_norm("layer", {0.125}).mse_loss("loss");
+  network<noting> on{device, net.finish(), 1};
+  const auto batch = uploaded(device, on.model(), random_batch(on.model(), 1));
+  on.forward(batch);
+  on.backward(batch);
+  on.evaluate(batch);
+  CHECK(device.ranges ==  // what a profiler shows
+        "forward a batch layer loss backward loss layer batch a evaluation a batch layer loss ");
+  CHECK(device.seen ==
+        "batch 0.25 0.5 true, layer 0.125, back 0.125, back 0.25 0.5 true, batch 0.25 0.5 false, layer 0.125, ");
+}
+
 TEST_CASE("what nobody chose is PyTorch's") {
   CHECK(op::batch_norm{}.settings() == std::tuple{1e-5, 0.1});
   CHECK(op::layer_norm{}.eps == 1e-5);
   CHECK(op::dropout{}.p == 0.5);
   CHECK(op::edge_scores{}.slope == 0.2);
   CHECK(leaky_slope == 0.2F);
+  CHECK(op::masked_columns::low == -1e4F);
   CHECK(attention_options{}.dropout == 0);
   CHECK(attention_options{.heads = 4}.scale(64) == 0.25);
   CHECK(op::max_pool2d{}.settings() == op::avg_pool2d{{{2, 2}, {2, 2}, {0, 0}}}.settings());
