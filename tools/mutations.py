@@ -496,7 +496,7 @@ MUTATIONS = [Mutation(*m) for m in [
      'images.sizes().begin() + 1, images.sizes().end(), shape.begin() + 1, shape.end())',
      'images.sizes().begin() + 1, images.sizes().begin() + 2, shape.begin() + 1, shape.begin() + 2)', 'test_libtorch',
      'test_kernels.cpp'),
-    ('attention that forgets to divide by the sum', TORCH + 'kernels/attention_forward.hpp',
+    ('attention that forgets to divide by the sum', TORCH + 'kernels/attention_loops.inc',
      'to.inverse[r] = total == 0 ? 0 : 1 / total;', 'to.inverse[r] = 1;', 'test_libtorch', 'test_attention_kernel.cpp'),
     ('a bias that misses the last numbers of a row', TORCH + 'kernels/bias.hpp', 'for (; i < width; ++i) {',
      'for (; i + 1 < width; ++i) {', 'test_libtorch', 'test_kernels.cpp'),

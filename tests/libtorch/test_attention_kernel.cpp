@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// comp's attention in BF16 and FP32 against FP64, beside what ATen's own kernels are off by. On a CPU without the
-// instructions for a format only its refusal is tested.
+// comp's attention in BF16 and FP32 against FP64, beside what ATen's own kernels are off by; in FP32 by AVX2, too. On a
+// CPU without the instructions for a format only its refusal is tested.
 #include <algorithm>
 #include <array>
 #include <comp_libtorch/kernels/attention.hpp>
@@ -85,6 +85,21 @@ torch::Tensor by_comp(const torch::Tensor& q, const torch::Tensor& k, const torc
   REQUIRE(y.has_value());
   return *y;
 }
+/// As a CPU without AVX-512 computes FP32.
+torch::Tensor by_avx2(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                      const std::optional<torch::Tensor>& mask, double dropout, bool causal,
+                      std::optional<double> scale) {
+  const auto y = attend(q, k, v, mask, dropout, causal, scale, true);
+  REQUIRE(y.has_value());
+  return *y;
+}
+/// What comp gives, in vectors of each width that the format has here.
+std::vector<results> run_in_each_width(const attention_inputs& in) {
+  const at::ScalarType format = in.q.scalar_type();
+  std::vector<results> each{run(in, format, by_comp)};
+  if (format == torch::kFloat) each.push_back(run(in, format, by_avx2));
+  return each;
+}
 
 /// In FP64, operator by operator.
 torch::Tensor exactly(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
@@ -111,18 +126,19 @@ void check_exactness(const attention_inputs& in) {
   for (const int threads : {1, 2}) {
     CAPTURE(threads);
     at::set_num_threads(threads);
-    const results ours = run(in, format, by_comp);
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-      CAPTURE(names[i]);
-      const double of_aten = std::max(error(theirs[i], exact[i]), error(theirs_undropped[i], exact_undropped[i]));
-      CHECK(ours[i].sizes() == theirs[i].sizes());
-      if (exact[i].count_nonzero().item<std::int64_t>() == 0) {  // one key: all cancels but y's rounding
-        CHECK(ours[i].norm().item<double>() <= (in.dy.norm() * ours[0].norm()).item<double>() * roundings(format));
-      } else {
-        CHECK(error(ours[i], exact[i]) <= over_atens_error * of_aten + floor_of_errors(format));
+    for (const results& ours : run_in_each_width(in)) {
+      for (std::size_t i = 0; i < ours.size(); ++i) {
+        CAPTURE(names[i]);
+        const double of_aten = std::max(error(theirs[i], exact[i]), error(theirs_undropped[i], exact_undropped[i]));
+        CHECK(ours[i].sizes() == theirs[i].sizes());
+        if (exact[i].count_nonzero().item<std::int64_t>() == 0) {  // one key: all cancels but y's rounding
+          CHECK(ours[i].norm().item<double>() <= (in.dy.norm() * ours[0].norm()).item<double>() * roundings(format));
+        } else {
+          CHECK(error(ours[i], exact[i]) <= over_atens_error * of_aten + floor_of_errors(format));
+        }
       }
+      CHECK(ours[0].strides() == theirs[0].strides());
     }
-    CHECK(ours[0].strides() == theirs[0].strides());
   }
   at::set_num_threads(before);
 }
@@ -185,10 +201,12 @@ TEST_CASE_TEMPLATE("queries that see no key get what ATen gives them", T, at::BF
   attention_inputs in = random_inputs<T>({2, 2, 70, 70, 64});
   SUBCASE("boolean") { in.mask = random_bool({70, 70}).index_fill(0, torch::tensor({3, 69}), false); }
   SUBCASE("minus infinity") { in.mask = torch::zeros({70, 70}).index_fill(0, torch::tensor({3, 69}), -infinity); }
-  const results theirs = run(in, format_of<T>, by_aten), ours = run(in, format_of<T>, by_comp);
-  for (const std::int64_t query : {3, 69}) {
-    CHECK(ours[0].select(2, query).equal(theirs[0].select(2, query)));
-    CHECK(ours[1].select(2, query).equal(theirs[1].select(2, query)));
+  const results theirs = run(in, format_of<T>, by_aten);
+  for (const results& ours : run_in_each_width(in)) {
+    for (const std::int64_t query : {3, 69}) {
+      CHECK(ours[0].select(2, query).equal(theirs[0].select(2, query)));
+      CHECK(ours[1].select(2, query).equal(theirs[1].select(2, query)));
+    }
   }
   check_exactness(in);
 }
@@ -200,10 +218,12 @@ TEST_CASE_TEMPLATE("queries whose keys are all masked by FP32's or BF16's lowest
   in.mask = torch::zeros({40, 40}).index_fill(0, torch::tensor({5}), std::numeric_limits<float>::lowest());
   SUBCASE("FP32") {}
   SUBCASE("BF16") { in.mask = torch::zeros({40, 40}).index_fill(0, torch::tensor({5}), -3e38).to(format_of<T>); }
-  const results exact = run(in, torch::kDouble, exactly), ours = run(in, format_of<T>, by_comp);
+  const results exact = run(in, torch::kDouble, exactly);
   const torch::Tensor mean = in.v.to(torch::kDouble).mean(2);
-  CHECK(error(ours[0].select(2, 5), mean) < roundings(format_of<T>));
-  CHECK(error(ours[3], exact[3]) < 2 * roundings(format_of<T>));
+  for (const results& ours : run_in_each_width(in)) {
+    CHECK(error(ours[0].select(2, 5), mean) < roundings(format_of<T>));
+    CHECK(error(ours[3], exact[3]) < 2 * roundings(format_of<T>));
+  }
 }
 
 TEST_CASE_TEMPLATE("numbers that are none stay visible", T, at::BFloat16, float) {
@@ -211,10 +231,12 @@ TEST_CASE_TEMPLATE("numbers that are none stay visible", T, at::BFloat16, float)
   attention_inputs in = random_inputs<T>({1, 1, 40, 40, 32});
   in.q = in.q.clone();
   in.q[0][0][7][0] = std::numeric_limits<double>::quiet_NaN();
-  const results ours = run(in, format_of<T>, by_comp), exact = run(in, torch::kDouble, exactly);
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    CAPTURE(names[i]);
-    CHECK(ours[i].isnan().equal(exact[i].isnan()));
+  const results exact = run(in, torch::kDouble, exactly);
+  for (const results& ours : run_in_each_width(in)) {
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(names[i]);
+      CHECK(ours[i].isnan().equal(exact[i].isnan()));
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 // attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept for
 // the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
 // additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory. Not here:
-// other devices and formats, CPUs without AVX-512 (BF16: AVX-512-BF16), and what `attend` lists. Source: Dao 2023,
+// other devices and formats, CPUs without AVX2 (BF16: AVX-512-BF16), and what `attend` lists. Source: Dao 2023,
 // "FlashAttention-2" (arXiv 2307.08691).
 #pragma once
 
@@ -27,6 +27,8 @@
 #include <array>
 #include <cmath>
 #include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/kernels/attention_avx2.hpp>
+#include <comp_libtorch/kernels/attention_avx512.hpp>
 #include <comp_libtorch/kernels/attention_backward.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
@@ -57,13 +59,16 @@ bool multiplies_in() {
   }
   return std::all_of(product.begin(), product.end(), [](float x) { return x == 48; });
 }
+/// Returns: whether this CPU has to compute in AVX2.
+inline bool is_narrow() {
+  return !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+         !__builtin_cpu_supports("avx512vl");
+}
 /// Returns: whether LibTorch's products of blocks work in that format on this CPU, which is tried once.
 inline bool multiplies(at::ScalarType format) {
   if (!at::globalContext().userEnabledMkldnn()) return false;
-  static const bool vectors =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  static const bool in_fp32 = vectors && multiplies_in<float>();
-  static const bool in_bf16 = vectors && __builtin_cpu_supports("avx512bf16") && multiplies_in<bf16>();
+  static const bool in_fp32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && multiplies_in<float>();
+  static const bool in_bf16 = !is_narrow() && __builtin_cpu_supports("avx512bf16") && multiplies_in<bf16>();
   return (format == at::kFloat && in_fp32) || (format == at::kBFloat16 && in_bf16);
 }
 
@@ -73,17 +78,23 @@ inline at::Tensor empty_heads(const at::Tensor& like) {
   return at::empty_strided(like.sizes(), {heads * rows * width, width, heads * width, 1}, like.options());
 }
 
+/// Calls f<vectors, format>() with those of a case.
+void in_vectors(const attention_case& c, const auto& f) {
+  if (c.q.scalar_type() == at::kBFloat16) return f.template operator()<avx512, bf16>();
+  c.narrow ? f.template operator()<avx2, float>() : f.template operator()<avx512, float>();
+}
+
 struct attention_function : torch::autograd::Function<attention_function> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const attention_case& c) {
     const at::Tensor y = c.keep.defined() ? at::empty(q.sizes(), q.options()) : empty_heads(q);
     const at::Tensor sums = at::empty({2, q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-    q.scalar_type() == at::kFloat ? attend_forward<float>(c, y, sums_in(sums))
-                                  : attend_forward<bf16>(c, y, sums_in(sums));
+    in_vectors(c, [&]<class Vectors, class T>() { attend_forward<Vectors, T>(c, y, sums_in(sums)); });
     ctx->save_for_backward({q, k, v, y, sums, c.bias, c.keep});
     ctx->saved_data["dropout"] = c.dropout;
     ctx->saved_data["causal"] = c.causal;
     ctx->saved_data["scale"] = c.scale;
+    ctx->saved_data["narrow"] = c.narrow;
     return y;
   }
 
@@ -97,12 +108,12 @@ struct attention_function : torch::autograd::Function<attention_function> {
                            saved[6],
                            ctx->saved_data["dropout"].toDouble(),
                            ctx->saved_data["causal"].toBool(),
-                           ctx->saved_data["scale"].toDouble()};
+                           ctx->saved_data["scale"].toDouble(),
+                           ctx->saved_data["narrow"].toBool()};
     if (at::GradMode::is_enabled() || !only_autograd_sees(*of_y[0].unsafeGetTensorImpl())) return by_aten(c, of_y[0]);
     const attention_gradients g{of_y[0].stride(3) == 1 ? of_y[0] : of_y[0].contiguous(), saved[3], empty_heads(c.q),
                                 empty_heads(c.k), empty_heads(c.v)};
-    c.q.scalar_type() == at::kFloat ? attend_backward<float>(c, g, sums_in(saved[4]))
-                                    : attend_backward<bf16>(c, g, sums_in(saved[4]));
+    in_vectors(c, [&]<class Vectors, class T>() { attend_backward<Vectors, T>(c, g, sums_in(saved[4])); });
     return {g.dq, g.dk, g.dv, {}};
   }
 
@@ -158,10 +169,11 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
 /// Returns: nothing where ATen has to compute it: where ATen would not take its flash kernel without dropout (other
 /// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 and FP32 (masks: also bool,
 /// and FP32 beside BF16), a mask of one axis or with gradients, few queries without a backward, forward-mode gradients,
-/// nested tensors, subclasses and transforms, or a CPU without the instructions.
+/// nested tensors, subclasses and transforms, or a CPU without the instructions. `narrow`: whether FP32 is computed in
+/// AVX2 though the CPU may have AVX-512.
 inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const std::optional<at::Tensor>& mask = {}, double dropout = 0,
-                                        bool causal = false, std::optional<double> scale = {}) {
+                                        bool causal = false, std::optional<double> scale = {}, bool narrow = false) {
 #if COMP_LIBTORCH_ATTENTION
   using namespace attention;
   const auto plain = [](const at::Tensor& t) {
@@ -183,6 +195,7 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   constexpr auto flash = static_cast<std::int64_t>(at::SDPBackend::flash_attention);
   if (at::_fused_sdp_choice(q, k, v, mask, 0, causal, scale) != flash) return std::nullopt;
   attention_case c{.q = q, .k = k, .v = v, .bias = {}, .keep = {}, .dropout = dropout, .causal = causal};
+  c.narrow = narrow || is_narrow();
   c.scale = scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   if (masked) c.bias = bias_of(*mask, q, k);
   if (dropout > 0) {
@@ -191,7 +204,7 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   }
   return attention_function::apply(q, k, v, c);
 #else
-  static_cast<void>(std::tie(q, k, v, mask, dropout, causal, scale));
+  static_cast<void>(std::tie(q, k, v, mask, dropout, causal, scale, narrow));
   return std::nullopt;
 #endif
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention computes with on x86-64 with AVX-512, in BF16 and in FP32 (attention.hpp says who is served). It goes
-// in tiles of 64 queries by 64 keys. A tile's scores are made, softened and used while they are in the core's cache, so
-// that the score matrix is never in memory.
+// The tiles of attention on x86-64, in BF16 and in FP32 (attention.hpp says who is served). It goes in tiles of 64
+// queries by 64 keys. A tile's scores are made, softened and used while they are in the core's cache, so that the score
+// matrix is never in memory. What is done between two products is in attention_loops.inc.
 // The products are at::native::cpublas::brgemm, LibTorch's way to oneDNN's kernels for one thread (AMX where the CPU
 // has it). They read BF16 or FP32 and write FP32. The right side consists of words of 32 bits. A word of FP32 is a
 // number; in BF16 word (i, j) holds the elements (2i, j) and (2i+1, j). Seen as words, a transposed matrix in this
@@ -13,16 +13,13 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cmath>
 #include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #if defined(__GNUC__) && defined(__x86_64__) && defined(CPUBLAS_BRGEMM_BF16BF16F32) && defined(CPUBLAS_BRGEMM_F32F32F32)
 #define COMP_LIBTORCH_ATTENTION 1
-#include <immintrin.h>
-#define COMP_LIBTORCH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
-#define COMP_LIBTORCH_AVX512_INLINE COMP_LIBTORCH_AVX512 __attribute__((always_inline)) inline
 #else
 #define COMP_LIBTORCH_ATTENTION 0
 #endif
@@ -37,14 +34,10 @@ struct attention_case {
   double dropout = 0;
   bool causal = false;  // query i sees keys 0 to i
   double scale = 1;
+  bool narrow = false;  // computed in AVX2
 };
 
 #if COMP_LIBTORCH_ATTENTION
-#pragma GCC diagnostic push
-#ifndef __clang__
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 sees it within its own vector functions
-#endif
-
 using bf16 = at::BFloat16;
 /// How many rows of the right side of a product stand in one row of its words.
 template <class T>
@@ -119,102 +112,6 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const T* a, std::i
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, added, a, reinterpret_cast<const T*>(b), to);
 }
 
-/// The first `count` of 16 lanes.
-COMP_LIBTORCH_AVX512_INLINE __mmask16 first(std::int64_t count) {
-  return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
-}
-COMP_LIBTORCH_AVX512_INLINE __m512 load(const bf16* from, __mmask16 lanes) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from)), 16));
-}
-COMP_LIBTORCH_AVX512_INLINE __m512 load(const float* from, __mmask16 lanes) {
-  return _mm512_maskz_loadu_ps(lanes, from);
-}
-COMP_LIBTORCH_AVX512_INLINE __m256i to_bf16(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
-COMP_LIBTORCH_AVX512_INLINE void store(bf16* to, __m512 x, __mmask16 lanes = 0xffff) {
-  _mm256_mask_storeu_epi16(to, lanes, to_bf16(x));
-}
-COMP_LIBTORCH_AVX512_INLINE void store(float* to, __m512 x, __mmask16 lanes = 0xffff) {
-  _mm512_mask_storeu_ps(to, lanes, x);
-}
-/// Two rows in one, `low` the even one.
-COMP_LIBTORCH_AVX512_INLINE __m512i paired(__m256i low, __m256i high) {
-  return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
-}
-/// Writes 16 numbers of each of the rows r and r + 1 of a right side (64,64), r even.
-template <class T>
-COMP_LIBTORCH_AVX512_INLINE void store_words(std::uint32_t* to, std::int64_t r, std::int64_t column, __m512 even,
-                                             __m512 odd) {
-  if constexpr (rows_in_word<T> == 2) {
-    _mm512_storeu_si512(to + r / 2 * tile + column, paired(to_bf16(even), to_bf16(odd)));
-  } else {
-    _mm512_storeu_ps(to + r * tile + column, even);
-    _mm512_storeu_ps(to + (r + 1) * tile + column, odd);
-  }
-}
-/// e^x as 2^n times the Taylor series of 2^f for |f| <= 1/2, off by 2e-7 of it. NaN stays NaN.
-COMP_LIBTORCH_AVX512_INLINE __m512 exponential(__m512 x) {
-  constexpr float ln2 = 0.693147181F;
-  constexpr float series[] = {
-      ln2 * ln2 * ln2 * ln2 * ln2 / 120, ln2 * ln2 * ln2 * ln2 / 24, ln2 * ln2 * ln2 / 6, ln2 * ln2 / 2, ln2, 1};
-  const __m512 power = _mm512_max_ps(_mm512_set1_ps(-1000), _mm512_mul_ps(x, _mm512_set1_ps(1 / ln2)));
-  const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 rest = _mm512_sub_ps(power, whole);
-  __m512 sum = _mm512_set1_ps(ln2 * ln2 * ln2 * ln2 * ln2 * ln2 / 720);
-#pragma GCC unroll 6
-  for (const float term : series) sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(term));
-  return _mm512_scalef_ps(sum, whole);
-}
-
-/// Transposes words; `rows` and `columns` are multiples of 16.
-COMP_LIBTORCH_AVX512 inline void transpose_words(const void* from, std::int64_t rows, std::int64_t columns, void* to,
-                                                 std::int64_t to_columns) {
-  for (std::int64_t i = 0; i < rows; i += 16) {
-    for (std::int64_t j = 0; j < columns; j += 16) {
-      const auto* read = static_cast<const std::uint32_t*>(from) + i * columns + j;
-      auto* write = static_cast<std::uint32_t*>(to) + j * to_columns + i;
-      __m512i a[16], b[16];
-#pragma GCC unroll 16
-      for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_si512(read + r * columns);
-#pragma GCC unroll 8
-      for (int r = 0; r < 16; r += 2) {
-        b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
-        b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < 16; r += 4) {  // a[r + c] gets column c of rows r to r+3, in each quarter of the vector
-        a[r] = _mm512_unpacklo_epi64(b[r], b[r + 2]);
-        a[r + 1] = _mm512_unpackhi_epi64(b[r], b[r + 2]);
-        a[r + 2] = _mm512_unpacklo_epi64(b[r + 1], b[r + 3]);
-        a[r + 3] = _mm512_unpackhi_epi64(b[r + 1], b[r + 3]);
-      }
-#pragma GCC unroll 4
-      for (int c = 0; c < 4; ++c) {  // quarter q of the four vectors is column 4q+c
-        const __m512i even = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x88),
-                      odd = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xdd);
-        const __m512i even2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x88),
-                      odd2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xdd);
-        _mm512_storeu_si512(write + c * to_columns, _mm512_shuffle_i32x4(even, even2, 0x88));
-        _mm512_storeu_si512(write + (4 + c) * to_columns, _mm512_shuffle_i32x4(odd, odd2, 0x88));
-        _mm512_storeu_si512(write + (8 + c) * to_columns, _mm512_shuffle_i32x4(even, even2, 0xdd));
-        _mm512_storeu_si512(write + (12 + c) * to_columns, _mm512_shuffle_i32x4(odd, odd2, 0xdd));
-      }
-    }
-  }
-}
-/// from (64,columns) -> the words of a right side, in BF16 (32,columns).
-inline void to_words(const float* from, std::int64_t columns, std::uint32_t* to) {
-  std::memcpy(to, from, static_cast<std::size_t>(tile * columns) * sizeof(float));
-}
-COMP_LIBTORCH_AVX512 inline void to_words(const bf16* from, std::int64_t columns, std::uint32_t* to) {
-  for (std::int64_t r = 0; r < tile; r += 2) {
-    for (std::int64_t c = 0; c < columns; c += 16) {
-      const auto* row = from + r * columns + c;
-      const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
-      const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + columns));
-      _mm512_storeu_si512(to + r / 2 * columns + c, paired(low, high));
-    }
-  }
-}
 /// Copies up to 64 rows, zeros after each and after the last: to is (64,wide).
 template <class T>
 void copy_rows(const attention_sizes<T>& of, const T* from, std::int64_t step, std::int64_t rows, T* to) {
@@ -225,20 +122,85 @@ void copy_rows(const attention_sizes<T>& of, const T* from, std::int64_t step, s
                 static_cast<std::size_t>(of.wide - filled) * sizeof(T));
   }
 }
-/// Rounds rows of (rows,wide), multiplied by `all` and by factors of their own if there are any.
+/// What changes the scores of a head. Lanes that a query does not see are never read.
 template <class T>
-COMP_LIBTORCH_AVX512 void store_rows(const attention_sizes<T>& of, const float* from, float all, const float* factors,
-                                     std::int64_t rows, T* to, std::int64_t step) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const __m512 factor = _mm512_set1_ps(factors ? all * factors[r] : all);
-    for (std::int64_t c = 0; c < of.width; c += 16) {
-      const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(from + r * of.wide + c), factor);
-      store(to + r * step + c, x, first(of.width - c));
+struct head_scores {
+  const attention_sizes<T>& of;
+  const std::byte* bias = nullptr;
+  bool wide_bias = false;  // FP32
+  const bool* keep = nullptr;
+  std::int64_t bias_step = 0, keep_step = 0;  // [bytes] from query to query
+
+  head_scores(const attention_case& c, const attention_sizes<T>& sizes, std::int64_t head) : of{sizes} {
+    if (c.bias.defined()) {
+      const auto bytes = static_cast<std::int64_t>(c.bias.element_size());
+      wide_bias = c.bias.scalar_type() == at::kFloat;
+      bias = static_cast<const std::byte*>(c.bias.const_data_ptr()) + offset_of(c.bias, head, 0) * bytes;
+      bias_step = c.bias.stride(2) * bytes;
+    }
+    if (c.keep.defined()) {
+      keep = values_of<bool>(c.keep) + offset_of(c.keep, head, 0);
+      keep_step = c.keep.stride(2);
     }
   }
+};
+
+/// The numbers of each query that the backward needs; both (B,H,Lq).
+struct query_sums {
+  float *largest, *inverse;
+};
+
+/// Returns: `numbers` themselves in FP32, where they are softened in place; in BF16 memory for `count` rounded ones.
+template <class T>
+T* in_place(float* numbers, scratch& from, std::int64_t count) {
+  return rows_in_word<T> == 1 ? reinterpret_cast<T*>(numbers) : from.take<T>(count);
 }
 
-#pragma GCC diagnostic pop
+/// What the forward of a head computes in.
+template <class T>
+struct forward_memory {
+  std::uint32_t *k, *v;    // of the head, tile by tile, as right sides; k is transposed
+  float *scores, *y;       // of 64 queries: tile by tile (64,64); (64,wide)
+  T *shares, *rows;        // exponentials as the product with v reads them, in FP32 the scores; (64,wide)
+  std::int64_t head = -1;  // that k and v are of
+  forward_memory(scratch& from, const attention_sizes<T>& of)
+      : k{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
+        v{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
+        scores{from.take<float>(tiles_in(of.keys) * tile * tile)},
+        y{from.take<float>(tile * of.wide)},
+        shares{in_place<T>(scores, from, tiles_in(of.keys) * tile * tile)},
+        rows{from.take<T>(tile * of.wide)} {}
+};
+
+/// What the backward of a head computes in.
+template <class T>
+struct backward_memory {
+  std::uint32_t *k, *v, *k_rows;             // of the head, tile by tile, as right sides; k and v are transposed
+  float *dk, *dv;                            // of the head, tile by tile, transposed: (wide,64)
+  T *q, *dy, *q_transposed, *dy_transposed;  // of 64 queries: (64,wide) and (wide,64)
+  float *scores, *dshares, *dq, *dots;       // of a tile (64,64); of 64 queries: (64,wide), and the products dy y
+  std::uint32_t *shares, *dscores, *words;   // as right sides: of a tile (64,64); of 64 queries (64,wide)
+  T* dscore_rows;                            // (64,64)
+  backward_memory(scratch& from, const attention_sizes<T>& of)
+      : k{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
+        v{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
+        k_rows{from.take<std::uint32_t>(tiles_in(of.keys) * of.words())},
+        dk{from.take<float>(tiles_in(of.keys) * tile * of.wide)},
+        dv{from.take<float>(tiles_in(of.keys) * tile * of.wide)},
+        q{from.take<T>(tile * of.wide)},
+        dy{from.take<T>(tile * of.wide)},
+        q_transposed{from.take<T>(tile * of.wide)},
+        dy_transposed{from.take<T>(tile * of.wide)},
+        scores{from.take<float>(tile * tile)},
+        dshares{from.take<float>(tile * tile)},
+        dq{from.take<float>(tile * of.wide)},
+        dots{from.take<float>(tile)},
+        shares{reinterpret_cast<std::uint32_t*>(in_place<T>(scores, from, tile * tile))},
+        dscores{reinterpret_cast<std::uint32_t*>(in_place<T>(dshares, from, tile * tile))},
+        words{from.take<std::uint32_t>(of.words())},
+        dscore_rows{in_place<T>(dshares, from, tile * tile)} {}
+};
+
 #endif
 
 }  // namespace comp::libtorch::detail::attention
