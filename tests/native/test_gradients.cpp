@@ -65,10 +65,10 @@ TEST_CASE("the gradient of each operator is the slope of the loss") {
   }
 }
 
-TEST_CASE("the gradient of a merged product whose left side alone has heads is the slope of the loss") {
+TEST_CASE("the gradient of a merged and scaled product whose left side alone has heads is the slope of the loss") {
   model_builder net{"product", input_kind::values, {2, 5, 10}};
   const value x = net.input(), scores = x.linear("q", 10).attention_scores("scores", x.linear("k", 10), 2);
-  x.linear("v", 10).bmm("it", scores, {.heads_a = 2, .merge = true}).mse_loss("loss");
+  x.linear("v", 10).bmm("it", scores, {.heads_a = 2, .merge = true, .alpha = 0.5}).mse_loss("loss");
   CHECK(worst_difference(net.finish()) < tolerance::difference);
 }
 

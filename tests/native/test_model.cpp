@@ -382,6 +382,8 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
   CHECK(parameters[0].initial.scale == doctest::Approx(1 / std::sqrt(3.0)));  // a row of three columns
   CHECK(parameters[1].name == "scores.source");
   CHECK(parameters[1].initial.scale == doctest::Approx(std::sqrt(6.0 / (2 * 3 + 3))));
+  const sparse tall = model_builder::matrix({.rows = 4, .columns = 3, .begin = {0, 1, 2, 3, 3}, .column = {0, 2, 1}});
+  CHECK(net.input().sparse_linear("tall", tall, 5).spmm("wide", wide).shape() == shape{3, 5});
   refused([&] { net.input().edge_softmax("it", square); }, "edge_softmax of (1,3) on a graph of 3 edges");
   refused([&] { net.input().weighted_sum("it", square, nodes); }, "weighted_sum of (1,3) on a graph of 3 edges");
   refused([&] { scores.weighted_sum("it", square, net.input().sparse_linear("seven", square, 7)); },

@@ -110,6 +110,21 @@ TEST_CASE("gradients of readers in several precisions meet in the producer's") {
   CHECK(std::ranges::count(device.ran, "sum of 2 fp32") == 1);
 }
 
+TEST_CASE("a gradient that a product makes in a precision of its own is rounded to that of its layer") {
+  watching device;
+  model_builder made{"net", input_kind::values, {4, 6}};
+  made.input().linear("a", 6).linear("b", 6).mse_loss("loss");
+  model m = made.finish();
+  m.separate_products = true;
+  network<watching> net{device, std::move(m), 1};
+  net.set_precision(with_low(net.graph(), {"b", "b.weight_gradient"}));
+  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  net.forward(batch);
+  device.casts.clear();
+  net.backward(batch);
+  CHECK(device.casts == std::map<std::string, int>{{"bf16>fp32", 2}, {"fp32>bf16", 2}});
+}
+
 TEST_CASE("an FP32 plan casts nothing and a uniform low plan only the input") {
   watching device;
   network<watching> net{

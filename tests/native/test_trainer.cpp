@@ -713,6 +713,8 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
   CHECK_THROWS_AS(made(counting_tokens(7, 60, 6), regression_data{}), comp::error);
   CHECK(refusal(small_images(), bars({1, 8, 9}, 4, 40, 1)) ==
         "model \"small\" reads (8,1,8,8) and the data has (1,8,9) in an example (they must agree): change one of them");
+  CHECK(refusal(small_images(), bars({8, 8, 1}, 4, 40, 1)) ==  // as many values, in another order
+        "model \"small\" reads (8,1,8,8) and the data has (8,8,1) in an example (they must agree): change one of them");
   CHECK(
       refusal(small_gpt(), bars({1, 8, 8}, 4, 40, 1)) ==
       "model \"gpt\" reads tokens (4,8) and the data has (1,8,8) in an example (they must agree): change one of them");
