@@ -160,17 +160,23 @@ class trainer {
     }
     return made;
   }
-  /// Puts such a state back. Throws: `error`, naming what differs, for the state of another trainer.
+  /// Puts such a state back.
+  /// Throws: `error`, naming what differs, for the state of another trainer; nothing is changed then.
   void load_state(const stored_state& from) requires StoresSlots<D> {
-    std::vector<update_state> updates;
-    for (std::size_t k = 0; k < step_.updates().size(); ++k) updates.push_back(update_from(from, name_of(k)));
+    std::vector<scaled_update<D>> updates = step_.updates();
+    for (std::size_t k = 0; k < updates.size(); ++k) updates[k].load(update_from(from, name_of(k)));
     const std::uint64_t draws = stored_count(from, "dropouts");
-    const loader_position position{stored_count(from, "epoch"), stored_count(from, "batch")};
+    const loader_position before = train_.at();
+    train_.seek({stored_count(from, "epoch"), stored_count(from, "batch")});
     network_.forget();
     step_.forget();
-    load_parameters(device_, network_, from.tensors);
-    train_.seek(position);
-    for (std::size_t k = 0; k < updates.size(); ++k) step_.updates()[k].load(updates[k]);
+    try {
+      load_parameters(device_, network_, from.tensors);
+    } catch (...) {
+      train_.seek(before);
+      throw;
+    }
+    step_.updates() = std::move(updates);
     network_.set_draws(draws);
   }
 
