@@ -470,6 +470,15 @@ TEST_CASE("the label of a token is the next one") {
   CHECK_THROWS_AS((token_data{{1, 2, 3}, 0}), comp::error);
 }
 
+TEST_CASE("a hash for signatures is of what the numbers are, parts of one and signs too") {
+  std::vector<std::uint64_t> seen;
+  for (const float x : {0.25F, -0.25F, 0.75F, 0.0F}) seen.push_back(hash_of<float>(std::vector{1.0F, x}));
+  std::ranges::sort(seen);
+  CHECK(std::ranges::adjacent_find(seen) == seen.end());
+  CHECK(hash_of<float>(std::vector{1.0F, 0.25F}) == hash_of<float>(std::vector{1.0F, 0.25F}));
+  CHECK(hash_of<std::int32_t>(std::vector{1, -2}) != hash_of<std::int32_t>(std::vector{1, 2}));
+}
+
 struct without_size : numbers {
   void size() const = delete;
 };

@@ -86,11 +86,17 @@ class data_source {
   std::shared_ptr<const interface> set_;
 };
 
-/// Returns the FNV-1a hash of values, for signatures.
+/// Returns the FNV-1a hash of values, for signatures; of floating-point numbers that of their bytes.
 template <class T>
 std::uint64_t hash_of(std::span<const T> values) {
   comp::detail::fnv1a of;
-  for (const T value : values) of.add(static_cast<std::uint64_t>(value));
+  for (const T value : values) {
+    if constexpr (std::floating_point<T>) {
+      of.add_bytes(&value, sizeof value);
+    } else {
+      of.add(static_cast<std::uint64_t>(value));
+    }
+  }
   return of.hash;
 }
 
