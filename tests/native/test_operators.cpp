@@ -18,7 +18,7 @@ using comp::precision;
 
 namespace {
 
-std::string refusal(auto check) {
+std::string why_refused(auto check) {
   try {
     check();
   } catch (const comp::error& e) {
@@ -183,38 +183,38 @@ TEST_CASE("right answers are counted where values have one label each") {
 TEST_CASE("what Devices check of shapes is refused with the shapes, and taken where it just fits") {
   CHECK(text(shape{}) == "()");
   CHECK(text(shape{64, 3}) == "(64,3)");
-  CHECK(refusal([] {
+  CHECK(why_refused([] {
           require_some("relu", {2, 0});
         }) == "relu of a tensor of shape (2,0) (it has no elements): leave out empty batches");
-  CHECK(refusal([] { require_some("relu", {1, 1}); }) == "");
-  CHECK(refusal([] {
+  CHECK(why_refused([] { require_some("relu", {1, 1}); }) == "");
+  CHECK(why_refused([] {
           require_vector("batch_norm", {3}, {2, 4}, 4);
         }) == "batch_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)");
-  CHECK(refusal([] { require_vector("batch_norm", {4}, {2, 4}, 4); }) == "");
+  CHECK(why_refused([] { require_vector("batch_norm", {4}, {2, 4}, 4); }) == "");
   const shape three{3}, four{4};
-  CHECK(refusal([&] { require_linear({2, 5}, {4, 5}, &four); }) == "");
-  CHECK(refusal([&] {
+  CHECK(why_refused([&] { require_linear({2, 5}, {4, 5}, &four); }) == "");
+  CHECK(why_refused([&] {
           require_linear({2, 5}, {4, 5}, &three);
         }) == "linear with weights (4,5) and a bias of (3) (the first sizes must be equal): make the bias (4)");
-  CHECK(refusal([] {
+  CHECK(why_refused([] {
           require_linear({2, 5}, {5, 4}, nullptr);
         }) == "linear of x (2,5) with weights (5,4) (the last sizes must be equal): make the weights (N,5)");
   const shape image{2, 6, 7, 8};
   CHECK(convolved(image, {4, 3, 3, 2}, &four, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2}) ==
         shape{2, 4, 4, 2});
-  CHECK(refusal([&] {
+  CHECK(why_refused([&] {
           convolved(image, {4, 6, 3, 3}, &three, {});
         }) == "conv2d with weights (4,6,3,3) and a bias of (3) (the first sizes must be equal): make the bias (4)");
   for (const shape& w : {shape{4, 5, 3, 3}, {3, 3, 3, 3}, {4, 3, 3}}) {
     CHECK(
-        refusal([&] { convolved(image, w, nullptr, {.groups = 2}); }) ==
+        why_refused([&] { convolved(image, w, nullptr, {.groups = 2}); }) ==
         fmt::format("conv2d of x (2,6,7,8) with weights {} in 2 groups (they must be (B,C,H,W) and (O,C/groups,R,S)): "
                     "fix the shapes",
                     text(w)));
   }
   CHECK(channels("batch_norm", {2, 5}) == 5);
   const auto lengths = [](std::int64_t count, std::int64_t least, std::int64_t most) {
-    return refusal([&] { require_lengths({2, 4, 7}, count, least, most); });
+    return why_refused([&] { require_lengths({2, 4, 7}, count, least, most); });
   };
   CHECK(lengths(2, 0, 7) == "");
   CHECK(lengths(3, 0, 7) ==
@@ -228,7 +228,7 @@ TEST_CASE("what Devices check of shapes is refused with the shapes, and taken wh
   CHECK(bin_windows(image, {7, 4}).kernel == std::array<std::int64_t, 2>{1, 2});
   CHECK(bin_windows(image, {7, 4}).stride == std::array<std::int64_t, 2>{1, 2});
   const auto attends = [](const shape& k, const shape& v, op::softmax_mask mask, double dropout) {
-    return refusal([&] { require_attention({2, 5, 6}, k, v, {.heads = 2, .mask = mask, .dropout = dropout}); });
+    return why_refused([&] { require_attention({2, 5, 6}, k, v, {.heads = 2, .mask = mask, .dropout = dropout}); });
   };
   using enum op::softmax_mask;
   CHECK(attends({2, 4, 6}, {2, 4, 6}, none, 0) == "");

@@ -79,8 +79,8 @@ class batch_feed {
   }
   void seek(loader_position to) {
     if (to == at()) return;
+    loader_.seek(to);  // where it throws, the batch ahead is still the next one
     ahead_.reset();
-    loader_.seek(to);
   }
 
   /// Returns the next batch on the Device.
