@@ -323,7 +323,8 @@ class Real(unittest.TestCase):
     def test_what_train_writes_is_read(self):
         with tempfile.TemporaryDirectory() as folder:
             jobs = paper.Jobs(pathlib.Path(folder), 'version', 'machine', time.monotonic() + 300, None)
-            job = ['--model', 'mlp', '--data', DIGITS, '--limit', '256', '--epochs', '30', '--threads', '1', '--out', '{out}']
+            # times are modelled: a busy machine's may leave the rules' plan out of the contest
+            job = ['--model', 'mlp', '--data', DIGITS, '--limit', '256', '--epochs', '30', '--target', 'A100', '--out', '{out}']
             got = jobs.get('real', [TRAIN, *job], [], paper.READ['probe'], 60)
         self.assertEqual(got['status'], 'ok', got)
         search, training = got['figures']
