@@ -124,6 +124,10 @@ COMP_LIBTORCH_INLINE void draw_bernoulli(at::mt19937_data_pod& state, double p, 
 }
 
 #if COMP_LIBTORCH_X86
+/// Returns: whether this CPU has what is compiled for AVX-512.
+inline bool has_avx512() {
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
 template <class Element>
 __attribute__((target("avx2"))) void draw_bernoulli_avx2(at::mt19937_data_pod& state, double p, Element one,
                                                          Element* to, std::size_t count) {
@@ -144,9 +148,7 @@ void draw_bernoulli_widest(at::mt19937_data_pod& state, double p, Element one, a
   auto* elements = static_cast<Element*>(to.mutable_data_ptr());
   const auto count = static_cast<std::size_t>(to.numel());
 #if COMP_LIBTORCH_X86
-  const bool avx512 =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512) return draw_bernoulli_avx512(state, p, one, elements, count);
+  if (has_avx512()) return draw_bernoulli_avx512(state, p, one, elements, count);
   if (__builtin_cpu_supports("avx2")) return draw_bernoulli_avx2(state, p, one, elements, count);
 #endif
   draw_bernoulli(state, p, one, elements, count);

@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <comp_libtorch/hook/bernoulli.hpp>
 #include <comp_libtorch/hook/listener.hpp>
 #include <comp_libtorch/kernels/attention_avx2.hpp>
 #include <comp_libtorch/kernels/attention_avx512.hpp>
@@ -59,16 +60,11 @@ bool multiplies_in() {
   }
   return std::all_of(product.begin(), product.end(), [](float x) { return x == 48; });
 }
-/// Returns: whether this CPU has to compute in AVX2.
-inline bool is_narrow() {
-  return !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
-         !__builtin_cpu_supports("avx512vl");
-}
 /// Returns: whether LibTorch's products of blocks work in that format on this CPU, which is tried once.
 inline bool multiplies(at::ScalarType format) {
   if (!at::globalContext().userEnabledMkldnn()) return false;
   static const bool in_fp32 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && multiplies_in<float>();
-  static const bool in_bf16 = !is_narrow() && __builtin_cpu_supports("avx512bf16") && multiplies_in<bf16>();
+  static const bool in_bf16 = has_avx512() && __builtin_cpu_supports("avx512bf16") && multiplies_in<bf16>();
   return (format == at::kFloat && in_fp32) || (format == at::kBFloat16 && in_bf16);
 }
 
@@ -195,7 +191,7 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
   constexpr auto flash = static_cast<std::int64_t>(at::SDPBackend::flash_attention);
   if (at::_fused_sdp_choice(q, k, v, mask, 0, causal, scale) != flash) return std::nullopt;
   attention_case c{.q = q, .k = k, .v = v, .bias = {}, .keep = {}, .dropout = dropout, .causal = causal};
-  c.narrow = narrow || is_narrow();
+  c.narrow = narrow || !has_avx512();
   c.scale = scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   if (masked) c.bias = bias_of(*mask, q, k);
   if (dropout > 0) {

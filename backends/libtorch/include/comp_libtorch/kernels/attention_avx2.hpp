@@ -35,6 +35,16 @@ struct avx2 {
   }
   COMP_LIBTORCH_VECTORS_INLINE floats each(float x) { return _mm256_set1_ps(x); }
   COMP_LIBTORCH_VECTORS_INLINE floats larger(floats a, floats b) { return _mm256_max_ps(a, b); }
+  COMP_LIBTORCH_VECTORS_INLINE floats times_plus(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
+  COMP_LIBTORCH_VECTORS_INLINE floats rounded(floats x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  /// Returns: x 2^n, for whole n. Below `least_power` it is 0.
+  COMP_LIBTORCH_VECTORS_INLINE floats scaled(floats x, floats n) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return x * _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+  }
+  static constexpr float least_power = -127;
   COMP_LIBTORCH_VECTORS_INLINE float largest_of(floats x) {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
@@ -71,21 +81,6 @@ struct avx2 {
     store(reinterpret_cast<float*>(to) + r * tile + column, even);
     store(reinterpret_cast<float*>(to) + (r + 1) * tile + column, odd);
   }
-  /// e^x as avx512 has it; 0 below 2^-126.
-  COMP_LIBTORCH_VECTORS_INLINE floats exponential(floats x) {
-    constexpr float ln2 = 0.693147181F;
-    constexpr float series[] = {
-        ln2 * ln2 * ln2 * ln2 * ln2 / 120, ln2 * ln2 * ln2 * ln2 / 24, ln2 * ln2 * ln2 / 6, ln2 * ln2 / 2, ln2, 1};
-    const floats power = _mm256_max_ps(each(-127), x * each(1 / ln2));
-    const floats whole = _mm256_round_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const floats rest = power - whole;
-    floats sum = each(ln2 * ln2 * ln2 * ln2 * ln2 * ln2 / 720);
-#pragma GCC unroll 6
-    for (const float term : series) sum = _mm256_fmadd_ps(sum, rest, each(term));
-    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
-    return sum * _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
-  }
-
   /// Transposes words; `rows` and `columns` are multiples of 8.
   COMP_LIBTORCH_VECTORS static void transpose_words(const void* from, std::int64_t rows, std::int64_t columns, void* to,
                                                     std::int64_t to_columns) {
@@ -115,10 +110,6 @@ struct avx2 {
         }
       }
     }
-  }
-  /// from (64,columns) -> the words of a right side.
-  static void to_words(const float* from, std::int64_t columns, std::uint32_t* to) {
-    std::memcpy(to, from, static_cast<std::size_t>(tile * columns) * sizeof(float));
   }
 
 #include <comp_libtorch/kernels/attention_loops.inc>

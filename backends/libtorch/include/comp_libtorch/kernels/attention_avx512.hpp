@@ -34,6 +34,13 @@ struct avx512 {
   }
   COMP_LIBTORCH_VECTORS_INLINE floats each(float x) { return _mm512_set1_ps(x); }
   COMP_LIBTORCH_VECTORS_INLINE floats larger(floats a, floats b) { return _mm512_max_ps(a, b); }
+  COMP_LIBTORCH_VECTORS_INLINE floats times_plus(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
+  COMP_LIBTORCH_VECTORS_INLINE floats rounded(floats x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  /// Returns: x 2^n, for whole n.
+  COMP_LIBTORCH_VECTORS_INLINE floats scaled(floats x, floats n) { return _mm512_scalef_ps(x, n); }
+  static constexpr float least_power = -1000;  // so that e^-infinity is no NaN
   COMP_LIBTORCH_VECTORS_INLINE float largest_of(floats x) { return _mm512_reduce_max_ps(x); }
   COMP_LIBTORCH_VECTORS_INLINE float sum_of(floats x) { return _mm512_reduce_add_ps(x); }
   COMP_LIBTORCH_VECTORS_INLINE floats load(const bf16* from, std::int64_t count) {
@@ -70,20 +77,6 @@ struct avx512 {
       _mm512_storeu_ps(to + (r + 1) * tile + column, odd);
     }
   }
-  /// e^x as 2^n times the Taylor series of 2^f for |f| <= 1/2, off by 2e-7 of it. NaN stays NaN.
-  COMP_LIBTORCH_VECTORS_INLINE floats exponential(floats x) {
-    constexpr float ln2 = 0.693147181F;
-    constexpr float series[] = {
-        ln2 * ln2 * ln2 * ln2 * ln2 / 120, ln2 * ln2 * ln2 * ln2 / 24, ln2 * ln2 * ln2 / 6, ln2 * ln2 / 2, ln2, 1};
-    const floats power = _mm512_max_ps(each(-1000), x * each(1 / ln2));
-    const floats whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const floats rest = power - whole;
-    floats sum = each(ln2 * ln2 * ln2 * ln2 * ln2 * ln2 / 720);
-#pragma GCC unroll 6
-    for (const float term : series) sum = _mm512_fmadd_ps(sum, rest, each(term));
-    return _mm512_scalef_ps(sum, whole);
-  }
-
   /// Transposes words; `rows` and `columns` are multiples of 16.
   COMP_LIBTORCH_VECTORS static void transpose_words(const void* from, std::int64_t rows, std::int64_t columns, void* to,
                                                     std::int64_t to_columns) {
@@ -120,10 +113,7 @@ struct avx512 {
       }
     }
   }
-  /// from (64,columns) -> the words of a right side, in BF16 (32,columns).
-  static void to_words(const float* from, std::int64_t columns, std::uint32_t* to) {
-    std::memcpy(to, from, static_cast<std::size_t>(tile * columns) * sizeof(float));
-  }
+  /// from (64,columns) -> the words of a right side (32,columns).
   COMP_LIBTORCH_VECTORS static void to_words(const bf16* from, std::int64_t columns, std::uint32_t* to) {
     for (std::int64_t r = 0; r < tile; r += 2) {
       for (std::int64_t c = 0; c < columns; c += 16) {

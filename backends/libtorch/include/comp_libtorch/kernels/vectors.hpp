@@ -72,9 +72,7 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))) void run_avx51
 /// Calls body(lanes), compiled for this CPU's widest vectors. Requires: `body` and what it calls is always inlined.
 void run_widest(const auto& body) {
 #if COMP_LIBTORCH_X86
-  const bool avx512 =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512) return run_avx512(body);
+  if (has_avx512()) return run_avx512(body);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return run_avx2(body);
 #endif
   body(std::integral_constant<int, 4>{});
