@@ -61,7 +61,8 @@ def _precisions(
             "this GPU has FP16 alone, and there is no GradScaler (small gradients vanish in FP16): use "
             "torch.amp.GradScaler in the step and give state=[scaler]"
         )
-    return ["bf16", "tf32"]
+    in_fp8 = torch.cuda.get_device_capability(device) >= (8, 9)
+    return ["bf16", "tf32", "fp8_e4m3"] if in_fp8 else ["bf16", "tf32"]
 
 
 def _chosen(policy: Any, strategy: Any, batches_strategy: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -44,9 +45,22 @@ namespace detail {
 /// What sets each setting of a search, by its name in C++.
 using setters = std::map<std::string, std::function<void(py::handle)>, std::less<>>;
 
+/// Throws: py::cast_error, which says what is wanted, for a value of another type.
+template <class T>
+T as(py::handle value) {
+  try {
+    return value.cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::cast_error{std::is_same_v<T, bool>       ? "True or False"
+                         : std::is_integral_v<T>       ? "a whole number that is not negative"
+                         : std::is_floating_point_v<T> ? "a number"
+                         : std::is_same_v<T, py::dict> ? "a dict of its settings"
+                                                       : "a word"};
+  }
+}
 template <class T>
 auto into(T& to) {
-  return [&to](py::handle value) { to = value.cast<T>(); };
+  return [&to](py::handle value) { to = as<T>(value); };
 }
 
 inline void put(const setters& known, const py::dict& given, std::string_view what) {
@@ -57,9 +71,9 @@ inline void put(const setters& known, const py::dict& given, std::string_view wh
     const auto* setter = worded(what, name, words);
     try {
       (*setter)(value);
-    } catch (const py::cast_error&) {
-      throw settings_error{fmt::format("{} {} is {} (a value of another type is wanted): see comp.search", what, name,
-                                       std::string{py::repr(value)})};
+    } catch (const py::cast_error& wanted) {
+      throw settings_error{fmt::format("{} {} is {} ({} is wanted): see comp.search", what, name,
+                                       std::string{py::repr(value)}, wanted.what())};
     }
   }
 }
@@ -69,11 +83,10 @@ inline void put(const setters& known, const py::dict& given, std::string_view wh
 /// Throws: `settings_error` for a name that is no setting, and a value that is none of its.
 inline search_settings settings_of(const py::dict& given) {
   search_settings s;
-  using detail::into;
+  using detail::as, detail::into;
   const auto by_word = [](auto& to, auto... words) {
-    return [&to, all = std::vector{words...}](py::handle value) {
-      to = worded("setting", value.cast<std::string>(), all);
-    };
+    return
+        [&to, all = std::vector{words...}](py::handle value) { to = worded("setting", as<std::string>(value), all); };
   };
   using criteria = std::pair<std::string_view, comp::criterion>;
   using directions = std::pair<std::string_view, loss_direction>;
@@ -81,7 +94,7 @@ inline search_settings settings_of(const py::dict& given) {
   using parts = std::pair<std::string_view, comp::stages>;
   const std::vector<ties> tied{{"kind", tie::kind}, {"scope", tie::scope}, {"none", tie::none}};
   const auto by_tie = [&tied](comp::tie& to) {
-    return [&](py::handle value) { to = worded("tie", value.cast<std::string>(), tied); };
+    return [&](py::handle value) { to = worded("tie", as<std::string>(value), tied); };
   };
   const detail::setters cut{{"slower_than_fp32", into(s.cut.slower_than_fp32)},
                             {"slower_than_best", into(s.cut.slower_than_best)},
@@ -105,17 +118,17 @@ inline search_settings settings_of(const py::dict& given) {
       {"budget", into(s.budget)},
       {"memory_limit", into(s.memory_limit)},
       {"slowdown", into(s.slowdown)},
-      {"warm_start", [&](py::handle v) { s.warm_start = parse_plan(v.cast<std::string>()); }},
+      {"warm_start", [&](py::handle v) { s.warm_start = parse_plan(as<std::string>(v)); }},
       {"precisions",
        [&](py::handle v) {
-         for (const py::handle each : v) s.precisions.push_back(precision_named(each.cast<std::string>()));
+         for (const py::handle each : v) s.precisions.push_back(precision_named(as<std::string>(each)));
        }},
       {"epochs_tie", by_tie(s.epochs_tie)},
       {"batches_tie", by_tie(s.batches_tie)},
       {"stages", by_word(s.stages, parts{"both", stages::both}, parts{"epochs_only", stages::epochs_only},
                          parts{"batches_only", stages::batches_only})},
-      {"cut", [&](py::handle v) { detail::put(cut, v.cast<py::dict>(), "setting of cut"); }},
-      {"race", [&](py::handle v) { detail::put(race, v.cast<py::dict>(), "setting of race"); }},
+      {"cut", [&](py::handle v) { detail::put(cut, as<py::dict>(v), "setting of cut"); }},
+      {"race", [&](py::handle v) { detail::put(race, as<py::dict>(v), "setting of race"); }},
       {"self_check", into(s.self_check)}};
   detail::put(known, given, "setting");
   return s;

@@ -4,7 +4,13 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <cmath>
+#include <comp/policy/pytorch.hpp>
+#include <comp/search/two_stage.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/kernels/scaled_linear.hpp>
+#include <comp_libtorch/train/trainer.hpp>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,13 +29,36 @@ struct watched_products {
   at::CallbackHandle handle = at::addGlobalCallback(
       at::RecordFunctionCallback{[](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
         const std::string name = f.name();
-        if (name == "aten::addmm" || name == "aten::mm")
+        if (name == "aten::addmm" || name == "aten::mm" || name == "aten::_scaled_mm")
           seen_products.emplace_back(name, at::globalContext().allowTF32CuBLAS());
         return nullptr;
       }}.scopes({at::RecordScope::FUNCTION}));
   watched_products() { seen_products.clear(); }
   ~watched_products() { at::removeCallback(handle); }
+  static std::size_t in_fp8() {
+    return static_cast<std::size_t>(
+        std::ranges::count(seen_products, "aten::_scaled_mm", &std::pair<std::string, bool>::first));
+  }
 };
+
+bool multiplies_fp8() { return comp::libtorch::multiplies_itself(precision::fp8_e4m3, device); }
+
+/// A layer's result and gradients, which are on `at`.
+std::vector<torch::Tensor> layer_results(c10::Device at, const std::vector<torch::Tensor>& xwbd) {
+  const auto copy = [&](std::size_t i) { return xwbd[i].to(at).detach().requires_grad_(); };
+  const torch::Tensor x = copy(0), w = copy(1), b = copy(2);
+  const auto y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional{b},
+                                                              comp::product_precisions{precision::fp8_e4m3});
+  y.backward(xwbd[3].to(at));
+  std::vector<torch::Tensor> all{y.detach(), x.grad(), w.grad(), b.grad()};
+  for (torch::Tensor& t : all) t = t.to(torch::kCPU, torch::kDouble);
+  return all;
+}
+/// x, w, b and y's gradient.
+std::vector<torch::Tensor> layer_inputs(std::int64_t rows, std::int64_t inputs, std::int64_t outputs) {
+  return {torch::randn({rows, inputs}).to(torch::kBFloat16), torch::randn({outputs, inputs}), torch::randn({outputs}),
+          torch::randn({rows, outputs}).to(torch::kBFloat16)};
+}
 
 }  // namespace
 
@@ -73,4 +102,97 @@ TEST_CASE("cross_entropy in FP32 reads low logits; CUDA's autocast rounds the lo
   }
   program p{{.device = device}};
   CHECK(run_low(p, {"mm"}, cross_entropy).item<double>() == exact);
+}
+
+TEST_CASE("a GPU multiplies E4M3 itself in each product whose sizes it takes, and gives what the emulation gives") {
+  if (!multiplies_fp8()) return;
+  torch::manual_seed(5);
+  struct layer {
+    std::int64_t rows, inputs, outputs;
+    std::size_t of_device;
+  };
+  for (const layer& each : {layer{48, 80, 64, 3}, {1, 32, 16, 2}, {47, 80, 64, 2}, {48, 80, 60, 1}, {48, 40, 64, 0}}) {
+    CAPTURE(each.rows);
+    CAPTURE(each.inputs);
+    CAPTURE(each.outputs);
+    const auto given = layer_inputs(each.rows, each.inputs, each.outputs);
+    const auto emulated = layer_results(torch::kCPU, given);
+    const watched_products watched;
+    const auto own = layer_results(device, given);
+    CHECK(watched.in_fp8() == each.of_device);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      CAPTURE(i);
+      const double off = ((own[i] - emulated[i]).norm() / emulated[i].norm()).item<double>();
+      CHECK(off < 4e-3);  // a bias is rounded to BF16, and a GPU's sums have fewer bits
+    }
+  }
+}
+
+TEST_CASE("a layer that the GPU multiplies keeps a byte of each input, and does not keep the input") {
+  if (!multiplies_fp8()) return;
+  const auto x = torch::randn({48, 80}, device).to(torch::kBFloat16);
+  const auto w = torch::randn({64, 80}, device).requires_grad_();
+  const auto y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional<torch::Tensor>{},
+                                                              comp::product_precisions{precision::fp8_e4m3});
+  REQUIRE(y.requires_grad());
+  CHECK(x.storage().use_count() == 1);
+}
+
+TEST_CASE("FP8 on a GPU of zeros is exact, and what is not finite stays so") {
+  if (!multiplies_fp8()) return;
+  auto given = layer_inputs(32, 32, 16);
+  given[2] = given[2].to(torch::kBFloat16).to(torch::kFloat);
+  given[0].zero_();
+  const auto zeros = layer_results(device, given);
+  CHECK(torch::equal(zeros[0], given[2].to(torch::kBFloat16).to(torch::kDouble).expand({32, 16})));
+  CHECK(zeros[2].abs().max().item<double>() == 0);
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    given[0] = torch::randn({32, 32}).to(torch::kBFloat16);
+    given[0][3][5] = bad;
+    const auto results = layer_results(device, given);
+    const auto expected = layer_results(torch::kCPU, given);
+    for (const std::size_t i : {0, 1, 2}) CHECK(torch::equal(results[i].isnan(), expected[i].isnan()));
+    CHECK(results[0].isnan().sum().item<std::int64_t>() == 16);
+  }
+}
+
+TEST_CASE("a search on a GPU with units for FP8 has it for the linear layers whose sizes they take") {
+  using namespace torch::nn;
+  if (!multiplies_fp8()) return;
+  torch::manual_seed(6);
+  Sequential net{Linear{48, 64}, ReLU{}, Linear{64, 4}};
+  net->to(device);
+  torch::optim::SGD optimizer{net->parameters(), torch::optim::SGDOptions{0.05}};
+  const auto x = torch::randn({64, 48}, device), y = torch::randint(4, {64}, torch::kLong).to(device);
+  comp::libtorch::trainer trainer{
+      {.modules = {{"net", net}}, .optimizers = {&optimizer}, .choices = comp::libtorch::executor_choices::fixed},
+      comp::libtorch::tensor_batches(x, y, {.batch = 16, .seed = 1}),
+      [&](comp::libtorch::step& s, const auto& batch) {
+        auto loss = s.forward([&] { return functional::cross_entropy(net->forward(batch.data), batch.target); });
+        s.backward(loss);
+        s.update(optimizer);
+      }};
+  const auto supported = trainer.supported_precisions();
+  CHECK(std::ranges::count_if(supported, comp::is_scaled) == 1);
+  const std::size_t first = index_of(trainer.graph(), "net.0.addmm"), last = index_of(trainer.graph(), "net.2.addmm");
+  for (std::size_t i = 0; i < trainer.graph().size(); ++i)
+    CHECK(trainer.supports(trainer.graph()[i], precision::fp8_e4m3) == (i == first));
+  comp::plan by_hand{trainer.graph().size()};
+  by_hand[first] = precision::mxfp8;
+  CHECK_THROWS_AS(trainer.set_precision(by_hand), comp::plan_error);
+  by_hand[first] = precision::fp8_e4m3;
+  by_hand[last] = precision::fp8_e4m3;  // emulated, but for its weight's gradient
+  trainer.set_precision(by_hand);
+  {
+    const watched_products watched;
+    CHECK(std::isfinite(trainer.run_batch().loss));
+    CHECK(watched.in_fp8() == 3);  // two of the first layer, as nobody wants the gradient of x, and one of the last
+  }
+  comp::two_stage search{comp::policy::pytorch{.list = libtorch_tests::autocast_list(), .low = precision::bf16}};
+  search.settings.precisions = {precision::bf16, precision::fp8_e4m3};
+  const comp::outcome found = search.run(trainer);
+  const auto has_fp8 = [](const comp::trial& t) {
+    return t.plan.str().find(letter(precision::fp8_e4m3)) != std::string::npos;
+  };
+  CHECK(std::ranges::any_of(found.trials, has_fp8));
 }

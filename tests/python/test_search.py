@@ -341,7 +341,8 @@ class Refusals(unittest.TestCase):
         net = Classification().net
         self.refused('setting "tolerence" is not known .*did you mean "tolerance"', tolerence=0.1)
         self.refused('tolerance is -1', tolerance=-1)
-        self.refused("setting tolerance is 'much'", tolerance='much')
+        self.refused(r"setting tolerance is 'much' \(a number is wanted\)", tolerance='much')
+        self.refused(r'setting planned_epochs is 1.5 \(a whole number that is not negative is wanted\)', planned_epochs=1.5)
         self.refused('policy "pytorh" is not known', policy='pytorh')
         self.refused('strategy is a int', strategy=3)
         self.refused('precision "fp166" is not known .*did you mean "fp16"', precisions=['fp166'])

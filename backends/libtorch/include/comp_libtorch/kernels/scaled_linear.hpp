@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers whose three products have precisions of their own. In a format below 16 bits a product is emulated: it
-// rounds its two operands to the format, scales included, as a GPU's would, and multiplies them in FP32. So a training
-// has the losses that the format gives, but not its speed. Its result is BF16; gradients have the format of what they
-// are for.
+// Linear layers whose three products have precisions of their own. A GPU with units for FP8 multiplies in E4M3 (and
+// gradients in E5M2) itself. In any other format below 16 bits a product is emulated: it rounds its two operands to the
+// format, scales included, as a GPU's would, and multiplies them in FP32. So a training has the losses that the format
+// gives, but not its speed. Its result is BF16; gradients have the format of what they are for.
 // Not here: the formats (core/scaled_formats.hpp).
 #pragma once
 
@@ -14,11 +14,14 @@
 #include <comp/core/product.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
+#include <comp_libtorch/kernels/fp8_product.hpp>
 #include <comp_libtorch/kernels/quantize.hpp>
+#include <comp_libtorch/support/hardware.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace comp::libtorch::detail {
@@ -44,26 +47,80 @@ inline bool takes_as_is(const op_traits& known, const product_precisions& p, std
   return linear && argument != linear->input;
 }
 
-/// One product of a layer: rows of `a` times rows of `b`, both read in the precision of the product. Returns: FP32
-/// where that is below 16 bits.
+inline at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+/// A matrix that two of a layer's products read, each in its precision: x, w or dy.
+class layer_operand {
+ public:
+  layer_operand(at::Tensor matrix, operand is) : matrix_{std::move(matrix)}, is_{is} {}
+  /// `saved` begins with the three tensors that save() added.
+  layer_operand(std::span<const at::Tensor> saved, operand is)
+      : matrix_{saved[0]}, in_fp8_{saved[1], saved[2]}, is_{is} {}
+
+  std::int64_t rows() const { return any().numel() / columns(); }
+  std::int64_t columns() const { return any().size(-1); }
+  c10::Device device() const { return any().device(); }
+
+  /// Returns: the values that a product in `p` reads.
+  at::Tensor values(precision p, comp::product of, bool transposed) const {
+    const at::Tensor low = is_ == operand::weight ? matrix_ : matrix_.to(scalar_type(p));
+    const at::Tensor read = transposed ? rows_of(low).t() : low;
+    return is_scaled(p) ? quantizer{format_of(p, of, is_)}(read.to(at::kFloat).contiguous()) : read.to(scalar_type(p));
+  }
+  /// Returns: the matrix in FP8, which is rounded once for both products.
+  fp8_matrix in_fp8(bool transposed) {
+    if (!in_fp8_.elements.defined())
+      in_fp8_ = to_fp8(is_ == operand::weight ? matrix_ : rows_of(matrix_).to(at::kBFloat16),
+                       format_of(precision::fp8_e4m3, product::all, is_).element);
+    return transposed ? in_fp8_.transposed() : in_fp8_;
+  }
+  /// Adds what the backward needs: FP8, a byte for each element, where the matrix is there in it and is read in it.
+  void save(torch::autograd::variable_list& to, bool reads_fp8) const {
+    const bool narrow = reads_fp8 && in_fp8_.elements.defined();
+    to.push_back(narrow ? at::Tensor{} : matrix_);
+    to.push_back(narrow ? in_fp8_.elements : at::Tensor{});
+    to.push_back(narrow ? in_fp8_.scale : at::Tensor{});
+  }
+
+ private:
+  const at::Tensor& any() const { return matrix_.defined() ? matrix_ : in_fp8_.elements; }
+
+  at::Tensor matrix_;
+  fp8_matrix in_fp8_;
+  operand is_;
+};
+
+/// One product of a layer: y = x w', dx = dy w or dw = dy' x.
 struct layer_product {
   precision in;
   comp::product of;
-  at::Tensor operator()(const at::Tensor& a, operand first, const at::Tensor& b, operand second,
-                        const std::optional<at::Tensor>& bias = {}) const {
-    const at::ScalarType type = is_scaled(in) ? at::kFloat : scalar_type(in);
+
+  /// Returns: the product of the two; FP32 where it is emulated, and in FP8 for a weight's gradient.
+  at::Tensor operator()(layer_operand& a, layer_operand& b, const std::optional<at::Tensor>& bias = {}) const {
+    const auto bias_in = [&](at::ScalarType type) { return bias ? std::optional{bias->to(type)} : std::nullopt; };
+    if (a.rows() > 0 && device_multiplies(b)) {
+      const bool is_forward = of == comp::product::forward;
+      return multiply(a.in_fp8(transposes_a()), b.in_fp8(transposes_b()), transposes_a() ? at::kFloat : at::kBFloat16,
+                      is_forward, bias_in(at::kBFloat16));
+    }
     std::optional<at::NoTF32Guard> whole_fp32;
     std::optional<tf32_guard> tf32;
     if (is_scaled(in)) whole_fp32.emplace();
     if (in == precision::tf32) tf32.emplace();
-    return at::linear(read(a, first), read(b, second), bias ? bias->to(type) : at::Tensor{});
+    const at::ScalarType type = is_scaled(in) ? at::kFloat : scalar_type(in);
+    return at::linear(a.values(in, of, transposes_a()), b.values(in, of, transposes_b()),
+                      bias_in(type).value_or(at::Tensor{}));
+  }
+  /// Returns: whether the device multiplies by `b` in this precision. Other formats and sizes are emulated.
+  bool device_multiplies(const layer_operand& b) const {
+    const auto [rows, columns] = transposes_b() ? std::pair{b.columns(), b.rows()} : std::pair{b.rows(), b.columns()};
+    return multiplies_itself(in, b.device()) && has_fp8_product(rows, columns);
   }
 
  private:
-  at::Tensor read(const at::Tensor& matrix, operand which) const {
-    if (!is_scaled(in)) return matrix.to(scalar_type(in));
-    return quantizer{format_of(in, of, which)}(matrix.to(at::kFloat).contiguous());
-  }
+  // Products are of rows by rows.
+  bool transposes_a() const { return of == comp::product::weight_gradient; }
+  bool transposes_b() const { return of != comp::product::forward; }
 };
 
 /// y = x w' + b. x is (...,K) in the format of the forward's results, w is (N,K).
@@ -71,13 +128,17 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
                             const std::optional<at::Tensor>& b, const product_precisions& in) {
-    context->save_for_backward({w.requires_grad() ? x : at::Tensor{}, w});
+    layer_operand of_x{is_scaled(in.forward) ? rows_of(x) : x, operand::input}, of_w{w, operand::weight};
+    const at::Tensor y = layer_product{in.forward, product::forward}(of_x, of_w, b);
+    torch::autograd::variable_list saved{w};  // in any case, since it may not be written until the backward
+    of_w.save(saved, layer_product{in.input_gradient, product::input_gradient}.device_multiplies(of_w));
+    if (w.requires_grad())
+      of_x.save(saved, layer_product{in.weight_gradient, product::weight_gradient}.device_multiplies(of_x));
+    context->save_for_backward(saved);
     context->saved_data["forward"] = static_cast<std::int64_t>(in.forward);
     context->saved_data["input_gradient"] = static_cast<std::int64_t>(in.input_gradient);
     context->saved_data["weight_gradient"] = static_cast<std::int64_t>(in.weight_gradient);
     context->saved_data["bias"] = b ? static_cast<std::int64_t>(b->scalar_type()) : std::int64_t{-1};
-    const layer_product multiply{in.forward, comp::product::forward};
-    const at::Tensor y = multiply(is_scaled(in.forward) ? rows(x) : x, operand::input, w, operand::weight, b);
     auto shape = x.sizes().vec();
     shape.back() = w.size(0);
     return at::_unsafe_view(y.to(scalar_type(in.forward)),
@@ -94,30 +155,27 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
                    "(create_graph=True; rounding has none): give the layer and its gradients bf16",
                    name(in("forward")), name(of_input.in), name(of_weight.in));
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const at::Tensor &x = saved[0], &w = saved[1], dy = rows(gradients[0]);
+    const at::Tensor &w = saved[0], dy = rows_of(gradients[0]);
+    layer_operand of_dy{dy, operand::gradient};
     const std::int64_t bias = context->saved_data["bias"].toInt();
     torch::autograd::variable_list made(4);
     if (context->needs_input_grad(0)) {
       auto shape = gradients[0].sizes().vec();
       shape.back() = w.size(1);
-      const at::ScalarType type = scalar_type(of_input.in);
-      const at::Tensor dx = of_input(dy.to(type), operand::gradient, w.t(), operand::weight).to(type);
-      made[0] = dx.to(dy.scalar_type()).view(shape);
+      layer_operand of_w{std::span{saved}.subspan(1), operand::weight};
+      made[0] = of_input(of_dy, of_w).to(scalar_type(of_input.in)).to(dy.scalar_type()).view(shape);
     }
-    const at::Tensor read = dy.to(scalar_type(of_weight.in));
     if (context->needs_input_grad(1)) {
-      const at::Tensor with = rows(x).to(read.scalar_type());
-      made[1] = of_weight(read.t(), operand::gradient, with.t(), operand::input).to(w.scalar_type());
+      layer_operand of_x{std::span{saved}.subspan(4), operand::input};
+      made[1] = of_weight(of_dy, of_x).to(w.scalar_type());
     }
     if (bias >= 0 && context->needs_input_grad(2)) {
-      const at::Tensor summed = is_scaled(of_weight.in) ? read.to(at::kFloat) : read;
-      made[2] = summed.sum(0).to(static_cast<at::ScalarType>(bias));
+      const at::Tensor read = dy.to(scalar_type(of_weight.in));
+      const at::ScalarType summed = is_scaled(of_weight.in) ? at::kFloat : read.scalar_type();
+      made[2] = read.sum(0, false, summed).to(static_cast<at::ScalarType>(bias));
     }
     return made;
   }
-
- private:
-  static at::Tensor rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 };
 
 /// Runs a linear layer whose arguments are on the stack, each of its products in its precision. Returns: false, with

@@ -11,7 +11,9 @@
 #include <comp_libtorch/kernels/scaled_linear.hpp>
 #include <comp_libtorch/plan/recording.hpp>
 #include <cstddef>
-#include <set>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,8 +29,9 @@ class layer_products {
     gradients_.assign(ops.size(), {});
     for (std::size_t i = 0; i < ops.size(); ++i) {
       if (!reads_weight(infos, ops, i)) continue;
-      layers_.insert(infos[i].name);
-      if (separate) add_gradients(infos, ops[i], i);
+      const bool fits = fits_fp8_units(infos[i], ops[i]);
+      layers_.emplace(infos[i].name, fits);
+      if (separate) add_gradients(infos, ops[i], i, fits);
     }
   }
   void clear() {
@@ -38,6 +41,11 @@ class layer_products {
 
   /// Returns: true for a product with a weight. A product of two activations is none.
   bool is_linear_layer(const op_info& recorded) const { return layers_.contains(recorded.name); }
+  /// Returns: true for a layer of whose sizes a GPU's units multiply FP8, forward and backward.
+  bool fits_fp8_units(const op_info& recorded) const {
+    const auto layer = layers_.find(recorded.name);
+    return layer != layers_.end() && layer->second;
+  }
   /// Returns: the operators of the products in the backward, of each operator that was recorded.
   const std::vector<gradient_operators>& gradients() const { return gradients_; }
 
@@ -59,16 +67,28 @@ class layer_products {
   }
 
  private:
-  void add_gradients(std::vector<op_info>& infos, const recorded_op& op, std::size_t i) {
+  /// Returns: the place of a layer's input among the inputs, which the weight follows.
+  static std::size_t place_of_input(const recorded_op& op) {
+    return linear_arguments_of(traits(op.op))->bias == 0U ? 1 : 0;
+  }
+
+  static bool fits_fp8_units(const op_info& recorded, const recorded_op& op) {
+    const std::size_t at = place_of_input(op);
+    const auto &x = recorded.inputs[at].shape, &w = recorded.inputs[at + 1].shape;
+    const std::int64_t rows = std::reduce(x.begin(), x.end() - 1, std::int64_t{1}, std::multiplies{});
+    return has_fp8_product(w[0], w[1]) && has_fp8_product(w[0], rows);
+  }
+
+  void add_gradients(std::vector<op_info>& infos, const recorded_op& op, std::size_t i, bool fits) {
     const auto at = *linear_arguments_of(traits(op.op));
-    const std::size_t bias_before = at.bias == 0U ? 1 : 0;  // all arguments up to the weight are tensors
+    const std::size_t place = place_of_input(op);
     const auto add = [&](product of, std::size_t argument) -> std::size_t {
       if (!op.differentiable[argument]) return 0;
-      auto w = infos[i].inputs[bias_before + 1].shape;
+      auto w = infos[i].inputs[place + 1].shape;
       if (at.transposed) std::ranges::reverse(w);
       infos[i].product = product::forward;
-      infos.push_back(gradient_operator(infos[i], i, of, infos[i].inputs[bias_before].shape, w));
-      layers_.insert(infos.back().name);
+      infos.push_back(gradient_operator(infos[i], i, of, infos[i].inputs[place].shape, w));
+      layers_.emplace(infos.back().name, fits);
       return infos.size() - 1;
     };
     gradients_[i].input = add(product::input_gradient, at.input);
@@ -91,7 +111,7 @@ class layer_products {
     return read->parameter && read->shape.size() == 2;
   }
 
-  std::set<std::string> layers_;               // names of operators, with those of their gradients
+  std::map<std::string, bool> layers_;         // names of operators, with those of their gradients; fits_fp8_units()
   std::vector<gradient_operators> gradients_;  // of each recorded operator
 };
 

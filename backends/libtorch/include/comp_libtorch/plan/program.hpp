@@ -26,6 +26,7 @@
 #include <comp_libtorch/plan/recording.hpp>
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
+#include <comp_libtorch/support/hardware.hpp>
 #include <comp_libtorch/support/memory.hpp>
 #include <cstddef>
 #include <functional>
@@ -141,7 +142,8 @@ class program {
   /// Has regions run by `chosen` from now on. LibTorch's own autocast runs a plan with plan::runs_autocast(), in
   /// which comp casts nothing.
   /// Throws: `plan_error` for a plan that does not fit the graph, that asks for TF32 on a CPU or for a format below 16
-  /// bits where that is not emulated, or that is autocast's without exactly one low precision; `error` while recording.
+  /// bits that the device neither has nor emulates, or that is autocast's without exactly one low precision; `error`
+  /// while recording.
   void set_plan(const plan& chosen) {
     require<error>(recording_ == nullptr,
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
@@ -336,13 +338,15 @@ class program {
   }
 
   void require_runs(precision p, std::size_t i) const {
-    const bool runs = is_scaled(p) ? products_.is_linear_layer(graph_[i]) && detail::emulates(settings_)
+    const bool runs = is_scaled(p) ? products_.is_linear_layer(graph_[i]) &&
+                                         (detail::emulates(settings_) || multiplies_itself(p, settings_.device))
                                    : p != precision::tf32 || settings_.device.is_cuda();
-    require<plan_error>(runs,
-                        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
-                        "linear layers below 16 bits, emulated on a CPU or with program_settings::emulate): choose one "
-                        "of those",
-                        i, graph_[i].name, comp::name(p));
+    require<plan_error>(
+        runs,
+        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
+        "linear layers below 16 bits: fp8_e4m3 on a GPU with units for it, and any emulated on a CPU or "
+        "with program_settings::emulate): choose one of those",
+        i, graph_[i].name, comp::name(p));
   }
 
   void keep(plan chosen) {

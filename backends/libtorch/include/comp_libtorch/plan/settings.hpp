@@ -59,7 +59,8 @@ struct program_settings {
   // What stands in an autocast(enabled = false), or in another autocast of the model's own, runs as its author wrote,
   // under every plan. It is looked for while recording and in each forward.
   bool protect_blocks = true;
-  // Linear layers may have formats below 16 bits on a GPU, too. They are emulated: right in their bits, and slow.
+  // Linear layers may have any format below 16 bits on a GPU, too. Those that it has no units for are emulated: right
+  // in their bits, and slow.
   bool emulate = false;
   // The two products of a linear layer's backward are operators of the graph, so that a plan gives each product its own
   // precision. They stand behind all others.
@@ -69,7 +70,7 @@ struct program_settings {
 };
 
 namespace detail {
-/// Returns: true where linear layers may have formats below 16 bits.
+/// Returns: true where linear layers may have any format below 16 bits.
 inline bool emulates(const program_settings& s) { return s.emulate || s.device.is_cpu(); }
 }  // namespace detail
 

@@ -13,6 +13,8 @@
 #include <comp/core/hardware.hpp>
 #include <comp/core/precision.hpp>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <vector>
 
 namespace comp::libtorch {
@@ -55,12 +57,23 @@ inline hardware probe(c10::Device device) {
 }
 
 /// Returns: true for a precision that a plan may have. FP16 is one even where it is slow, because the search finds that
-/// out and cuts it. On a GPU, BF16 and TF32 are there only with units for them. `emulates`: linear layers may have
-/// formats below 16 bits.
+/// out and cuts it. On a GPU, BF16, TF32 and the linear layers' E4M3 are there only with units for them. `emulates`:
+/// linear layers may have all formats below 16 bits.
 inline bool computes_in(precision p, const hardware& machine, bool emulates) {
-  if (is_scaled(p)) return emulates;
+  if (is_scaled(p))
+    return emulates || (p == precision::fp8_e4m3 && machine.kind == device_kind::cuda && has_unit(p, machine));
   const bool everywhere = p == precision::fp32 || p == precision::fp16;
   return everywhere || (machine.kind == device_kind::cuda ? has_unit(p, machine) : p == precision::bf16);
+}
+/// Returns: whether that device multiplies in `p`, a format below 16 bits, without emulation.
+inline bool multiplies_itself(precision p, c10::Device device) {
+  if (p != precision::fp8_e4m3 || !device.is_cuda()) return false;
+  static std::mutex alone;
+  static std::map<c10::DeviceIndex, bool> known;
+  const std::lock_guard now{alone};
+  const auto [at, is_new] = known.try_emplace(device.index());
+  if (is_new) at->second = computes_in(p, probe(device), false);
+  return at->second;
 }
 inline std::vector<precision> supported_precisions(const hardware& machine, bool emulates) {
   std::vector<precision> all;

@@ -54,7 +54,8 @@ enum class planned_choices {
 struct planned_settings {
   std::vector<std::string> segments = {"forward"};  // those of a step; the plan is in use when each was entered once
   plan_match match = plan_match::by_name;
-  bool forced = false;  // use a file's plan although this machine computes it slowly, or it lacks most operators
+  // Use a file's plan although this machine computes it slowly or has to emulate it, or it lacks most operators.
+  bool forced = false;
   planned_choices choices = planned_choices::of_file;
   tuning_settings tuning = {};
   program_settings program = {};  // its device is that of the first parameter
@@ -162,7 +163,7 @@ class planned_region {
         file_{of_file_ ? load_listing(std::get<std::string>(from))
                        : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
         listing_{file_.at(0)},
-        program_{on_device_of(models, with_operators_of(listing_, settings_.program))},
+        program_{on_device_of(models, with_operators_of(listing_, settings_))},
         here_{probe(program_.settings().device)} {
     if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
     if (settings_.choices == planned_choices::measured)
@@ -250,8 +251,10 @@ class planned_region {
     return !program_.changes() && now.otherwise == on_mismatch::follow && now.protect_blocks;
   }
 
-  /// Has the graph the operators that the file has. A plan without names is one for the graph that `settings` give.
-  static program_settings with_operators_of(const plan_listing& from, program_settings settings) {
+  /// Has the graph the operators that the file has. A plan without names is one for the graph that the settings give.
+  static program_settings with_operators_of(const plan_listing& from, const planned_settings& given) {
+    program_settings settings = given.program;
+    settings.emulate = settings.emulate || given.forced;
     const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
     const auto exchanges = [](const auto& op) { return op.kind == exchange_kind; };
     if (from.operators) {

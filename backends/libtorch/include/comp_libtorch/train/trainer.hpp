@@ -191,9 +191,12 @@ class trainer
   std::vector<precision> supported_precisions() const {
     return libtorch::supported_precisions(hardware_, detail::emulates(program_.settings()));
   }
-  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs. Gradients travel in 16 bits or 32.
+  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs: where they are not emulated, those
+  /// of sizes that the units take. Gradients travel in 16 bits or 32.
   bool supports(const op_info& op, precision p) const {
-    return is_scaled(p) ? program_.products().is_linear_layer(op) : p != precision::tf32 || !is_exchange(op);
+    if (!is_scaled(p)) return p != precision::tf32 || !is_exchange(op);
+    const detail::layer_products& layers = program_.products();
+    return detail::emulates(program_.settings()) ? layers.is_linear_layer(op) : layers.fits_fp8_units(op);
   }
   comp::hardware hardware() const { return hardware_; }
   /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
