@@ -164,6 +164,10 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
       if (need_dx) of_inputs = squares(dx.values());
       return dx;
     }
+    void mse_loss(const tensor& x, const tensor& target, double* loss) {
+      reference::device::mse_loss(x, target, loss);
+      if (off(x)) *loss *= 4;
+    }
     bool runs = true;
     double of_inputs = 0;  // of what the last one gave
     bool supports(const comp::op_info&, precision) const { return runs; }
@@ -175,9 +179,10 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
       for (double& v : values) v *= factor;
     }
   } device;
-  trainer<off_by_parts> t{
-      device, native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
-      regression_data{64}, regression_data{16}};
+  model_builder net{"net", input_kind::values, {8, 6}};
+  const value twice = net.input().linear("twice", 24);  // read by two operators, whose gradients add up
+  twice.relu("relu").add("both", twice.tanh("tanh")).linear("head", 2).mse_loss("loss");
+  trainer<off_by_parts> t{device, net.finish(), regression_data{64}, regression_data{16}};
   constexpr double infinite = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(squared_error{nan, 1}.relative() == infinite);
   CHECK(squared_error{1, 0}.relative() == 1);
@@ -190,10 +195,11 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
   const auto norm = [&](std::size_t i) { return off_by_parts::squares(t.network().parameters()[i].gradient); };
   CHECK(errors[0].output == doctest::Approx(0.01));
   CHECK(errors[0].gradient == doctest::Approx(0.5 * std::sqrt(norm(0) / (norm(0) + norm(1)))));  // the bias is right
-  CHECK(errors[2].output == doctest::Approx(0.01));
-  CHECK(errors[2].gradient == doctest::Approx(0.5 * std::sqrt(norm(2) / (norm(2) + norm(3) + device.of_inputs))));
-  for (const std::size_t i : {1, 3}) {
-    CHECK(errors[i].output == 0);
+  CHECK(errors[4].output == doctest::Approx(0.01));
+  CHECK(errors[4].gradient == doctest::Approx(0.5 * std::sqrt(norm(2) / (norm(2) + norm(3) + device.of_inputs))));
+  CHECK(errors[5].output == doctest::Approx(3));  // 4 for 1
+  for (const std::size_t i : {1, 2, 3, 5}) {
+    if (i < 5) CHECK(errors[i].output == 0);
     CHECK(errors[i].gradient < 1e-15);
   }
 }
@@ -203,6 +209,7 @@ TEST_CASE("a sensitivity runs operators as a training step does") {
     int dropped = 0, by_batch = 0, all = 0;
     tensor dropout(const tensor& x, double p, const dropout_key& key) {
       ++dropped;
+      CHECK(key.everywhere);  // one mask in both precisions, in fused operators too
       return reference::device::dropout(x, p, key);
     }
     with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,

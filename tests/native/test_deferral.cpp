@@ -41,8 +41,9 @@ struct faulty : reference::device {
 /// Tells no loss before the step ends, and updates by what it sees itself.
 class deferring_device : public faulty {
  public:
-  int looks = 0;
+  int looks = 0, waits = 0;
   bool on = false;
+  void synchronize() { ++waits; }
 
   void defer_losses(bool wanted) {
     on = wanted;
@@ -129,16 +130,19 @@ struct capturing_device : deferring_device {
   struct captured_work {
     std::vector<call> calls;
     std::uint64_t draws = 0;
+    std::shared_ptr<void> memory = {};
   };
+  std::shared_ptr<void> memory = std::make_shared<int>();  // as often in use as there is captured work, and once more
   int captured = 0, replayed = 0;
   int most_replays = 1000, most_captures = 1000;
-  mutable bool moved = false;  // memory that captured work uses, once
+  mutable bool moved = false;                  // memory that captured work uses, once
+  double seconds() const { return replayed; }  // captured steps are slow
 
   template <class F>
   captured_work capture(std::span<parameter* const> all, std::uint64_t draws, F work) {
     std::vector<std::pair<std::vector<double>, bool>> before;
     for (const parameter* p : all) before.emplace_back(p->gradient, p->fresh);
-    captured_work made{{}, draws};
+    captured_work made{{}, draws, memory};
     noting_ = &made;
     work();
     noting_ = nullptr;
@@ -446,6 +450,7 @@ TEST_CASE("a step is looked at once, whatever its micro-batches") {
   auto t = regression_on(device, {.clip_norm = 1, .scaling = {.micro_batches = 4}});
   t.run_epoch();
   CHECK(device.looks == 2);
+  CHECK(device.waits == 1);  // for the last update
 }
 
 TEST_CASE("a refused capture is asked for once, until the plan changes or a state is restored") {
@@ -498,6 +503,20 @@ TEST_CASE("measured capturing begins after the search, and ends for a plan where
   t.post_training(false);
   epochs(8);
   CHECK(device.asked == 2);
+}
+
+TEST_CASE("captured steps hold no memory when the training after a search has ended, or plain steps were chosen") {
+  capturing_device device;
+  auto t = regression_on(device, {});
+  t.post_training(true);
+  for (int i = 0; i < 2; ++i) t.run_epoch();
+  CHECK(device.memory.use_count() == 2);
+  t.post_training(false);
+  CHECK(device.memory.use_count() == 1);
+  t.post_training(true);
+  for (int i = 0; i < 8; ++i) t.run_epoch();
+  CHECK(t.captured_steps().decided);
+  CHECK(device.memory.use_count() == 1);
 }
 
 TEST_CASE("steps of several phases are never measured") {

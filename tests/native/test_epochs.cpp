@@ -149,6 +149,8 @@ TEST_CASE("where a phase is lost, those behind it are left out of that step, and
   const auto updates = t.save().updates;
   CHECK(updates[0].taken == 5 + 4);
   CHECK(updates[1].taken == 5 + 3);
+  device.lost = {{device.losses + 1, not_a_number}};  // the judge's, who counts his own steps
+  CHECK(t.run_batch().message == "loss nan in step 8 (it left the range of its precision): use more FP32");
 }
 
 namespace {

@@ -175,11 +175,15 @@ TEST_CASE("data sets that fill no batch are refused") {
       (loader{numbers{3}, {.batch = 4}}),
       "batches of 4 examples of a data set of 3 (none is full): make the batch smaller or the data set larger",
       comp::error);
-  struct without_a_value : numbers {
-    example_layout layout() const { return {.input_shape = {2}, .of_bytes = std::vector<float>(511)}; }
+  struct of_a_table : numbers {
+    std::size_t values;
+    example_layout layout() const { return {.input_shape = {2}, .of_bytes = std::vector<float>(values)}; }
   };
-  CHECK_THROWS_WITH_AS((loader{without_a_value{}, {.batch = 1}}),
+  CHECK_THROWS_WITH_AS((loader{of_a_table{{}, 511}, {.batch = 1}}),
                        "values of 511 bytes for 2 channels of values (256 for each are needed): check the layout",
+                       comp::error);
+  CHECK_THROWS_WITH_AS((loader{of_a_table{{}, 768}, {.batch = 1}}),  // one of three channels
+                       "values of 768 bytes for 2 channels of values (256 for each are needed): check the layout",
                        comp::error);
   struct tokens_of_bytes : numbers {
     example_layout layout() const {

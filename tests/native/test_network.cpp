@@ -296,6 +296,9 @@ TEST_CASE_FIXTURE(on_reference, "backward without a forward is refused") {
       net.backward(batch),
       "backward of \"mlp\" without a forward (2 operators have kept nothing): call forward() before each backward()",
       comp::error);
+  net.forward(batch);
+  net.backward(batch);
+  CHECK_THROWS_AS(net.backward(batch), comp::error);  // nothing is kept behind it
 }
 
 TEST_CASE_FIXTURE(on_reference, "dropout masks follow from the seed and the number of draws") {

@@ -191,6 +191,7 @@ TEST_CASE("what Devices check of shapes is refused with the shapes, and taken wh
           require_vector("batch_norm", {3}, {2, 4}, 4);
         }) == "batch_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)");
   CHECK(why_refused([] { require_vector("batch_norm", {4}, {2, 4}, 4); }) == "");
+  CHECK(why_refused([] { require_vector("batch_norm", {5}, {2, 4}, 4); }) != "");
   const shape three{3}, four{4};
   CHECK(why_refused([&] { require_linear({2, 5}, {4, 5}, &four); }) == "");
   CHECK(why_refused([&] {

@@ -570,7 +570,7 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
     return net.finish();
   };
   std::vector<model> models;
-  for (const convolution o : {convolution{.padding = 1}, convolution{.padding = 2, .dilation = 2}}) {
+  for (const convolution o : {convolution{4, 8}, convolution{4, 8, 1}, convolution{4, 8, 0, 2}}) {
     models.push_back(images([&](auto&, value x) { return x.conv2d("it", 2, o).flatten("flat"); }));
   }
   for (const op::batch_norm o : {op::batch_norm{}, op::batch_norm{.eps = 1e-3}, op::batch_norm{.momentum = 0.2}}) {
@@ -585,15 +585,16 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   for (const double p : {0.1, 0.2}) {
     models.push_back(images([&](auto&, value x) { return x.dropout("it", p).flatten("flat"); }));
   }
-  for (const pool2d_options o : {pool2d_options{}, pool2d_options{.kernel = {1, 1}}}) {
+  for (const pool2d_options o : {pool2d_options{}, pool2d_options{.kernel = {1, 1}}, pool2d_options{{4, 4}, {4, 4}},
+                                 pool2d_options{{4, 4}, {4, 4}, {1, 1}}}) {
     models.push_back(images([&](auto&, value x) { return x.max_pool2d("it", o).flatten("flat"); }));
     models.push_back(images([&](auto&, value x) { return x.avg_pool2d("it", o).flatten("flat"); }));
   }
   for (const op::softmax_mask mask : {op::softmax_mask::none, op::softmax_mask::causal}) {
     models.push_back(images([&](auto&, value x) { return x.softmax("it", mask).flatten("flat"); }));
   }
-  for (const double alpha : {1.0, 2.0}) {
-    models.push_back(images([&](auto&, value x) { return x.bmm("it", x, {.alpha = alpha}).flatten("flat"); }));
+  for (const op::bmm o : {op::bmm{}, op::bmm{.transpose_b = true}, op::bmm{.alpha = 2}}) {
+    models.push_back(images([&](auto&, value x) { return x.bmm("it", x, o).flatten("flat"); }));
   }
   for (const double deviation : {0.02, 0.03}) {
     models.push_back(images([&](auto& net, value x) { return net.normal_weights(deviation), x.flatten("flat"); }));
@@ -711,6 +712,8 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
   };
   CHECK_THROWS_AS(made(regression_data{}, counting_tokens(7, 60, 6)), comp::error);
   CHECK_THROWS_AS(made(counting_tokens(7, 60, 6), regression_data{}), comp::error);
+  CHECK_THROWS_WITH_AS(made(regression_data{}, regression_data{0}),
+                       "the data set has 0 examples (nothing to train on): check the reader and its path", comp::error);
   CHECK(refusal(small_images(), bars({1, 8, 9}, 4, 40, 1)) ==
         "model \"small\" reads (8,1,8,8) and the data has (1,8,9) in an example (they must agree): change one of them");
   CHECK(refusal(small_images(), bars({8, 8, 1}, 4, 40, 1)) ==  // as many values, in another order

@@ -81,6 +81,9 @@ TEST_CASE("a training goes on in another trainer with the same losses, bit for b
     CHECK(second.t.run_epoch().curve == first.t.run_epoch().curve);
     CHECK(second.t.store_state().tensors == first.t.store_state().tensors);
     CHECK(second.t.store_state().numbers == first.t.store_state().numbers);
+    world fresh{o, m};
+    second.t.load_state(fresh.t.store_state());  // from before the first step: no momentum
+    CHECK(second.t.store_state().tensors == fresh.t.store_state().tensors);
   }
 }
 
