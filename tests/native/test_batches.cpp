@@ -82,10 +82,12 @@ struct anything {
   example_layout parts = {};
   const copying_device* device = nullptr;
   std::size_t unknown = 99;  // an example with a label that no model has
+  std::size_t unreadable = 99;
   std::size_t size() const { return 11; }
   example_layout layout() const { return parts; }
   void write(std::size_t i, const example_spans& to) const {
     if (device) CHECK(device->under_way == 0);
+    if (i == unreadable) throw std::runtime_error{"unreadable"};
     const auto n = static_cast<std::int32_t>(i);
     for (std::size_t k = 0; k < to.values.size(); ++k) to.values[k] = static_cast<float>(i + 16 * k + (to.draw >> 50));
     for (std::size_t k = 0; k < to.bytes.size(); ++k) to.bytes[k] = static_cast<std::uint8_t>(37 * i + 11 * k);
@@ -296,4 +298,9 @@ TEST_CASE("a batch that cannot be copied ahead is refused when it is asked for, 
   device.full = false;
   CHECK(other.at() == loader_position{});
   require_batch<copying_device>(other.next(), data, kind.net, {});
+  batch_feed<copying_device> third{
+      device, kind.net, anything{kind.parts, nullptr, 99, 4}, {.batch = 4, .shuffle = false}};
+  (void)third.next();
+  CHECK_NOTHROW(third.ahead());  // in the middle of a step
+  CHECK_THROWS_AS(third.next(), std::runtime_error);
 }

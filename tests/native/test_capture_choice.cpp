@@ -76,6 +76,12 @@ TEST_CASE("what was refused is not measured on, and said") {
   CHECK(choice.decided());
   CHECK_FALSE(choice.captured());
   CHECK(text(choice.report()) == "steps are not captured: a step (too long): train on");
+  capture_choice decided;  // and refused later
+  steps(decided, [](std::size_t, bool captured) { return captured ? 0.001 : 0.002; });
+  CHECK(decided.captured());
+  decided.refuse("a step (too often): train on");
+  CHECK_FALSE(decided.captured());
+  CHECK_FALSE(decided.report().captured);
 }
 
 TEST_CASE("a training that ends before the decision says what it has seen") {

@@ -626,15 +626,16 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   std::swap(crossed.nodes[1].inputs, crossed.nodes[2].inputs);
   std::swap(shared.nodes[1].parameters[0], shared.nodes[1].parameters[1]);
   for (const model& m : {crossed, shared}) CHECK(hash_of_options(m) != hash_of_options(gan));
-  const auto attending = [](const attention_options& o) {
+  const auto attending = [](const attention_options& o, op::looked_up of = op::looked_up::tokens) {
     model_builder net{"attending", input_kind::tokens, {2, 4}};
-    const value x = net.input().embedding("x", 7, 4);
+    const value x = net.input().embedding("x", 7, 4, of);
     x.attention("it", x, x, o).linear("head", 7).cross_entropy_loss("loss");
     return hash_of_options(net.finish());
   };
   CHECK(attending({}) != attending({.heads = 2}));
   CHECK(attending({}) != attending({.mask = op::softmax_mask::causal}));
   CHECK(attending({}) != attending({.dropout = 0.1}));
+  CHECK(attending({}) != attending({}, op::looked_up::positions));
   const auto on_graph = [](std::int32_t from, double slope, std::int32_t row = 1, std::vector<float> weights = {}) {
     model_builder net{"graph", input_kind::values, {1, 2}};
     const sparse matrix = model_builder::matrix({2, 2, {0, row, 2}, {0, from}, std::move(weights)});
