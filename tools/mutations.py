@@ -271,7 +271,7 @@ MUTATIONS = [Mutation(*m) for m in [
     ("stochastic rounding by the model's own generator", TORCH + 'kernels/quantize.hpp', 'own = usual.clone();',
      'own = usual;', 'test_libtorch', 'test_scaled_linear.cpp'),
     ("operands of gradients that are rounded as the forward's", TORCH + 'kernels/scaled_linear.hpp',
-     'format_of(in, of, which)', 'format_of(in, comp::product::forward, which)', 'test_libtorch', 'test_scaled_linear.cpp'),
+     'format_of(p, of, is_)', 'format_of(p, comp::product::forward, is_)', 'test_libtorch', 'test_scaled_linear.cpp'),
     ("a weight's gradient in the precision of the input's", TORCH + 'kernels/scaled_linear.hpp', 'in("weight_gradient"), comp',
      'in("input_gradient"), comp', 'test_libtorch', 'test_scaled_linear.cpp'),
     ("LibTorch's gradient product in the layer's own precision", TORCH + 'plan/layer_products.hpp', 'p[weight ? weight : i]',
