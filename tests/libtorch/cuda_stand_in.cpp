@@ -244,8 +244,22 @@ class host_call {
   std::vector<std::pair<c10::Storage, c10::Storage>> storages_;  // of the host, of the device
 };
 
+/// Refuses what cuBLASLt does: other sizes, matrices whose rows (columns of the second) are not one after the other,
+/// and a bias with gaps, which it would read as if there were none.
+void require_product_in_fp8(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  const std::int64_t k = a.size(1);
+  TORCH_CHECK(k % 16 == 0 && b.size(0) % 16 == 0 && b.size(1) % 16 == 0, "sizes of a product in FP8");
+  TORCH_CHECK(a.stride(1) == 1 && a.stride(0) >= k && b.stride(0) == 1 && b.stride(1) >= k, "layouts in FP8");
+  TORCH_CHECK(!bias.defined() || (bias.numel() == b.size(1) && bias.is_contiguous()), "the bias of a product in FP8");
+}
+
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
+  if (op.schema().name() == "aten::_scaled_mm") {
+    const auto given = [&](std::size_t i) { return torch::jit::peek(*stack, i, arguments.size()); };
+    require_product_in_fp8(given(0).toTensor(), given(1).toTensor(),
+                           given(4).isNone() ? at::Tensor{} : given(4).toTensor());
+  }
   host_call call;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto& given = torch::jit::peek(*stack, i, arguments.size());

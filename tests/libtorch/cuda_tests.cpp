@@ -9,6 +9,7 @@
 #include <comp/search/two_stage.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
 #include <comp_libtorch/kernels/scaled_linear.hpp>
+#include <comp_libtorch/train/planned_region.hpp>
 #include <comp_libtorch/train/trainer.hpp>
 #include <limits>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "../scratch.hpp"
 #include "program_support.hpp"
 #include "torch_and_doctest.hpp"
 
@@ -111,7 +113,8 @@ TEST_CASE("a GPU multiplies E4M3 itself in each product whose sizes it takes, an
     std::int64_t rows, inputs, outputs;
     std::size_t of_device;
   };
-  for (const layer& each : {layer{48, 80, 64, 3}, {1, 32, 16, 2}, {47, 80, 64, 2}, {48, 80, 60, 1}, {48, 40, 64, 0}}) {
+  for (const layer& each :
+       {layer{48, 80, 64, 3}, {1, 32, 16, 2}, {47, 80, 64, 2}, {48, 80, 60, 1}, {16, 32, 1, 1}, {48, 40, 64, 0}}) {
     CAPTURE(each.rows);
     CAPTURE(each.inputs);
     CAPTURE(each.outputs);
@@ -126,6 +129,58 @@ TEST_CASE("a GPU multiplies E4M3 itself in each product whose sizes it takes, an
       CHECK(off < 4e-3);  // a bias is rounded to BF16, and a GPU's sums have fewer bits
     }
   }
+}
+
+TEST_CASE("a bias in FP8's products may have gaps, or one element for all") {
+  if (!multiplies_fp8()) return;
+  torch::manual_seed(9);
+  const auto given = layer_inputs(16, 32, 16);
+  const auto wide = torch::randn({32}).to(torch::kBFloat16);
+  for (const torch::Tensor& bias : {wide.slice(0, 0, 32, 2), wide.slice(0, 0, 1), wide.slice(0, 0, 1).expand({16})}) {
+    const auto y = [&](c10::Device at) {
+      const auto moved = bias.stride(0) == 1 ? bias.to(at) : wide.to(at).as_strided(bias.sizes(), bias.strides());
+      return comp::libtorch::detail::scaled_linear::apply(given[0].to(at), given[1].to(at), std::optional{moved},
+                                                          comp::product_precisions{precision::fp8_e4m3})
+          .to(torch::kCPU, torch::kDouble);
+    };
+    const auto emulated = y(torch::kCPU);
+    CHECK(((y(device) - emulated).norm() / emulated.norm()).item<double>() < 4e-3);
+  }
+}
+
+TEST_CASE("a plan file whose FP8 has to be emulated on a GPU is warned of, and other formats want to be forced") {
+  using namespace torch::nn;
+  if (!multiplies_fp8()) return;
+  const scratch folder;
+  const std::string path = folder / "plan.json";
+  Sequential net{Linear{32, 33}};
+  net->to(device);
+  const auto x = torch::randn({16, 32}, device);
+  program p{{.device = device}};
+  record(p, {net.ptr(), [&] { return net->forward(x).sum(); }});
+  const auto loaded = [&](precision low, bool forced) {
+    comp::plan chosen{p.graph().size()};
+    chosen[index_of(p.graph(), "0.addmm")] = low;
+    comp::save(chosen, p.graph(), comp::libtorch::probe(device), path);
+    comp::libtorch::planned_region planned{{{"", *net}}, path, {.forced = forced}};
+    for (int step = 0; step < 2; ++step) {
+      const auto open = planned.enter();
+      (void)net->forward(x);
+    }
+    return planned.warnings();
+  };
+  CHECK(loaded(precision::fp8_e4m3, false) ==
+        std::vector<std::string>{"\"" + path +
+                                 "\" gives 1 linear layers, or products of them, a format that this GPU's units do not "
+                                 "multiply in these sizes (16 has to divide rows, inputs and outputs): they are "
+                                 "emulated, slowly"});
+  CHECK(loaded(precision::mxfp8, true).empty());
+  CHECK_THROWS_WITH_AS(loaded(precision::fp8_e5m2, false),
+                       ("\"" + path +
+                        "\" gives an operator fp8_e5m2 (LibTorch only emulates it on this GPU): search again on this "
+                        "machine, or set planned_settings::forced")
+                           .c_str(),
+                       comp::plan_error);
 }
 
 TEST_CASE("a layer that the GPU multiplies keeps a byte of each input, and does not keep the input") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices in FP8 by the units of a GPU. Both operands have one FP32 scale each, computed from the matrix
-// itself, and the elements that quantize.hpp gives them: they are rounded by ATen's operators in two passes over
-// memory. The product is at::_scaled_mm's, which is cuBLASLt's on a GPU (compute capability 8.9) and a CPU's reference.
+// Products of matrices in FP8 by the units of a GPU. Each operand has one FP32 scale, computed from the matrix itself,
+// and is rounded by ATen's operators in two passes over memory; a finite one has the elements that quantize.hpp gives
+// it. The product is at::_scaled_mm's: cuBLASLt's on a GPU of compute capability 8.9 or newer, plain code on a CPU.
 // Not here: scales of blocks.
 #pragma once
 
@@ -21,10 +21,10 @@ namespace comp::libtorch::detail {
 /// A matrix whose values are its elements times a scale, a tensor of one FP32 number.
 struct fp8_matrix {
   at::Tensor elements, scale;
-  fp8_matrix transposed() const { return {elements.t().contiguous(), scale}; }
+  fp8_matrix transposed() const { return {elements.t().clone(at::MemoryFormat::Contiguous), scale}; }
 };
 
-/// Returns: the matrix in E4M3 or E5M2. Where it is not finite, neither are its largest elements, and the scale is 1.
+/// Returns: the matrix in E4M3 or E5M2. One that is not finite has scale 1, and no value that is too large is finite.
 inline fp8_matrix to_fp8(const at::Tensor& matrix, const element_format& to) {
   constexpr float infinite = std::numeric_limits<float>::infinity();
   const at::Tensor largest = at::linalg_vector_norm(matrix, infinite, at::OptionalIntArrayRef{}, false, at::kFloat);
@@ -42,8 +42,8 @@ inline bool has_fp8_product(std::int64_t rows_of_b, std::int64_t columns) {
   return rows_of_b > 0 && columns > 0 && rows_of_b % 16 == 0 && columns % 16 == 0;  // what cuBLASLt aligns to
 }
 
-/// Returns: rows of `a` times rows of `b` in `result`, BF16 or FP32; only BF16 may have a bias, which is BF16, too. Two
-/// matrices in E5M2 have no product. `fast`: sums have fewer bits than FP32 on some GPUs.
+/// Returns: rows of `a` times rows of `b` in `result`, BF16 or FP32; only BF16 may have a bias, which is BF16, too, and
+/// has no gaps in memory. Two matrices in E5M2 have no product. `fast`: sums have fewer bits than FP32 on some GPUs.
 inline at::Tensor multiply(const fp8_matrix& a, const fp8_matrix& b, at::ScalarType result, bool fast = false,
                            const std::optional<at::Tensor>& bias = {}) {
   return at::_scaled_mm(a.elements, b.elements.t(), a.scale, b.scale, bias, std::nullopt, result, fast);

@@ -67,7 +67,7 @@ class layer_operand {
     const at::Tensor read = transposed ? rows_of(low).t() : low;
     return is_scaled(p) ? quantizer{format_of(p, of, is_)}(read.to(at::kFloat).contiguous()) : read.to(scalar_type(p));
   }
-  /// Returns: the matrix in FP8, which is rounded once for both products.
+  /// Returns: the matrix in FP8, which is rounded once for both products that read this.
   fp8_matrix in_fp8(bool transposed) {
     if (!in_fp8_.elements.defined())
       in_fp8_ = to_fp8(is_ == operand::weight ? matrix_ : rows_of(matrix_).to(at::kBFloat16),
@@ -99,9 +99,10 @@ struct layer_product {
   at::Tensor operator()(layer_operand& a, layer_operand& b, const std::optional<at::Tensor>& bias = {}) const {
     const auto bias_in = [&](at::ScalarType type) { return bias ? std::optional{bias->to(type)} : std::nullopt; };
     if (a.rows() > 0 && device_multiplies(b)) {
-      const bool is_forward = of == comp::product::forward;
+      auto added = bias_in(at::kBFloat16);
+      if (added) added = added->expand({b.rows()}).contiguous();
       return multiply(a.in_fp8(transposes_a()), b.in_fp8(transposes_b()), transposes_a() ? at::kFloat : at::kBFloat16,
-                      is_forward, bias_in(at::kBFloat16));
+                      of == comp::product::forward, added);
     }
     std::optional<at::NoTF32Guard> whole_fp32;
     std::optional<tf32_guard> tf32;
@@ -130,8 +131,7 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
                             const std::optional<at::Tensor>& b, const product_precisions& in) {
     layer_operand of_x{is_scaled(in.forward) ? rows_of(x) : x, operand::input}, of_w{w, operand::weight};
     const at::Tensor y = layer_product{in.forward, product::forward}(of_x, of_w, b);
-    torch::autograd::variable_list saved{w};  // in any case, since it may not be written until the backward
-    of_w.save(saved, layer_product{in.input_gradient, product::input_gradient}.device_multiplies(of_w));
+    torch::autograd::variable_list saved{w};
     if (w.requires_grad())
       of_x.save(saved, layer_product{in.weight_gradient, product::weight_gradient}.device_multiplies(of_x));
     context->save_for_backward(saved);
@@ -162,11 +162,11 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
     if (context->needs_input_grad(0)) {
       auto shape = gradients[0].sizes().vec();
       shape.back() = w.size(1);
-      layer_operand of_w{std::span{saved}.subspan(1), operand::weight};
+      layer_operand of_w{w, operand::weight};  // in FP8 anew: each call of the layer would keep a copy
       made[0] = of_input(of_dy, of_w).to(scalar_type(of_input.in)).to(dy.scalar_type()).view(shape);
     }
     if (context->needs_input_grad(1)) {
-      layer_operand of_x{std::span{saved}.subspan(4), operand::input};
+      layer_operand of_x{std::span{saved}.subspan(1), operand::input};
       made[1] = of_weight(of_dy, of_x).to(w.scalar_type());
     }
     if (bias >= 0 && context->needs_input_grad(2)) {

@@ -71,9 +71,8 @@ inline bool multiplies_itself(precision p, c10::Device device) {
   static std::mutex alone;
   static std::map<c10::DeviceIndex, bool> known;
   const std::lock_guard now{alone};
-  const auto [at, is_new] = known.try_emplace(device.index());
-  if (is_new) at->second = computes_in(p, probe(device), false);
-  return at->second;
+  if (!known.contains(device.index())) known[device.index()] = computes_in(p, probe(device), false);
+  return known[device.index()];
 }
 inline std::vector<precision> supported_precisions(const hardware& machine, bool emulates) {
   std::vector<precision> all;

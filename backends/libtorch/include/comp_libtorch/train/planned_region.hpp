@@ -309,12 +309,25 @@ class planned_region {
     } else if (settings_.choices == planned_choices::measured && detail::is_tunable(loaded.plan)) {
       measurement_.emplace(program_.options_of(loaded.plan), settings_.tuning);
     }
+    if (const std::size_t emulated = count_misfits(loaded.plan); emulated > 0)
+      warnings_.push_back(
+          fmt::format("\"{}\" gives {} linear layers, or products of them, a format that this GPU's units do not "
+                      "multiply in these sizes (16 has to divide rows, inputs and outputs): they are emulated, slowly",
+                      listing_.file, emulated));
     if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
       warnings_.push_back(fmt::format(
           "\"{}\" is of tuned FP32 and says nothing that can be used here of how it is run: it runs as plain FP32",
           listing_.file));
     use(program_, tuned_.choice);
     planned_ = true;
+  }
+
+  /// Returns: how many operators have a format below 16 bits that is emulated though the GPU has it.
+  std::size_t count_misfits(const plan& p) {
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < p.size() && !detail::emulates(program_.settings()); ++i)
+      found += is_scaled(p[i]) && !program_.products().fits_fp8_units(program_.graph()[i]) ? 1 : 0;
+    return found;
   }
 
   loaded_plan load() const {
@@ -331,6 +344,10 @@ class planned_region {
     const hardware there = listing.made_for.value_or(hardware{});
     for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
       const precision chosen = listing.chosen(i);
+      require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, detail::emulates(program_.settings())),
+                          "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
+                          "machine, or set planned_settings::forced",
+                          listing.file, name(chosen));
       const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
       require<plan_error>(
           missing.empty() || policy::no_unit(chosen, there) == missing,
