@@ -95,7 +95,8 @@ struct layer_product {
   precision in;
   comp::product of;
 
-  /// Returns: the product of the two; FP32 where it is emulated, and in FP8 for a weight's gradient.
+  /// Returns: the product of the two in the format of `in`; below 16 bits FP32, but for y and dx that the device
+  /// multiplied, which are BF16.
   at::Tensor operator()(layer_operand& a, layer_operand& b, const std::optional<at::Tensor>& bias = {}) const {
     const auto bias_in = [&](at::ScalarType type) { return bias ? std::optional{bias->to(type)} : std::nullopt; };
     if (a.rows() > 0 && device_multiplies(b)) {
