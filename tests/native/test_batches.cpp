@@ -136,6 +136,7 @@ std::vector<kind_of_batch> kinds() {
                 .add("sum", net.input().embedding("s", 2, 4, op::looked_up::segments))
                 .linear("a", 3)
                 .masked_columns("spans")
+                .masked_columns("again")  // of another size, by the same numbers
                 .cross_entropy_loss("loss");
           }),
        {.input = tokens, .input_shape = {2, 5}, .target_shape = {3}}},
@@ -303,4 +304,10 @@ TEST_CASE("a batch that cannot be copied ahead is refused when it is asked for, 
   (void)third.next();
   CHECK_NOTHROW(third.ahead());  // in the middle of a step
   CHECK_THROWS_AS(third.next(), std::runtime_error);
+  auto fourth = made(99);
+  (void)fourth.next();
+  fourth.rest();
+  CHECK_THROWS_AS(fourth.seek({0, 9}), comp::error);
+  CHECK(fourth.at() == loader_position{0, 1});  // the batch that was ahead of the refused seek
+  require_batch<copying_device>(fourth.next(), data, kind.net, {0, 1});
 }

@@ -204,6 +204,25 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
   }
 }
 
+TEST_CASE("a sensitivity's gradients are those of all inputs") {
+  struct off_by_one : reference::device {
+    int low = 0;
+    tensor mul(const tensor& a, const tensor& b) {
+      tensor y = reference::device::mul(a, b);
+      const bool of_first = a.precision() == precision::bf16 && ++low == 2;  // the forward, then each gradient
+      for (double& v : y.values()) v *= of_first ? 1.5 : 1;
+      return y;
+    }
+  } device;
+  model_builder net{"net", input_kind::values, {8, 6}};
+  const value x = net.input().linear("x", 4);
+  x.mul("it", x.tanh("other")).linear("head", 2).mse_loss("loss");
+  trainer<off_by_one> t{device, net.finish(), regression_data{64}, regression_data{16}};
+  const double error = t.sensitivity(precision::bf16)[2].gradient;
+  CHECK(error > 0.1);
+  CHECK(error < 0.5);
+}
+
 TEST_CASE("a sensitivity runs operators as a training step does") {
   struct watching : reference::device {
     int dropped = 0, by_batch = 0, all = 0;

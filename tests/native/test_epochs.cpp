@@ -105,6 +105,10 @@ TEST_CASE("a loss that was lost is told rather than the steps that were skipped 
   CHECK(t.run_epoch().message.empty());
   device.most = 8192;
   CHECK(t.run_epoch().message == "2 steps skipped: FP16 gradients overflowed, loss scale now 8192");
+  device.most = 4096;
+  const sample stopped = t.run_epoch([](const sample& so_far) { return so_far.batches == 3; });
+  CHECK(stopped.status == comp::status::stopped_early);
+  CHECK(stopped.message == "1 steps skipped: FP16 gradients overflowed, loss scale now 4096");
 }
 
 TEST_CASE("without a score of its own a model of several phases has minus the sum of their losses") {

@@ -131,6 +131,18 @@ TEST_CASE("the graph counts the work of each operator, and what it reads and wri
     }
     return all;
   };
+  auto grouped = images();
+  grouped.input()
+      .conv2d("it", 6, {.groups = 3, .bias = false})
+      .flatten("flat")
+      .linear("head", 4)
+      .cross_entropy_loss("l");
+  CHECK(costs(grouped.finish()).starts_with("it 72 2 9, 7776 flops"));
+  comp::op_info across;
+  const shape queries{2, 3, 4}, keys{2, 5, 4}, inputs[] = {queries, keys, keys};
+  op::attention{{.heads = 2}}.cost({inputs, {}, queries, across});
+  CHECK(across.n == 5);
+  CHECK(across.flops == 2 * (2 * 4 * 3 * 5 * 2) + 5 * 4 * 3 * 5);
   auto net = images();
   net.input()
       .conv2d("conv", 5, {.bias = false})
@@ -269,6 +281,12 @@ TEST_CASE("shapes that do not fit are refused with the operator and the shapes")
           net.input().bmm("it", net.input().max_pool2d("pool"));
         }) ==
         "\"it\": bmm of (2,3,8,8) by (2,3,4,4) (inner extents and all before the last two must agree): change "
+        "one of them");
+  CHECK(refusal([] {
+          auto net = images();
+          net.input().bmm("it", net.input().conv2d("wide", 4, {.padding = 1}));
+        }) ==
+        "\"it\": bmm of (2,3,8,8) by (2,4,8,8) (inner extents and all before the last two must agree): change "
         "one of them");
   CHECK(refusal([] {
           auto net = images();

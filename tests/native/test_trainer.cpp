@@ -415,6 +415,13 @@ TEST_CASE("a static scale stays: what overflows is skipped and told, however oft
   device.most = 128;
   CHECK(t.run_epoch().message.empty());
   CHECK(t.network().trainable()[0]->value != before);
+  device.most = 0.5;  // less than any scale has: FP32 fails, and skips nothing
+  trainer<overflowing> whole{device,
+                             regression(),
+                             regression_data{64},
+                             regression_data{16},
+                             {.optimizer = sgd(0.1), .scaling = comp::scaling::preset("off")}};
+  CHECK(whole.run_epoch().status == comp::status::not_finite);
 }
 
 TEST_CASE("a step of micro-batches, and a smaller last one, is the step of one batch as large, in FP32 and scaled") {
@@ -725,6 +732,10 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
   CHECK(
       refusal(native_models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
       "model \"mlp\" gives (8,10) and the data has target values (2) for an example (the loss compares them): change one "
+      "of them");
+  CHECK(
+      refusal(native_models::mlp({.batch = 8, .input = {6}, .outputs = 3, .regression = true}), regression_data{}) ==
+      "model \"mlp\" gives (8,3) and the data has target values (2) for an example (the loss compares them): change one "
       "of them");
   CHECK(refusal(regression(), counting_tokens(7, 60, 6)) ==
         "model \"mlp\" reads (8,6) and the data has tokens (6) in an example (they must agree): change one of them");

@@ -132,6 +132,7 @@ TEST_CASE("a state that is not of this trainer is refused with what differs") {
   CHECK(has(changed([](auto& s) { s.numbers["step"] = 1e300; }), "\"step\" is 1e+300"));
   CHECK(has(changed([](auto& s) { s.tensors[0].values[0] += 1, s.numbers["batch"] = 1000; }), "it is past the end"));
   CHECK(has(changed([](auto& s) { s.tensors[0].values[0] += 1, s.numbers["loss scale"] = -1; }), "scale -1"));
+  CHECK(has(changed([](auto& s) { s.numbers.erase("loss scale"); }), "scale 0"));
   CHECK(has(changed([](auto& s) { s.numbers["batch"] = 2, s.tensors.clear(); }), "no stored tensor"));
   CHECK(w.t.store_state().tensors == good.tensors);
   CHECK(w.t.store_state().numbers == good.numbers);
