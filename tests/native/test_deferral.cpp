@@ -309,7 +309,8 @@ void same(trainer<A>& a, trainer<B>& b, bool low) {
     }
     if (finite > 0) CHECK(x.loss == doctest::Approx(sum / finite));  // lost batches are no part of the mean
     CHECK((x.loss == y.loss || finite == 0));
-    const auto s = a.save(), r = b.save();
+    const auto s = a.save();
+    const auto r = b.save();  // of another type
     CHECK(s.updates == r.updates);
     CHECK(s.draws == r.draws);
     CHECK(s.position == r.position);
