@@ -2,6 +2,7 @@
 // What a plan does on a CUDA device alone. NDEBUG as in LibTorch's release: at::RecordFunction, which shows what the
 // dispatcher does, has more members without it.
 #include <ATen/record_function.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
 #include <cmath>
@@ -191,6 +192,24 @@ TEST_CASE("a layer that the GPU multiplies keeps a byte of each input, and does 
                                                               comp::product_precisions{precision::fp8_e4m3});
   REQUIRE(y.requires_grad());
   CHECK(x.storage().use_count() == 1);
+}
+
+TEST_CASE("a layer that the GPU multiplies keeps no copy of its weight, however often it is called") {
+  if (!multiplies_fp8()) return;
+  auto* const memory = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  REQUIRE(memory != nullptr);
+  const auto held = [&] {
+    const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return memory->getDeviceStats(0).allocated_bytes[all].current;
+  };
+  const auto x = torch::randn({16, 512}, device).to(torch::kBFloat16);
+  const auto w = torch::randn({512, 512}, device).requires_grad_();
+  std::vector<torch::Tensor> results;
+  const std::int64_t before = held();
+  for (int call = 0; call < 8; ++call)
+    results.push_back(comp::libtorch::detail::scaled_linear::apply(x, w, std::optional<torch::Tensor>{},
+                                                                   comp::product_precisions{precision::fp8_e4m3}));
+  CHECK(held() - before < 2 * w.numel());  // eight copies would be four times as much
 }
 
 TEST_CASE("FP8 on a GPU of zeros is exact, and what is not finite stays so") {
