@@ -46,12 +46,16 @@ struct watched_products {
 
 bool multiplies_fp8() { return comp::libtorch::multiplies_itself(precision::fp8_e4m3, device); }
 
+torch::Tensor in_fp8(const torch::Tensor& x, const torch::Tensor& w, const std::optional<torch::Tensor>& b = {}) {
+  return comp::libtorch::detail::scaled_linear::apply(x, w, b, comp::product_precisions{precision::fp8_e4m3});
+}
+double off(const torch::Tensor& a, const torch::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
+
 /// A layer's result and gradients, which are on `at`.
 std::vector<torch::Tensor> layer_results(c10::Device at, const std::vector<torch::Tensor>& xwbd) {
   const auto copy = [&](std::size_t i) { return xwbd[i].to(at).detach().requires_grad_(); };
   const torch::Tensor x = copy(0), w = copy(1), b = copy(2);
-  const auto y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional{b},
-                                                              comp::product_precisions{precision::fp8_e4m3});
+  const auto y = in_fp8(x, w, b);
   y.backward(xwbd[3].to(at));
   std::vector<torch::Tensor> all{y.detach(), x.grad(), w.grad(), b.grad()};
   for (torch::Tensor& t : all) t = t.to(torch::kCPU, torch::kDouble);
@@ -126,8 +130,7 @@ TEST_CASE("a GPU multiplies E4M3 itself in each product whose sizes it takes, an
     CHECK(watched.in_fp8() == each.of_device);
     for (std::size_t i = 0; i < own.size(); ++i) {
       CAPTURE(i);
-      const double off = ((own[i] - emulated[i]).norm() / emulated[i].norm()).item<double>();
-      CHECK(off < 4e-3);  // a bias is rounded to BF16, and a GPU's sums have fewer bits
+      CHECK(off(own[i], emulated[i]) < 4e-3);  // a bias is rounded to BF16, and a GPU's sums have fewer bits
     }
   }
 }
@@ -140,12 +143,9 @@ TEST_CASE("a bias in FP8's products may have gaps, or one element for all") {
   for (const torch::Tensor& bias : {wide.slice(0, 0, 32, 2), wide.slice(0, 0, 1), wide.slice(0, 0, 1).expand({16})}) {
     const auto y = [&](c10::Device at) {
       const auto moved = bias.stride(0) == 1 ? bias.to(at) : wide.to(at).as_strided(bias.sizes(), bias.strides());
-      return comp::libtorch::detail::scaled_linear::apply(given[0].to(at), given[1].to(at), std::optional{moved},
-                                                          comp::product_precisions{precision::fp8_e4m3})
-          .to(torch::kCPU, torch::kDouble);
+      return in_fp8(given[0].to(at), given[1].to(at), moved).to(torch::kCPU, torch::kDouble);
     };
-    const auto emulated = y(torch::kCPU);
-    CHECK(((y(device) - emulated).norm() / emulated.norm()).item<double>() < 4e-3);
+    CHECK(off(y(device), y(torch::kCPU)) < 4e-3);
   }
 }
 
@@ -188,8 +188,7 @@ TEST_CASE("a layer that the GPU multiplies keeps a byte of each input, and does 
   if (!multiplies_fp8()) return;
   const auto x = torch::randn({48, 80}, device).to(torch::kBFloat16);
   const auto w = torch::randn({64, 80}, device).requires_grad_();
-  const auto y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional<torch::Tensor>{},
-                                                              comp::product_precisions{precision::fp8_e4m3});
+  const auto y = in_fp8(x, w);
   REQUIRE(y.requires_grad());
   CHECK(x.storage().use_count() == 1);
 }
@@ -206,9 +205,7 @@ TEST_CASE("a layer that the GPU multiplies keeps no copy of its weight, however 
   const auto w = torch::randn({512, 512}, device).requires_grad_();
   std::vector<torch::Tensor> results;
   const std::int64_t before = held();
-  for (int call = 0; call < 8; ++call)
-    results.push_back(comp::libtorch::detail::scaled_linear::apply(x, w, std::optional<torch::Tensor>{},
-                                                                   comp::product_precisions{precision::fp8_e4m3}));
+  for (int call = 0; call < 8; ++call) results.push_back(in_fp8(x, w));
   CHECK(held() - before < 2 * w.numel());  // eight copies would be four times as much
 }
 

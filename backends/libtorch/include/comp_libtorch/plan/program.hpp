@@ -216,6 +216,11 @@ class program {
 
   /// Returns: the linear layers, and their products in the backward.
   const detail::layer_products& products() const { return products_; }
+  /// Returns: whether `op` is to have formats below 16 bits: a linear layer, of sizes that the units take where the
+  /// others are not emulated.
+  bool takes_scaled(const op_info& op) const {
+    return detail::emulates(settings_) ? products_.is_linear_layer(op) : products_.fits_fp8_units(op);
+  }
 
   const program_settings& settings() const { return settings_; }
   /// Returns: what there is to choose of how `p` is run.

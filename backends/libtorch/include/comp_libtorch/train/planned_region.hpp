@@ -323,10 +323,9 @@ class planned_region {
   }
 
   /// Returns: how many operators have a format below 16 bits that is emulated though the GPU has it.
-  std::size_t count_misfits(const plan& p) {
+  std::size_t count_misfits(const plan& p) const {
     std::size_t found = 0;
-    for (std::size_t i = 0; i < p.size() && !detail::emulates(program_.settings()); ++i)
-      found += is_scaled(p[i]) && !program_.products().fits_fp8_units(program_.graph()[i]) ? 1 : 0;
+    for (std::size_t i = 0; i < p.size(); ++i) found += is_scaled(p[i]) && !program_.takes_scaled(program_.graph()[i]);
     return found;
   }
 

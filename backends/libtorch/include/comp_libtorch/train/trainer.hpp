@@ -194,9 +194,7 @@ class trainer
   /// Of all operators only linear layers run in formats below 16 bits, as on GPUs: where they are not emulated, those
   /// of sizes that the units take. Gradients travel in 16 bits or 32.
   bool supports(const op_info& op, precision p) const {
-    if (!is_scaled(p)) return p != precision::tf32 || !is_exchange(op);
-    const detail::layer_products& layers = program_.products();
-    return detail::emulates(program_.settings()) ? layers.is_linear_layer(op) : layers.fits_fp8_units(op);
+    return is_scaled(p) ? program_.takes_scaled(op) : p != precision::tf32 || !is_exchange(op);
   }
   comp::hardware hardware() const { return hardware_; }
   /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
