@@ -50,7 +50,8 @@ class compiling_trainer : public fake::full_trainer {
  private:
   comp::sample in_its_way(auto run) {
     if (!compiled) return run();
-    if (was_compiled.insert(now()).second) compile(now());
+    if (!was_compiled.contains(now())) compile(now());
+    was_compiled.insert(now());
     const auto before = std::exchange(change().seconds, compiled_seconds);
     const comp::sample got = run();
     change().seconds = before;

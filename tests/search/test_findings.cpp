@@ -57,13 +57,13 @@ TEST_CASE("a trainer that breaks ends its search with its own words, whatever ru
       fake::world w = sound();
       w.before_batch = [=](const plan&, std::uint64_t batch) {
         if (batch >= good && standard) throw std::runtime_error{"device lost"};
-        if (batch >= good) throw 42;
+        if (batch >= good) throw 42;  // comes out as an error, because nobody catches numbers
       };
       says trainer{w};
       try {
         (void)warnings_of(trainer);
         FAIL("no error");
-      } catch (const comp::error& e) {
+      } catch (const std::exception& e) {
         CHECK(has(e.what(), standard ? "device lost" : "an exception that is no std::exception"));
       }
       CHECK(trainer.now().count_low() == 0);

@@ -30,8 +30,17 @@ fake::world hard_to_tell() {
   return world;
 }
 
+// Removes the last trial if it checks the state that a search leaves: a search with strategies whose runs are recalled has
+// none to check.
+comp::outcome without_last_check(comp::outcome found, bool guided = false) {
+  const std::size_t last = found.trials.back().repeat;
+  if (!guided && last >= comp::check_repeats && last < comp::profile_repeats) found.trials.pop_back();
+  return found;
+}
+
 // What two runs of the same search must agree in.
-void check_same(const comp::outcome& a, const comp::outcome& b) {
+void check_same(const comp::outcome& of_one, const comp::outcome& of_other) {
+  const comp::outcome a = without_last_check(of_one), b = without_last_check(of_other);
   CHECK(a.plan == b.plan);
   CHECK(a.speedup == b.speedup);
   REQUIRE(a.trials.size() == b.trials.size());
@@ -110,7 +119,7 @@ TEST_CASE("a search tells at its start how many plans it will judge at most, FP3
 TEST_CASE("a search that recalls its first k runs ends as if it had made them, and makes only the others") {
   for (const bool guided : {false, true}) {
     fake::full_trainer whole{fake::typical()};
-    const comp::outcome expected = fake::search_by(guided, whole);
+    const comp::outcome expected = without_last_check(fake::search_by(guided, whole), guided);
     const std::size_t n = expected.trials.size();
     for (std::size_t k = 0; k <= n; ++k) {
       CAPTURE(guided);
@@ -122,7 +131,8 @@ TEST_CASE("a search that recalls its first k runs ends as if it had made them, a
       check_same(expected, found);
       CHECK(watcher.recalled == k);
       CHECK(found.recalled == k);
-      CHECK(std::ranges::count(watcher.calls, "trial_started") == static_cast<std::ptrdiff_t>(n - k));
+      const std::size_t last_check = found.trials.size() - without_last_check(found, guided).trials.size();
+      CHECK(std::ranges::count(watcher.calls, "trial_started") == static_cast<std::ptrdiff_t>(n - k + last_check));
       if (k == n) CHECK(trainer.count().batches == 2);  // of the look at the start
       CHECK(trainer.weights().steps == found.trained_batches);
     }
@@ -169,7 +179,7 @@ TEST_CASE("a search that is stopped at any run or batch leaves the trainer at it
       resumed.recalls_from = watcher.done;
       fake::full_trainer again{fake::typical()};
       check_same(expected, fake::search_by(guided, again, {}, resumed));
-      CHECK(resumed.recalled == watcher.done.size());
+      CHECK(resumed.recalled == std::min(watcher.done.size(), without_last_check(expected, guided).trials.size()));
     };
     for (std::size_t run = 0; run < expected.trials.size(); ++run) {
       CAPTURE(run);
@@ -268,8 +278,7 @@ TEST_CASE("FP32 that ends badly while a candidate waits for it is an error, not 
     if (p.count_low() == 0 && batch > 30) throw std::runtime_error{"data set is gone"};
   };
   fake::trainer trainer{world};
-  CHECK_THROWS_WITH_AS((void)search_with(trainer), doctest::Contains("data set is gone (plans are judged against FP32"),
-                       comp::error);
+  CHECK_THROWS_WITH_AS((void)search_with(trainer), "data set is gone", std::runtime_error);
 }
 
 TEST_CASE_FIXTURE(fake::in_typical, "a backend that throws now and then costs those trials only") {

@@ -22,6 +22,11 @@ inline bool is_finite(const sample& got) {
          std::all_of(got.losses.begin(), got.losses.end(), [](double loss) { return std::isfinite(loss); });
 }
 
+/// Returns: true if the last batch of `run` was lost.
+inline bool ends_lost(const sample& run) {
+  return run.curve.empty() ? run.batches > 0 && !is_finite(run) : !std::isfinite(run.curve.back());
+}
+
 inline std::int64_t count_lost(const std::vector<double>& losses) {
   return std::count_if(losses.begin(), losses.end(), [](double loss) { return !std::isfinite(loss); });
 }

@@ -32,6 +32,7 @@ enum class task : std::uint8_t {
   profile,
   sensitivity,
   perturb,
+  count_not_finite,
   batches_per_epoch,
   validate,
   own_autocast,
@@ -131,6 +132,8 @@ class own_part {
       case task::perturb:
         trainer_.perturb(o.number);
         return {};
+      case task::count_not_finite:
+        return packed(trainer_.count_not_finite());
       case task::batches_per_epoch:
         return packed(trainer_.batches_per_epoch());
       case task::validate:

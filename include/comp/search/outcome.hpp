@@ -80,8 +80,9 @@ struct stage_cost {
 };
 
 /// Repeats from these numbers on do not judge a plan: FP32 again with perturbed roundings, a first look at a precision,
-/// and numbers about operators (profiles, sensitivities).
-inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
+/// FP32's batches that check a state (trainer/sound_state.hpp), and numbers about operators (profiles, sensitivities).
+inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, check_repeats = 2'500'000,
+                             profile_repeats = 3'000'000;
 
 inline constexpr std::size_t compile_repeat = 4'000'000;  // of the seconds that compiling a step takes
 
@@ -99,7 +100,9 @@ struct outcome {
   sample baseline = {};                    // FP32's batches, from the state in which the search began
   std::size_t trained_batches =
       0;  // how many batches of the training the search did; the trainer's state is the one after them
-  std::size_t batches_per_epoch = 0;       // how many batches an epoch has; 0: not known
+  std::size_t batches_per_epoch = 0;             // how many batches an epoch has; 0: not known
+  std::optional<std::size_t> spoilt_since = {};  // if the trainer cannot restore its state and a plan spoilt it: the
+                                                 // batch, counted from 0, since which no loss is finite
   sample trained = {};                     // the `trained_batches` as one run, with their losses and times
   std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
   std::vector<trial> trials = {};          // every run of the search, in order

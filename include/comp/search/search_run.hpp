@@ -26,6 +26,7 @@
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/signature.hpp>
+#include <comp/search/trainer/sound_state.hpp>
 #include <comp/search/trainer/trainer_check.hpp>
 #include <comp/search/training/fallbacks.hpp>
 #include <comp/search/two_stage.hpp>
@@ -59,7 +60,11 @@ class search_run {
     loss_trials trials{run, log_, settings_, plans_.fp32(), plans_.smaller()};
     trials_ = &trials;
     try {
-      search();
+      try {
+        search();
+      } catch (const spoilt_training& spoilt) {
+        end_spoilt(spoilt);
+      }
       observers_.search_done(log_);
     } catch (...) {
       run.restore(trials.reference().start());
@@ -125,6 +130,15 @@ class search_run {
     for (const std::string& finding : findings) warn(finding);
   }
 
+  // Ends the search of a training that a plan has spoilt, and that cannot be restored.
+  void end_spoilt(const spoilt_training& spoilt) {
+    log_.spoilt_since = spoilt.since;
+    warn(spoilt.what());
+    log_.contest.assign(1, {.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
+    crown(0);
+    log_.run_seconds = run_->seconds();
+  }
+
   void warn(const detail::problem& found) {
     if (found) detail::warn(log_, observers_, *found);
   }
@@ -167,6 +181,7 @@ class search_run {
       staged();
     }
     check_fp32_again();
+    find_whether_spoilt();
     if (settings_.self_check) {
       for (const std::string& finding : detail::problems_of_ignored_precisions(log_)) warn(finding);
       warn(detail::problem_of_ledger(trainer_, log_, !checked_.first_losses.empty()));
@@ -188,10 +203,17 @@ class search_run {
     if (last == log_.trials.rend() || std::any_of(log_.trials.rbegin(), last, trains)) return;
     run_->timed(stage::baseline, [&] {
       const checkpoint here = run_->save();
-      require_trained(run_->run_batch(stage::baseline, plans_.fp32(), "fp32 after a run that failed").sample, 0);
+      require_trained(*run_, run_->run_batch(stage::baseline, plans_.fp32(), "fp32 after a run that failed").sample, 0);
       run_->restore(here);
       trainer_.set_precision(log_.plan);
     });
+  }
+
+  // If a plan lost the last batches of a trainer that cannot restore its state, FP32 trains on, until a loss is finite.
+  // Throws: `spoilt_training` if none is.
+  void find_whether_spoilt() {
+    while (run_->lost_since()) (void)run_->run_batch(stage::baseline, plans_.fp32(), "fp32 after a lost batch");
+    trainer_.set_precision(log_.plan);
   }
 
   // Returns: when a candidate is cut. A guided search asks about losses, and a plan with few low operators may be slow
@@ -207,9 +229,9 @@ class search_run {
   void guided() {
     guided_search search{session(), *guide_, plans_.where_to_start()};
     guided_contest contest{session(), plans_, budget(), search};
-    const contestant& winner = log_.contest[contest.hold(search.find())];
+    const std::size_t winner = sound(contest.hold(search.find()));
     stage_two_plan_ = contest.found();
-    log_.evidence = search.evidence_beside(winner.plan);
+    log_.evidence = search.evidence_beside(log_.contest[winner].plan);
     crown(winner);
   }
 
@@ -224,7 +246,7 @@ class search_run {
       stage_one_plan_ = search.stage_one_trial()->plan;
       enter_found(racers, stage_one_plan_, log_.graph);
     }
-    crown(log_.contest[staged_contest{session(), budget()}.hold(std::move(racers))]);
+    crown(sound(staged_contest{session(), budget()}.hold(std::move(racers))));
   }
 
   // Decides for a training that is too short to search in: takes the rule-based plan where one look at its losses and
@@ -255,7 +277,7 @@ class search_run {
                     : budget().is_too_short_for_one() ? "FP32 stays"
                                                       : "the rule-based plan was looked at, and FP32 stays"));
     if (winner == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
-    crown(log_.contest[winner]);
+    crown(sound(winner));
   }
 
   search_session session() { return {*run_, log_, settings_, *trials_}; }
@@ -268,7 +290,18 @@ class search_run {
     return p == plans_.fp32() || settings_.stages == stages::batches_only || (judged && judged->trial.accepted);
   }
 
-  void crown(const contestant& winner) {
+  // Returns: `winner` if the state that the search leaves is sound; else FP32's place in the contest. The trainer is
+  // then left after FP32's batches.
+  std::size_t sound(std::size_t winner) {
+    if (leave_sound(*run_, stage::contest)) return winner;
+    contestant& spoiling = log_.contest[winner];
+    spoiling.status = status::not_finite;
+    run_->warn(detail::sentence_of_spoiling(spoiling.label));
+    return 0;
+  }
+
+  void crown(std::size_t index) {
+    const contestant& winner = log_.contest[index];
     assert(may_win(winner.plan));
     if (winner.plan == plans_.fp32()) warn(too_noisy_to_tell(log_.contest));
     log_.plan = winner.plan;

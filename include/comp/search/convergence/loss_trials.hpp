@@ -21,6 +21,7 @@
 #include <comp/search/convergence/turns.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/sound_state.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -64,7 +65,7 @@ class loss_trials {
     const trial t = reference_.train_first_that_fits(
         [&](const plan& p) { return run_.run_epoch(stage::baseline, p, "fp32", detail::cut_if_not_finite); });
     run_.record(t);
-    require_trained(t.sample, t.sample.batches);
+    require_trained(run_, t.sample, t.sample.batches);
     log_.baseline = t.sample;
     if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores, run_.restores());
     require<error>(!by_scores || (t.sample.score && std::isfinite(*t.sample.score)),
@@ -118,6 +119,7 @@ class loss_trials {
     // test begins anew, because the plan was chosen for what the old ones said.
     result unsettled;
     if (const auto at = results_.find(p); at != results_.end()) {
+      if (run_.rejects(p)) reject(at->second);
       const bool has_enough_batches = by_epochs() || !at->second.trial.accepted ||
                                       static_cast<std::size_t>(at->second.trial.sample.batches) >= min_batches_;
       if (has_enough_batches && (quick || at->second.settled)) return at->second;
@@ -132,6 +134,8 @@ class loss_trials {
       unsettled = std::move(judgement);
       judgement = judge_same_batches(p, label, quick, unsettled);
     }
+    if (judgement.trial.accepted && !recalled_ && !leaves_sound(judgement.trial)) run_.reject(p);
+    if (run_.rejects(p)) reject(judgement);
     if (judgement.trial.accepted && run_.restores() && !recalled_) {
       for (auto& [other, known_result] : results_) {
         if (known_result.trial.seconds >= judgement.trial.seconds) known_result.end.reset();
@@ -164,6 +168,16 @@ class loss_trials {
       if (known_result.trial.accepted) fastest = std::min(fastest, known_result.trial.seconds);
     }
     return fastest;
+  }
+
+  // Returns: true if the state after an accepted candidate's batches is sound, as far as that costs no batch.
+  bool leaves_sound(const trial& t) {
+    return ends_lost(t.sample) ? leave_sound(run_, t.stage) : leave_finite(run_, t.stage);
+  }
+  static void reject(result& judged) {
+    judged.trial.accepted = false;
+    judged.verdict.answer = loss_answer::rejected;
+    judged.end.reset();
   }
 
   void raise_least(std::size_t batches) {
@@ -400,7 +414,7 @@ class loss_trials {
     recalled_ = run_.last_was_recalled();
     const trial turns = run_.run(stage::baseline, run_.fp32(), "fp32 in turns", [&](const trial&) { return fp32; });
     run_.record(turns);
-    require_trained(turns.sample, turns.sample.batches);
+    require_trained(run_, turns.sample, turns.sample.batches);
     judgement.verdict.answer = loss_answer::rejected;
     if (judgement.trial.sample.ok()) judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;

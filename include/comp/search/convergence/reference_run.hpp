@@ -14,8 +14,10 @@
 
 namespace comp {
 
-/// Throws: `error` where FP32's run `fp32_run` did not end well. `batches`: how many it has, for the message.
-inline void require_trained(const sample& fp32_run, std::int64_t batches) {
+/// Throws: what the trainer threw in FP32's run `fp32_run`; `error` if it did not end well otherwise. `batches`: how
+/// many it has, for the message.
+inline void require_trained(const evaluator& run, const sample& fp32_run, std::int64_t batches) {
+  if (fp32_run.status == status::failed && run.failure()) std::rethrow_exception(run.failure());
   require<error>(fp32_run.ok(),
                  "FP32 training ended as {}{}{}{} (plans are judged against FP32, which must train): "
                  "check the data, the learning rate and the backend",
@@ -122,7 +124,7 @@ class reference_run {
     const auto run = [&](const comp::plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
     const trial t = so_far().batches > 0 ? run(fp32_) : train_first_that_fits(run);
     const sample& added = t.sample;
-    require_trained(added, all.batches + added.batches);
+    require_trained(run_, added, all.batches + added.batches);
     end_.reset();
     if (run_.restores() && !run_.last_was_recalled()) end_ = run_.save();
     detail::append(all, added);

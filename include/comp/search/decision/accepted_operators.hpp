@@ -26,12 +26,16 @@ class accepted_operators {
       : search_{search}, mend_{mend}, costs_{costs}, from_{from}, fp32_{search.fp32()}, allowed_{fp32_} {
     for (std::size_t i = 0; i < fp32_.size(); ++i) levels_.push_back({fp32_[i]});
     evidence_.resize(fp32_.size());
+    search_.trials.affords = [this](double seconds) { return budget_.left(gain(wanted_)) > seconds; };
   }
+  accepted_operators(const accepted_operators&) = delete;
+  accepted_operators& operator=(const accepted_operators&) = delete;
+  ~accepted_operators() { search_.trials.affords = {}; }
 
   /// Returns: the largest part of `wanted` whose losses were accepted. The trainer is left where the batches that
   /// judged it ended.
   const plan& find(const plan& wanted) {
-    search_.trials.affords = [this, wanted](double seconds) { return budget_.left(gain(wanted)) > seconds; };
+    wanted_ = wanted;
     // A trainer that cannot restore keeps what a harmful plan did to it, so the mildest plan comes first.
     if (!search_.run.restores()) start_from_rules(wanted);
     if (wanted != allowed_ && !accepts(wanted)) {
@@ -72,8 +76,10 @@ class accepted_operators {
   const plan& allowed() const { return allowed_; }
   /// Returns: per operator, the precisions that it has in accepted plans; FP32's comes first.
   const precision_levels& levels() const { return levels_; }
-  /// Returns: true where each operator of `p` has a precision that it also has in an accepted plan.
+  /// Returns: true if each operator of `p` has a precision that it also has in an accepted plan, and `p` has spoilt no
+  /// state.
   bool is_accepted(const plan& p) const {
+    if (search_.run.rejects(p)) return false;
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (!contains(levels_[i], p[i])) return false;
     }
@@ -261,7 +267,7 @@ class accepted_operators {
   const mending_settings& mend_;
   learned_costs& costs_;
   const guided_start& from_;
-  plan fp32_, allowed_;
+  plan fp32_, allowed_, wanted_ = {};
   question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};

@@ -231,6 +231,11 @@ class guided_contest {
 
   // A part of an accepted plan is expected to train; before it is taken it is judged itself. The state stays.
   bool is_accepted(contestant& c) {
+    if (search_.run.rejects(c.plan)) {
+      c.status = status::not_finite;
+      search_.run.warn(detail::sentence_of_spoiling(c.label));
+      return false;
+    }
     choice_.expect_growing_harm(c.plan, guided_.batches_left());
     const auto* before = search_.trials.known(c.plan);
     const bool was_rejected = before != nullptr && !before->trial.accepted;

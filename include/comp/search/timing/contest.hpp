@@ -10,6 +10,7 @@
 #include <comp/search/outcome.hpp>
 #include <comp/search/timing/noise.hpp>
 #include <comp/search/timing/race.hpp>
+#include <comp/search/trainer/sound_state.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -48,6 +49,9 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
                                             race_batches batches = {}) {
   if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
   race{run, stage::contest, settings, settings.contest_rounds, batches}.run(racers, false);
+  const plan last = run.unchecked().low;
+  const bool is_sound = leave_sound(run, stage::contest);
+  if (!is_sound) run.reject(last);
   std::vector<contestant> contest;
   for (racer& r : racers) {
     contestant& c = contest.emplace_back();
@@ -56,7 +60,7 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
     c.over_fp32 = compare_paired(contest.size() == 1 ? r.seconds : contest.front().seconds, r.seconds);
     c.seconds = std::move(r.seconds);
     c.peak_bytes = r.peak_bytes;
-    c.status = r.status;
+    c.status = !is_sound && c.plan == last ? status::not_finite : r.status;
     c.lost = r.lost;
     c.rule_based = r.rule_based;
   }

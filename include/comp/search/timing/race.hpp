@@ -4,16 +4,17 @@
 // that no plan always comes first. Where batches differ in length, all plans of a round run the same one. Plans that
 // are clearly slower leave, and the race ends when it is decided.
 // Batches of plans that are known to train count as training; otherwise all of them are undone when the race ends.
-// A batch is lost where its loss is not finite. The data may be at fault, so FP32 trains the same batches from the
-// race's start: only what FP32 does not lose is counted against a plan. Two lost batches in a row show that the weights
-// are spoilt: the race then begins anew without the plan that spoilt them.
+// If a batch fails, or its loss is not finite or explodes, the data may be at fault, or the plan, or a state that an
+// earlier plan spoilt. So FP32 trains all batches since the last sound state again, and the race goes on from there.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <comp/core/statistics.hpp>
+#include <comp/search/convergence/reference_run.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/sound_state.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -57,109 +58,114 @@ class race {
     std::optional<compiled_steps<evaluator>> compiled;
     if (batches_.as_trained) compiled.emplace(run_);
     start_ = run_.save();
-    lost_batches_.clear(), lost_in_a_row_ = 0, last_sound_ = nullptr;
     for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, drop_slower); ++round) {
-      const auto round_start = batches_.same_batches ? std::optional{run_.save()} : std::nullopt;
+      round_start_ = batches_.same_batches ? std::optional{run_.save()} : std::nullopt;
       bool first = true;
       for (std::size_t i = 0; i < racers.size(); ++i) {
         racer& r = racers[round % 2 == 0 ? i : racers.size() - 1 - i];
         if (r.has_left || round >= r.rounds_at_most) continue;
-        if (round_start && !std::exchange(first, false)) run_.restore(*round_start);
-        if (round_start && !run_.has_run(r.plan)) {
-          (void)run_.run_batch(stage_, r.plan,
-                               r.label);  // the first time, run_batch() times a later batch
-          run_.restore(*round_start);
+        if (round_start_ && !std::exchange(first, false)) run_.restore(*round_start_);
+        if (round_start_ && !run_.has_run(r.plan)) {
+          run_batch(racers, r, true);  // the first time, run_batch() times a later batch
+          run_.restore(*round_start_);
+          if (r.has_left) continue;
         }
-        run_batch(r);
+        run_batch(racers, r, false);
       }
       for (std::size_t i = 1; i < racers.size(); ++i) {
         if (!racers[i].has_left && must_leave(racers, racers[i], drop_slower)) racers[i].has_left = true;
       }
     }
-    count_own_losses();
     if (!batches_.trains) run_.restore(start_);
   }
 
  private:
-  struct lost_batch {
-    racer* by = nullptr;
-    std::int64_t batch = 0;  // counted from the race's start
-  };
-
-  void run_batch(racer& r) {
+  void run_batch(std::vector<racer>& racers, racer& r, bool warms_up) {
+    const unchecked_batches before = run_.unchecked();
+    const bool is_fp32 = r.plan == run_.fp32();
+    const checkpoint sound = before.from != nullptr ? *before.from : is_fp32 ? checkpoint{} : run_.save();
     const trial t = run_.run_batch(stage_, r.plan, r.label);
     r.peak_bytes = std::max(r.peak_bytes, t.sample.peak_bytes);
-    if (!t.sample.ok()) {
+    double seconds = t.sample.seconds;
+    if (!t.sample.ok() && (t.sample.status == status::out_of_memory || !run_.restores())) {
       remove(r, t.sample.status);
-    } else {
-      r.seconds.push_back(t.sample.seconds);
-      lost_in_a_row_ = t.sample.not_finite > 0 ? lost_in_a_row_ + 1 : 0;
-      if (lost_in_a_row_ > 0) lost_batches_.push_back({&r, run_.trained().batches - start_.trained.batches});
-      if (lost_in_a_row_ > 1) {
-        racer& first = *(lost_batches_.end() - 2)->by;
-        if (data_lose_both()) {
-          lost_in_a_row_ = 0;
-          return;
-        }
-        remove(spoils_weights(first.plan) || last_sound_ == nullptr ? first : *last_sound_, status::not_finite);
-        std::erase_if(lost_batches_, [](const lost_batch& l) { return l.by->has_left; });
+      run_.restore(start_);
+    } else if (!t.sample.ok() || detail::ends_badly(run_.log(), t.sample)) {
+      if (is_fp32 && before.from == nullptr) {  // the trainer or the data is at fault
+        if (!t.sample.ok() && batches_.as_trained) return remove(r, t.sample.status);
+        require_trained(run_, t.sample, 0);
+      } else if (run_.restores()) {
+        seconds = answer_bad_batch(racers, r, t.sample, before, sound);
       }
     }
-    if (lost_in_a_row_ == 0) last_sound_ = t.sample.ok() ? &r : nullptr;
+    if (!warms_up && !r.has_left) r.seconds.push_back(seconds);
   }
 
+  // `bad`: a batch that `r` ran after those of `before`; it failed, or its loss is not finite. FP32 trains from `sound`
+  // in their place, and the trainer is left after its batches. If FP32 does not lose the batch and `r` does again, that
+  // is `r`'s: it is counted, or `r` leaves because its weights are spoilt. If `r` trains the batch from FP32's state,
+  // the last plan before it has spoilt the state, and leaves; so does `r` if it threw. Returns: the seconds of the
+  // batch when it was repeated.
+  double answer_bad_batch(std::vector<racer>& racers, racer& r, const sample& bad, const unchecked_batches& before,
+                          const checkpoint& sound) {
+    const std::size_t batches = bad.ok() ? std::max(run_.unchecked().count, before.count + 1) - before.count : 1;
+    checkpoint from = sound, to = start_;  // a recalled run leaves the trainer where it is
+    const trial fp32 = run_.run(stage_, run_.fp32(), "fp32 in place of a bad batch", [&](const trial& begun) {
+      sample all;
+      run_.restore(sound);
+      run_.train(begun, run_.fp32(), before.count, all, detail::never_cut);
+      from = run_.save();
+      run_.train(begun, run_.fp32(), before.count + batches, all, detail::never_cut);
+      to = run_.save();
+      return all;
+    });
+    run_.record(fp32);
+    run_.restore(to);
+    if (fp32.sample.status == status::failed) {
+      if (batches_.as_trained) return remove(racers.front(), status::failed), bad.seconds;
+      require_trained(run_, fp32.sample, fp32.sample.batches);
+    }
+    if (round_start_) round_start_ = from;
+    if (detail::ends_badly(run_.log(), fp32.sample)) return bad.seconds;  // the data is at fault
+    if (r.plan == run_.fp32()) {
+      leave(racers, before.low);
+      return fp32.sample.seconds / static_cast<double>(fp32.sample.batches);
+    }
+    const trial own = run_.run(stage_, r.plan, "a bad batch again", [&](const trial& begun) {
+      sample again;
+      run_.restore(from);
+      run_.train(begun, r.plan, batches, again, detail::never_cut);
+      if (!detail::ends_badly(run_.log(), again)) return again;
+      const detail::state_probe after_it = detail::probe_state(run_, begun);
+      run_.restore(to);
+      if (detail::is_spoilt(after_it, detail::probe_state(run_, begun), run_.log())) again.status = status::diverged;
+      return again;
+    });
+    run_.record(own);
+    run_.restore(to);
+    if (!own.sample.ok()) {
+      remove(r, own.sample.status == status::diverged ? status::not_finite : own.sample.status);
+    } else if (detail::ends_badly(run_.log(), own.sample)) {
+      ++r.lost;
+    } else if (!bad.ok() || before.low.empty() || before.low == r.plan) {
+      remove(r, bad.ok() ? status::not_finite : bad.status);
+    } else {
+      leave(racers, before.low);
+    }
+    return own.sample.seconds / static_cast<double>(batches);
+  }
+
+  // Removes the racer whose plan spoilt the state. The plan may have trained before this race.
+  void leave(std::vector<racer>& racers, const plan& spoiling) {
+    run_.reject(spoiling);
+    for (racer& r : racers) {
+      if (r.plan == spoiling) remove(r, status::not_finite);
+    }
+  }
   void remove(racer& r, status why) {
+    if (why != status::out_of_memory) run_.reject(r.plan);
     r.status = why;
     r.has_left = true;
-    lost_in_a_row_ = 0;
-    run_.restore(start_);
-  }
-
-  // Returns: FP32's losses of the race's first batches. The trainer's state stays as it is.
-  std::vector<double> repeat_with_fp32(std::int64_t batches) {
-    const checkpoint here = run_.save();
-    const trial t = run_.run(stage_, run_.fp32(), "lost batches again", [&](const trial& begun) {
-      run_.restore(start_);
-      sample fp32;
-      run_.train(begun, run_.fp32(), static_cast<std::size_t>(batches), fp32, detail::never_cut);
-      return fp32;
-    });
-    run_.record(t);
-    run_.restore(here);
-    return t.sample.curve;
-  }
-  // Returns: FP32's loss of that batch; nothing where FP32 did not run it.
-  static std::optional<double> loss_of(const std::vector<double>& fp32, const lost_batch& l) {
-    const auto at = static_cast<std::size_t>(std::max<std::int64_t>(l.batch, 1) - 1);
-    return at < fp32.size() ? std::optional{fp32[at]} : std::nullopt;
-  }
-  // Returns: true where FP32 loses the last two lost batches, too, so that the data is at fault.
-  bool data_lose_both() {
-    if (!run_.restores()) return false;
-    const lost_batch &one = *(lost_batches_.end() - 2), &two = lost_batches_.back();
-    const std::vector<double> fp32 = repeat_with_fp32(two.batch);
-    const auto loses = [&](const lost_batch& l) { return loss_of(fp32, l) && !std::isfinite(*loss_of(fp32, l)); };
-    return loses(one) && loses(two);
-  }
-
-  // Returns: true where the second of two batches under `p` from the race's start is lost.
-  bool spoils_weights(const plan& p) {
-    run_.restore(start_);
-    (void)run_.run_batch(stage_, p, "");
-    return run_.run_batch(stage_, p, "").sample.not_finite > 0;
-  }
-
-  // Sets `lost` of the racers. FP32 trains the race's batches again, up to the last lost one, to see which of them it
-  // loses, too.
-  void count_own_losses() {
-    if (lost_batches_.empty() || !run_.restores()) return;
-    std::int64_t last = 0;
-    for (const lost_batch& l : lost_batches_) last = std::max(last, l.batch);
-    const std::vector<double> fp32 = repeat_with_fp32(last);
-    for (const lost_batch& l : lost_batches_) {
-      const auto loss = loss_of(fp32, l);
-      l.by->lost += loss && std::isfinite(*loss) ? 1U : 0U;
-    }
   }
 
   bool running(const racer& r) const { return !r.has_left && r.rounds_at_most >= max_rounds_; }
@@ -209,9 +215,7 @@ class race {
   std::size_t max_rounds_;
   race_batches batches_;
   checkpoint start_ = {};
-  std::vector<lost_batch> lost_batches_ = {};
-  std::size_t lost_in_a_row_ = 0;
-  racer* last_sound_ = nullptr;  // the racer of the last batch that was not lost
+  std::optional<checkpoint> round_start_ = {};  // if all plans of a round run the same batch
 };
 
 }  // namespace comp

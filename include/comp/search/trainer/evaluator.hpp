@@ -10,6 +10,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/trainer/bad_batch.hpp>
 #include <comp/search/trainer/batch_clock.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <cstddef>
@@ -44,6 +45,19 @@ class compiled_steps {
   T& of_;
 };
 
+/// A plan spoilt the training of a trainer that cannot restore its state: from batch `since` on, counted from 0, every
+/// loss is NaN, infinite or far above FP32's first ones, FP32's too.
+struct spoilt_training : error {
+  explicit spoilt_training(std::size_t batch)
+      : error{fmt::format(
+            "a plan spoilt the training: every loss since batch {}, FP32's too, is NaN, infinite or far above "
+            "FP32's first ones (the trainer cannot restore its state): begin the training anew, and give "
+            "the trainer save() and restore()",
+            batch)},
+        since{batch} {}
+  std::size_t since;
+};
+
 class evaluator {
  public:
   evaluator(any_trainer& trainer, any_observer& observers, outcome& log)
@@ -57,6 +71,15 @@ class evaluator {
     trained_ = {};
     keep_state();
   }
+  /// No plan that spoilt a state, or whose batches failed, is taken again.
+  void reject(const plan& p) { rejected_.insert(p); }
+  bool rejects(const plan& p) const { return rejected_.contains(p); }
+  /// Returns: the batches since the last sound state.
+  const unchecked_batches& unchecked() const { return unchecked_; }
+  /// Makes the trainer's present state a sound one.
+  void trust_state() { unchecked_ = {}; }
+  /// Returns: the repeat of the next check of a state.
+  std::size_t next_check() { return check_repeats + checks_++; }
   /// Makes the trainer's present state the one that a failed run is undone to.
   void keep_state() {
     kept_state_ = {};  // before the next one is made, because a state is large
@@ -71,12 +94,13 @@ class evaluator {
     std::shared_ptr<const void> now = saved_state_.lock();
     if (now == nullptr) now = trainer_.save();
     saved_state_ = now;
-    return {std::move(now), trained_};
+    return {std::move(now), trained_, unchecked_};
   }
   void restore(const checkpoint& to) {
     if (!restores()) return;
     trainer_.restore(to.state.get());
     trained_ = to.trained;
+    unchecked_ = to.unchecked;
     saved_state_ = to.state;
   }
   void restore_kept_state() { restore(kept_state_); }
@@ -88,6 +112,7 @@ class evaluator {
   /// Returns: the seconds of all runs, those that were undone or recalled included.
   double seconds() const { return seconds_; }
   any_trainer& trainer() { return trainer_; }
+  const outcome& log() const { return log_; }
   /// Returns: comp's own times of the batches, beside those that the trainer gave.
   const batch_clock& clock() const { return clock_; }
   /// Returns: the plan that "FP32" stands for.
@@ -107,6 +132,7 @@ class evaluator {
     t.label = std::move(label);
     t.repeat = repeat ? *repeat : repeats_[{where, p}]++;
     std::optional<trial> recorded;
+    failure_ = nullptr;
     if (may_recall_) end_search_on_throw([&] { recorded = observers_.recall(t); });
     last_was_recalled_ = recorded.has_value();
     if (recorded) {
@@ -114,6 +140,7 @@ class evaluator {
       ++log_.recalled;
       recalled_seconds_ += t.sample.seconds - seconds_before;
       seconds_ += t.sample.seconds - seconds_before;  // it was paid for, and budgets count it
+      if (p != fp32_ && t.repeat < profile_repeats) expect_low(p);
     } else {
       end_search_on_throw([&] { observers_.trial_started(t); });
       run_and_catch(t, [&] { return work(t); });
@@ -153,7 +180,7 @@ class evaluator {
   /// Trains the next batches under `p` until `so_far` has `batches` of them. `cut` looks at `so_far` after each batch
   /// and returns the status to end with, or status::ok to go on.
   void train(const trial& begun, const plan& p, std::size_t batches, sample& so_far, auto cut) {
-    trainer_.set_precision(p);
+    begin_batches(p);
     warmed_up_.insert({p, compiled_});
     while (so_far.ok() && static_cast<std::size_t>(so_far.batches) < batches) {
       const auto began = std::chrono::steady_clock::now();
@@ -164,6 +191,7 @@ class evaluator {
       detail::complete(next, wall_seconds);
       count_as_trained(next);
       detail::append(so_far, next);
+      if (loses_for_good(p, next)) so_far.status = status::not_finite;
       tell_observers(begun, so_far);
       if (stop_requested_) return;
       if (so_far.ok()) so_far.status = cut(so_far);
@@ -173,7 +201,7 @@ class evaluator {
   /// Trains an epoch of `p` from the trainer's state. The trial is not recorded yet.
   trial run_epoch(stage where, const plan& p, std::string label, auto cut) {
     return run(where, p, std::move(label), [&](const trial& begun) {
-      trainer_.set_precision(p);
+      begin_batches(p);
       return run_watched_epoch(begun, cut);
     });
   }
@@ -198,7 +226,7 @@ class evaluator {
       sample warm_up, timed_batch;
       if (!warmed_up_.contains({p, compiled_})) {
         train(begun, p, compiled_ ? 2 : 1, warm_up, detail::never_cut);
-        if (!warm_up.ok()) return warm_up;
+        if (!warm_up.ok() || warm_up.not_finite > 0) return warm_up;
       }
       train(begun, p, 1, timed_batch, detail::never_cut);
       return timed_batch;
@@ -232,6 +260,12 @@ class evaluator {
     return t.sample.curve;
   }
 
+  /// Returns: for a trainer that cannot restore its state, the batch that a plan lost, counted from 0, if no batch has
+  /// had a finite loss since then.
+  const std::optional<std::size_t>& lost_since() const { return lost_since_; }
+  /// Returns: the exception that ended the last failed run; null if none did.
+  const std::exception_ptr& failure() const { return failure_; }
+
   /// Returns: true where the last trial came from a ledger. The trainer's state is then not the one that the trial
   /// ended in.
   bool last_was_recalled() const { return last_was_recalled_; }
@@ -263,7 +297,7 @@ class evaluator {
       restore_kept_state();
       throw;
     } catch (...) {
-      detail::fail_by_exception(t.sample);
+      if (detail::fail_by_exception(t.sample)) failure_ = std::current_exception();
     }
     if (search_error_) {
       restore_kept_state();
@@ -290,10 +324,41 @@ class evaluator {
     return std::min(wall_seconds, fp32.seconds / static_cast<double>(fp32.batches));
   }
 
+  // Sets `p`. The state from which the first plan other than FP32 trains on is kept, because FP32 trains these batches
+  // again if they spoil the state.
+  void begin_batches(const plan& p) {
+    trainer_.set_precision(p);
+    if (p != fp32_) expect_low(p);
+  }
+  void expect_low(const plan& p) {
+    if (unchecked_.from == nullptr && restores())
+      unchecked_ = {std::make_shared<const checkpoint>(save()), trainer_.count_not_finite()};
+    unchecked_.low = p;
+  }
+
   void count_as_trained(const sample& more) {
     detail::append(trained_, more);
     trained_.status = status::ok;
     seconds_ += more.seconds;
+    if (unchecked_.from != nullptr) unchecked_.count += static_cast<std::size_t>(more.batches);
+  }
+
+  // Returns: true if `p` is given up, because the last batch of `run` was lost and nothing can be restored. Batches
+  // that FP32 loses, too, are the data's fault. Throws: `spoilt_training` when FP32 loses the batches that follow.
+  bool loses_for_good(const plan& p, const sample& run) {
+    if (restores() || unchecked_.low.empty()) return false;
+    if (!detail::ends_badly(log_, run)) {
+      lost_since_.reset();
+      return false;
+    }
+    if (!lost_since_) lost_since_ = static_cast<std::size_t>(trained_.batches - 1), lost_by_fp32_ = 0;
+    if (p == fp32_ && ++lost_by_fp32_ >= lost_in_a_row_that_spoil)
+      end_search_on_throw([&] { throw spoilt_training{*lost_since_}; });
+    return p != fp32_ && is_own_fault(run);
+  }
+  // Returns: true if the data cannot be to blame for a bad batch, because they do not make FP32 lose one.
+  bool is_own_fault(const sample& run) const {
+    return detail::ends_badly(log_, run) && (log_.baseline.not_finite == 0 || !ends_lost(run));
   }
 
   void tell_observers(const trial& begun, const sample& so_far) {
@@ -312,9 +377,11 @@ class evaluator {
     saved_state_.reset();
     const auto began = std::chrono::steady_clock::now();
     status cut_status = status::ok;
+    const bool is_low = begun.plan != fp32_;
     epoch = trainer_.run_epoch([&](const sample& so_far) {
       tell_observers(begun, so_far);
       if (cut_status == status::ok) cut_status = cut(so_far);
+      if (is_low && !restores() && is_own_fault(so_far)) cut_status = status::not_finite;
       return stop_requested_ || cut_status != status::ok;
     });
     // A backend may report our stop as stopped_early. The reason is known here.
@@ -322,6 +389,7 @@ class evaluator {
     if (epoch.batches <= 0) epoch.batches = count_batches(epoch);
     detail::complete(epoch, detail::seconds_since(began));
     count_as_trained(epoch);
+    if (loses_for_good(begun.plan, epoch)) epoch.status = status::not_finite;
     return epoch;
   }
 
@@ -346,11 +414,18 @@ class evaluator {
   checkpoint kept_state_;
   std::weak_ptr<const void> saved_state_;  // the trainer's present state, where it was saved already
   sample trained_ = {};
+  unchecked_batches unchecked_ = {};
+  // If the state cannot be restored: the batch that a plan lost, after which no loss was finite, counted from 0; and
+  // how many of FP32's followed it.
+  std::optional<std::size_t> lost_since_ = {};
+  std::int64_t lost_by_fp32_ = 0;
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
+  std::set<plan> rejected_;
+  std::size_t checks_ = 0;
   std::set<std::pair<plan, bool>> warmed_up_, plans_run_;  // each with whether its steps were compiled
   batch_clock clock_;
-  std::exception_ptr search_error_;
+  std::exception_ptr search_error_, failure_;
   bool may_recall_ = true, last_was_recalled_ = false, stop_requested_ = false, scores_search_epochs_ = false;
   bool compiled_ = false;
 };

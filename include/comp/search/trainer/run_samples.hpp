@@ -20,10 +20,22 @@
 
 namespace comp {
 
+struct checkpoint;
+
+/// The batches since the last state that is known to be sound, because FP32 alone made it or because it was checked
+/// (sound_state.hpp). Other plans may spoil a state although their own losses are finite.
+struct unchecked_batches {
+  std::shared_ptr<const checkpoint> from = {};  // the last sound state; null: the present state is sound
+  std::int64_t not_finite = 0;                  // how many values of `from` are NaN or infinite
+  std::size_t count = 0;                        // how many batches led from `from` to the present state
+  plan low = {};                                // the last plan other than FP32 among them
+};
+
 /// A state of the trainer, and all batches that led from the search's start to it. Copies share the state.
 struct checkpoint {
   std::shared_ptr<const void> state = {};
   sample trained = {};
+  unchecked_batches unchecked = {};
 };
 
 namespace detail {
@@ -32,22 +44,24 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Sets the status and the message of `run` from the exception that is being handled.
-inline void fail_by_exception(sample& run) {
+/// Sets the status and the message of `run` from the exception that is being handled. Returns: true for a
+/// std::exception.
+inline bool fail_by_exception(sample& run) {
   const auto fail = [&](status how, const char* what) {
     run.status = how;
     run.message = what;
+    return true;
   };
   try {
     throw;
   } catch (const out_of_memory& e) {
-    fail(status::out_of_memory, e.what());
+    return fail(status::out_of_memory, e.what());
   } catch (const std::bad_alloc& e) {
-    fail(status::out_of_memory, e.what());
+    return fail(status::out_of_memory, e.what());
   } catch (const std::exception& e) {
-    fail(status::failed, e.what());
+    return fail(status::failed, e.what());
   } catch (...) {
-    fail(status::failed, "an exception that is no std::exception");
+    return !fail(status::failed, "an exception that is no std::exception");
   }
 }
 

@@ -10,6 +10,7 @@
 #include <comp/search/outcome.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/sound_state.hpp>
 #include <comp/search/training/fallbacks.hpp>
 #include <comp/search/training/fp32_shadow.hpp>
 #include <comp/search/training/guard.hpp>
@@ -21,6 +22,7 @@
 #include <comp/search/training/training_record.hpp>
 #include <comp/search/training/watched_epoch.hpp>
 #include <cstddef>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,9 +46,21 @@ class guarded_training {
         record_{settings.guard, loss_sign_, from},
         changes_{settings.epochs, settings.finish, from},
         epochs_{run_, log_, record_},
-        shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.audits} {}
+        shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.audits},
+        sound_{from.so_far.epochs.size(), from.begun} {
+    run_.set_fp32(plans_.fp32());
+  }
 
   post_training::result run() {
+    try {
+      return train();
+    } catch (const spoilt_training& spoilt) {  // it counts from the epoch's start
+      throw spoilt_training{record_.batches() + spoilt.since};
+    }
+  }
+
+ private:
+  post_training::result train() {
     report_progress();
     while (result().epochs.size() < settings_.epochs) {
       if (change_plan_where_due()) continue;  // its batches may reach the next change, or the end
@@ -76,7 +90,6 @@ class guarded_training {
     return all;
   }
 
- private:
   const training_result& result() const { return record_.result(); }
   recent_levels& normal() { return record_.normal(); }
   bool can_compare() const { return run_.restores() && !plans_.is_most_conservative(); }
@@ -99,8 +112,36 @@ class guarded_training {
 
   // Makes the trainer's state the one that a failed run is undone to, and that the observers are told of.
   void keep_progress() {
-    run_.remember_start();
+    if (const auto fp32 = fp32_in_place_of_spoilt()) give_up_spoilt(*fp32);
+    keep_state();
     report_progress();
+  }
+  void keep_state() {
+    if (run_.unchecked().from == nullptr) sound_ = {result().epochs.size(), record_.begun()};
+    run_.remember_start();
+  }
+  // Checks the state, when that takes no more than a quarter of guard_settings::evidence of the batches since the last
+  // check, and when the training ends. Returns: FP32's batches since the last sound state, if the plan's have spoilt
+  // it.
+  std::optional<sample> fp32_in_place_of_spoilt() {
+    const unchecked_batches& path = run_.unchecked();
+    if (path.from == nullptr) return {};
+    const double affordable = settings_.guard.evidence / 4 * static_cast<double>(path.count);
+    const bool last = result().epochs.size() >= settings_.epochs && settings_.guard.evidence > 0;
+    if (settings_.guard.on && (last || affordable >= lost_in_a_row_that_spoil))
+      return replace_spoilt(run_, stage::training);
+    return run_.trainer().count_not_finite() > path.not_finite ? replace_spoilt(run_, stage::training) : std::nullopt;
+  }
+  // The plan spoilt the state, and `fp32` was trained in its place.
+  void give_up_spoilt(const sample& fp32) {
+    const std::size_t epoch = sound_.epoch;
+    record_.replace(epoch, sound_.begun, fp32, log_.batches_per_epoch);
+    std::string message = fmt::format(
+        "the weights or the optimizer's state were spoilt although losses were finite, within {} batches, which were trained "
+        "again in FP32",
+        fp32.batches);
+    if (plans_.is_most_conservative()) return record_.warn(std::move(message));  // the plan was given up before
+    give_up(epoch, status::not_finite, std::move(message));
   }
   void report_progress() {
     training_progress now = record_.progress();
@@ -126,15 +167,27 @@ class guarded_training {
     const checkpoint start = run_.save();
     epoch_watch watch{normal(), false, loss_sign_};
     watched_epoch fp32 = epochs_.train_epoch(plans_.fp32(), plans_.fp32(), watch);
-    throw_if_fatal(fp32.run, fp32.run.status == status::not_finite);
-    if (!fp32.run.ok()) return give_up(result().epochs.size(), bad.run.status, bad.run.message);
     using sign = shown_harm::sign;
-    const bool fp32_is_better = bad.shown_by == sign::ended ? true
+    const bool fp32_is_better = !fp32.run.ok()                ? false
+                                : bad.shown_by == sign::ended ? true
                                 : bad.shown_by == sign::lost_batches
                                     ? loses_fewer_batches(fp32.losses, bad.losses)
                                     : is_clearly_better(fp32.losses, bad.losses, normal());
-    if (fp32_is_better) {
-      const checkpoint after = run_.save();
+    const checkpoint after = run_.save();
+    if (!fp32_is_better) {  // the epochs before may have spoilt the state that both began from
+      const std::exception_ptr failure = run_.failure();
+      run_.restore(start);
+      if (const auto in_place = replace_spoilt(run_, stage::training)) {
+        give_up_spoilt(*in_place);
+        keep_state();
+        return report_progress();
+      }
+      if (fp32.run.status == status::failed && failure) std::rethrow_exception(failure);
+      throw_if_fatal(fp32.run, fp32.run.status == status::not_finite);
+      if (!fp32.run.ok()) return give_up(result().epochs.size(), bad.run.status, bad.run.message);
+      run_.restore(after);
+      normal().relax();
+    } else {
       plan_mending mending{run_,
                            {bad.shown_by, start, bad.losses, fp32.losses, normal().window()},
                            plans_.current(),
@@ -143,8 +196,6 @@ class guarded_training {
       const auto mended = mending.mend(plans_.next(), seconds_for_mending(bad.run, fp32.run));
       run_.restore(after);
       give_up(result().epochs.size(), bad.run.status, bad.message(), mended);
-    } else {
-      normal().relax();
     }
     record_.add(std::move(fp32.run), fp32.losses);
     keep_progress();
@@ -176,7 +227,7 @@ class guarded_training {
     const auto mended = mending.mend(plans_.next(), seconds_for_mending(record_.last_run(), shadow.so_far()));
     run_.restore(shadow.end());
     record_.replace(shadow.epoch(), shadow.begun(), shadow.so_far(), log_.batches_per_epoch);
-    run_.remember_start();
+    keep_state();
     give_up(shadow.epoch(), status::diverged, std::move(message), mended);
     report_progress();
     return true;
@@ -256,11 +307,21 @@ class guarded_training {
   }
 
   void throw_if_fatal(const sample& ended, bool is_fatal) const {
+    if (is_fatal && ended.status == status::failed && run_.failure()) std::rethrow_exception(run_.failure());
     require<error>(!is_fatal,
                    "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
                    "check the learning rate and the data{}",
                    name(ended.status), result().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
-                   run_.restores() ? "; the trainer is in its last good state" : "");
+                   run_.restores() ? "; the trainer is in its last good state" : how_spoilt());
+  }
+  // Returns: since when the training is spoilt, if a plan did that and the trainer cannot restore its state.
+  std::string how_spoilt() const {
+    const auto& given_up = result().fallbacks;
+    if (given_up.empty() || given_up.back().why != status::not_finite) return {};
+    return fmt::format(
+        "; its weights are spoilt since epoch {}, in which the plan \"{}\" lost a batch: begin it anew, and "
+        "give the trainer save() and restore()",
+        given_up.back().epoch, name(given_up.back().from, log_.graph));
   }
 
   // A higher precision has to lower the loss by this fraction of the search's tolerance to be worth its time.
@@ -276,6 +337,10 @@ class guarded_training {
   plan_changes changes_;
   epoch_runner epochs_;
   shadow_watch shadow_watch_;
+  struct {
+    std::size_t epoch = 0;
+    std::optional<sample> begun = {};
+  } sound_;  // where the training was in its last sound state
 };
 
 inline void require_part(double finish) {

@@ -93,6 +93,7 @@ class training_record {
     means_.resize(epoch);
     begun_ = begun;
     const auto batches = static_cast<std::size_t>(run.batches);
+    if (epoch_batches == 0) epoch_batches = std::max<std::size_t>(begun_batches() + batches, 1);  // nobody knows it
     for (std::size_t at = 0; at < batches;) {
       const std::size_t before = begun_batches();
       const std::size_t end = std::min(batches, at + epoch_batches - before);

@@ -188,6 +188,14 @@ class trainer
     });
   }
 
+  /// Returns: how many values of weights, pending gradients, buffers and optimizers' states are NaN or infinite.
+  std::int64_t count_not_finite() {
+    return translated([&] {
+      used_gradients_.zero();
+      return libtorch::count_not_finite(tensors_held(setup_));
+    });
+  }
+
   std::vector<precision> supported_precisions() const {
     return libtorch::supported_precisions(hardware_, detail::emulates(program_.settings()));
   }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that a training can go on from the state that plans other than FP32 left. Finite losses do not show that,
+// because weights or moments may already be NaN, infinite or huge. So FP32 trains a few batches from the state. If
+// these look wrong, FP32 trains all batches since the last sound state again and says what they should be: the data may
+// be to blame. Not here: which plan is to blame (timing/race.hpp).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <comp/core/lost_batches.hpp>
+#include <comp/search/convergence/loss_paths.hpp>
+#include <comp/search/convergence/reference_run.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/trainer/bad_batch.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+/// Returns: the warning about a fast plan that spoilt a state.
+inline std::string sentence_of_spoiling(const std::string& label) {
+  return fmt::format(
+      "\"{}\" was fastest but spoilt the training's weights or its optimizer's state (the batches since the last sound state "
+      "were trained again in FP32): look for values that its formats cannot hold",
+      label);
+}
+
+/// What FP32 finds when it trains on from a state.
+struct state_probe {
+  sample next = {};             // FP32's next batches
+  std::int64_t not_finite = 0;  // how many values of the state are NaN or infinite
+  bool failed = false;          // FP32's step threw an exception
+};
+
+/// Trains FP32 from the trainer's state, which is put back.
+inline state_probe probe_state(evaluator& run, const trial& begun) {
+  const checkpoint here = run.save();
+  state_probe found{.not_finite = run.trainer().count_not_finite()};
+  try {
+    run.train(begun, run.fp32(), static_cast<std::size_t>(lost_in_a_row_that_spoil), found.next, never_cut);
+  } catch (const interrupted&) {
+    throw;
+  } catch (const settings_error&) {
+    throw;
+  } catch (const out_of_memory&) {  // says nothing of the state
+  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
+    found.failed = true;
+  }
+  run.restore(here);
+  return found;
+}
+
+/// Returns: the later half of a probe's losses: a spoilt moment changes the weights only in the first step.
+inline std::span<const double> later_half(std::span<const double> losses) { return losses.last(losses.size() / 2); }
+
+/// Returns: true if the later losses of a probe are above the last ones of `curve` by more than these differ.
+inline bool is_above(const state_probe& probe, const std::vector<double>& curve, double loss_sign) {
+  const recent_losses last{curve, loss_sign};
+  const auto is_above_line = [&](double loss) { return loss_sign * loss > 2 * last.high - last.low; };
+  const std::vector<double> losses = finite_of(probe.next.curve);
+  const auto later = later_half(losses);
+  return last.known && !later.empty() && std::ranges::all_of(later, is_above_line);
+}
+
+/// Returns: true if a state is worse than `fp32`'s, which comes from the same batches, beyond doubt.
+inline bool is_spoilt(const state_probe& state, const state_probe& fp32, const outcome& log) {
+  if (state.not_finite > fp32.not_finite || (state.failed && !fp32.failed)) return true;
+  if (lost_alone(state.next.curve, fp32.next.curve) > 0) return true;
+  // FP32 loses the same batches, if any.
+  const std::vector<double> path =
+      loss_path(finite_of(fp32.next.curve), finite_of(state.next.curve), loss_sign_of(log));
+  const double far = blatant_difference({}, log.tolerance, path.size());
+  return path.size() >= 2 &&
+         std::ranges::all_of(later_half(path), [far](double difference) { return difference > far; });
+}
+
+}  // namespace detail
+
+/// Replaces a spoilt state by the one that FP32 comes to from the last sound state in as many batches. Returns: these
+/// batches; nothing if the state is sound, which is then trusted. Costs four of FP32's batches, and nothing if FP32
+/// alone made the state or the trainer cannot restore one. Throws: what FP32's step throws from the sound state.
+inline std::optional<sample> replace_spoilt(evaluator& run, stage where) {
+  const unchecked_batches path = run.unchecked();
+  if (path.from == nullptr) return {};
+  checkpoint here = run.save();
+  sample fp32_instead;
+  const trial t = run.run(
+      where, run.fp32(), "fp32 from this state",
+      [&](const trial& begun) {
+        sample result{.loss = 0};
+        const detail::state_probe found = detail::probe_state(run, begun);
+        const double sign = detail::loss_sign_of(run.log());
+        const std::vector<double>& before = path.from->trained.curve;
+        const bool looks_wrong = found.failed || found.not_finite > path.not_finite || found.next.not_finite > 0 ||
+                                 detail::is_above(found, here.trained.curve, sign) ||
+                                 detail::is_above(found, before.empty() ? run.log().baseline.curve : before, sign);
+        if (looks_wrong) {
+          run.restore(*path.from);
+          run.train(begun, run.fp32(), path.count, fp32_instead, detail::never_cut);
+          const checkpoint fp32 = run.save();
+          if (detail::is_spoilt(found, detail::probe_state(run, begun), run.log())) {
+            here = fp32;
+            result.status = status::not_finite;
+          }
+        }
+        result.batches = found.next.batches;
+        result.seconds = found.next.seconds;
+        return result;
+      },
+      run.next_check());
+  run.record(t);
+  if (t.sample.status == status::failed) require_trained(run, t.sample, t.sample.batches);
+  run.restore(here);
+  run.trust_state();
+  return t.sample.status == status::not_finite ? std::optional{std::move(fp32_instead)} : std::nullopt;
+}
+
+/// Returns: true if the trainer's state was sound; it is sound now in any case, as replace_spoilt() says.
+inline bool leave_sound(evaluator& run, stage where) { return !replace_spoilt(run, where); }
+
+/// Returns: false if the trainer counts more values of its state that are not finite than in the last sound state. The
+/// trainer is left as leave_sound() says. Costs no batch if it counts no more.
+inline bool leave_finite(evaluator& run, stage where) {
+  const unchecked_batches& path = run.unchecked();
+  return path.from == nullptr || run.trainer().count_not_finite() <= path.not_finite || leave_sound(run, where);
+}
+
+}  // namespace comp

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever plans do to weights and moments, a search and a training after it leave a state that FP32 could have made.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <comp/search/post_training.hpp>
+#include <comp/search/trainer/sound_state.hpp>
+#include <comp/search/two_stage.hpp>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fake_search.hpp"
+
+namespace spoilt_lab {
+
+using comp::plan;
+using comp::sample;
+
+/// What operators do to the training if all of them are low, in some of the batches from `first` on.
+struct spoiling {
+  enum class effect { loses_and_applies, loses_and_skips, nan_weights, nan_moment, huge_weights, huge_moment };
+  effect what = effect::loses_and_applies;
+  std::vector<std::size_t> operators = {};
+  double rate = 1;
+  std::uint64_t first = 0;
+};
+
+struct world {
+  std::vector<double> fp32_seconds = {}, low_seconds = {};  // of each operator
+  std::vector<spoiling> spoilers = {};
+  double bad_data = 0;  // fraction of the batches whose loss is not finite under any plan; their step is skipped
+  std::uint64_t seed = 0;
+};
+
+struct weights {
+  double error = 1, moment = 0;
+  std::uint64_t steps = 0;
+  bool sound() const { return error < 3 && std::abs(moment) < 3; }  // false for NaN
+};
+
+/// Its loss is its error, which falls by a hundredth a step and by its moment, and a little noise of the batch.
+class minimal_trainer {
+ public:
+  explicit minimal_trainer(world w) : world_{std::move(w)}, now_{world_.fp32_seconds.size()} {
+    std::vector<comp::op_info> ops;
+    for (std::size_t i = 0; i < now_.size(); ++i)
+      ops.push_back({.name = std::to_string(i), .kind = i % 3 == 2 ? "deny.norm" : "allow.linear"});
+    graph_ = fake::sized(std::move(ops));
+  }
+  const comp::op_graph& graph() const { return graph_; }
+  void set_precision(const plan& p) { now_ = p; }
+  sample run_batch() { return step(); }
+  sample run_epoch() {
+    return run_epoch([](const sample&) { return false; });
+  }
+  sample run_epoch(const comp::stop_predicate& stop) {
+    sample epoch;
+    do comp::detail::append(epoch, step());
+    while (epoch.batches < 20 && !stop(epoch));
+    return epoch;
+  }
+  std::uint64_t batches_per_epoch() const { return 20; }
+
+  const weights& state() const { return weights_; }
+
+ protected:
+  double drawn(std::uint64_t what) const {  // the same for a batch, whatever the plan and however often it is repeated
+    std::mt19937_64 random{world_.seed * 1'000'003 + weights_.steps * 101 + what};
+    random.discard(2);
+    return std::uniform_real_distribution<double>{}(random);
+  }
+  sample step() {
+    double seconds = 0;
+    for (std::size_t i = 0; i < now_.size(); ++i)
+      seconds += comp::is_low(now_[i]) ? world_.low_seconds[i] : world_.fp32_seconds[i];
+    sample got{.loss = weights_.error * (1 + 0.02 * drawn(0)), .seconds = seconds, .batches = 1};
+    bool skips = drawn(1) < world_.bad_data;
+    if (skips) got.loss = fake::nan;
+    weights next{.error = 0.2 + 0.99 * (weights_.error - 0.2) + weights_.moment, .moment = weights_.moment / 2};
+    for (std::size_t s = 0; s < world_.spoilers.size() && !skips; ++s) {
+      const spoiling& one = world_.spoilers[s];
+      const bool low = std::ranges::all_of(one.operators, [&](std::size_t op) { return comp::is_low(now_[op]); });
+      if (!low || weights_.steps < one.first || drawn(2 + s) >= one.rate) continue;
+      using enum spoiling::effect;
+      if (one.what == loses_and_applies || one.what == loses_and_skips) got.loss = fake::nan;
+      if (one.what == loses_and_skips) skips = true;
+      if (one.what == loses_and_applies || one.what == nan_weights) next.error = fake::nan;
+      if (one.what == nan_moment) next.moment = fake::nan;
+      if (one.what == huge_weights) next.error = 1e6;
+      if (one.what == huge_moment) next.moment = 1e4;
+    }
+    const std::uint64_t steps = weights_.steps + 1;
+    if (!skips) weights_ = next;
+    weights_.steps = steps;
+    return got;
+  }
+
+  world world_;
+  comp::op_graph graph_;
+  plan now_;
+  weights weights_;
+};
+
+class saving_trainer : public minimal_trainer {
+ public:
+  using minimal_trainer::minimal_trainer;
+  weights save() const { return weights_; }
+  void restore(const weights& w) { weights_ = w; }
+};
+class counting_trainer : public saving_trainer {
+ public:
+  using saving_trainer::saving_trainer;
+  std::int64_t count_not_finite() const { return !std::isfinite(weights_.error) + !std::isfinite(weights_.moment); }
+};
+
+world drawn_world(std::uint64_t seed) {
+  std::mt19937_64 random{seed};
+  const auto uniform = [&](double low, double high) {
+    return std::uniform_real_distribution<double>{low, high}(random);
+  };
+  const auto below = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>{0, n - 1}(random); };
+  world w{.seed = seed};
+  const std::size_t operators = 2 + below(6);
+  for (std::size_t i = 0; i < operators; ++i) {
+    w.fp32_seconds.push_back(uniform(0.5, 2));
+    w.low_seconds.push_back(w.fp32_seconds[i] * uniform(0.3, 1.1));
+  }
+  for (std::size_t s = 1 + below(2); s > 0; --s) {
+    spoiling one{.what = static_cast<spoiling::effect>(below(6)), .operators = {below(operators)}};
+    if (below(3) == 0) one.operators.push_back(below(operators));
+    one.rate = std::array{1.0, 0.3, 0.1, 0.03}[below(4)];
+    one.first = std::array{0, 0, 10, 40, 100}[below(5)];
+    w.spoilers.push_back(std::move(one));
+  }
+  if (below(4) == 0) w.bad_data = 0.03;
+  return w;
+}
+
+comp::search_settings settings() {
+  comp::search_settings s;
+  s.planned_epochs = 30;
+  return s;
+}
+
+// Searches in drawn worlds and trains on. Returns: in how many of them the state was not sound afterwards.
+template <class Trainer>
+std::size_t count_spoilt(std::uint64_t worlds, auto is_told) {
+  std::size_t spoilt = 0;
+  for (std::uint64_t seed = 0; seed < worlds; ++seed) {
+    CAPTURE(seed);
+    Trainer trainer{drawn_world(seed)};
+    const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
+    bool sound = trainer.state().sound() || is_told(found);
+    CHECK_MESSAGE(sound, "after the search");
+    if (trainer.state().sound()) {
+      try {
+        (void)comp::post_training{.epochs = 30}.run(trainer, found);
+        sound = sound && trainer.state().sound();
+      } catch (const comp::error& e) {
+        sound = sound && (trainer.state().sound() ||
+                          std::string{e.what()}.find("weights are spoilt since") != std::string::npos);
+      }
+      CHECK_MESSAGE(sound, "after the training");
+    }
+    spoilt += !sound;
+  }
+  return spoilt;
+}
+
+const auto never = [](const comp::outcome&) { return false; };
+
+}  // namespace spoilt_lab
+
+TEST_CASE("no search and no training leaves a state that a plan has spoilt") {
+  const std::uint64_t worlds = std::getenv("COMP_TEST_SMALL") != nullptr ? 60 : 500;
+  CHECK(spoilt_lab::count_spoilt<spoilt_lab::saving_trainer>(worlds, spoilt_lab::never) == 0);
+  CHECK(spoilt_lab::count_spoilt<spoilt_lab::counting_trainer>(worlds, spoilt_lab::never) == 0);
+}
+
+TEST_CASE("a training that cannot be restored is said to be spoilt, and since when") {
+  const auto is_told = [](const comp::outcome& found) { return found.spoilt_since.has_value(); };
+  (void)spoilt_lab::count_spoilt<spoilt_lab::minimal_trainer>(200, is_told);
+}
