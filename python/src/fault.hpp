@@ -14,6 +14,12 @@ namespace comp::python {
 
 namespace py = pybind11;
 
+/// A Python exception of the user's step. It is a plan's failure, or comes out of the search if FP32 raises it, too.
+struct step_error : error {
+  step_error(const std::string& words, std::exception_ptr what) : error{words}, raised{std::move(what)} {}
+  std::exception_ptr raised;
+};
+
 /// An exception of Python's on its way through the search.
 class fault {
  public:
@@ -42,7 +48,8 @@ class fault {
       }
     }
   }
-  /// Runs `work`. Throws: the exception that was kept, as explain_by() leaves it, else what `work` throws.
+  /// Runs `work`. Throws: the exception that was kept, as explain_by() leaves it; else the user's own in place of a
+  /// `step_error`; else what `work` throws.
   template <class F>
   auto out_of(F&& work) {
     raised_ = nullptr;
@@ -50,6 +57,8 @@ class fault {
       auto made = libtorch::translated(work);
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
       return made;
+    } catch (const step_error& e) {
+      std::rethrow_exception(raised_ ? std::exchange(raised_, nullptr) : e.raised);
     } catch (...) {
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
       throw;

@@ -316,23 +316,25 @@ class training_of final : public training {
     trainer_->executor().end_step();
   }
 
-  /// Turns an exception into a failure of the plan, where a low precision may be its reason: any exception out of a
-  /// region, and outside of regions those that calculations raise. FP32 then trains the same batches, and where it
-  /// raises the exception, too, that ends the search.
+  /// Turns what the user's step raises into a failure of the plan that is set. The search goes on if FP32 does not raise
+  /// it. On ranks, which have to agree, only exceptions that a low precision may cause are the plan's: any out of a region,
+  /// and outside of regions those that calculations raise.
   void throw_if_the_plan_failed(const py::error_already_set& e, bool in_region) {
     const auto& executor = trainer_->executor();
-    if (executor.is_recording() || !executor.changes() || !e.matches(PyExc_Exception)) return;
     const auto is_any_of = [&](auto... types) { return (e.matches(types) || ...); };
-    const bool calculated =
-        is_any_of(PyExc_RuntimeError, PyExc_ArithmeticError, PyExc_AssertionError, PyExc_TypeError, PyExc_ValueError);
     const py::object own = py::module_::import("comp._comp");
-    if (!(in_region || calculated) || is_any_of(own.attr("SettingsError"), own.attr("Interrupted"))) return;
+    if (!e.matches(PyExc_Exception) || is_any_of(own.attr("SettingsError"), own.attr("Interrupted"))) return;
+    if (given_.ranks != nullptr) {
+      const bool calculated =
+          is_any_of(PyExc_RuntimeError, PyExc_ArithmeticError, PyExc_AssertionError, PyExc_TypeError, PyExc_ValueError);
+      if (executor.is_recording() || !executor.changes() || !(in_region || calculated)) return;
+    }
     const std::string said = libtorch::detail::first_line(std::string{py::str(e.value())});
     const bool memory =
         e.matches(py::module_::import("torch").attr("OutOfMemoryError")) || libtorch::detail::says_out_of_memory(said);
-    if (memory) throw out_of_memory{said};
-    if (e.matches(PyExc_RuntimeError)) throw error{said};
-    throw error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, said)};
+    if (memory && executor.changes()) throw out_of_memory{said};
+    if (e.matches(PyExc_RuntimeError)) throw step_error{said, std::current_exception()};
+    throw step_error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, said), std::current_exception()};
   }
 
   job given_;

@@ -3,12 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <comp/observe/summary.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/sound_state.hpp>
 #include <comp/search/two_stage.hpp>
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fake_search.hpp"
@@ -181,5 +186,153 @@ TEST_CASE("no search and no training leaves a state that a plan has spoilt") {
 
 TEST_CASE("a training that cannot be restored is said to be spoilt, and since when") {
   const auto is_told = [](const comp::outcome& found) { return found.spoilt_since.has_value(); };
-  (void)spoilt_lab::count_spoilt<spoilt_lab::minimal_trainer>(200, is_told);
+  CHECK(spoilt_lab::count_spoilt<spoilt_lab::minimal_trainer>(200, is_told) == 0);
+  using enum spoilt_lab::spoiling::effect;
+  spoilt_lab::world w{.fp32_seconds = {1, 1}, .low_seconds = {0.5, 0.5}};
+  SUBCASE("a plan that spoils it is dropped at the first batch that it loses") {
+    w.spoilers = {{.what = loses_and_applies, .operators = {1}, .first = 30}};
+    spoilt_lab::minimal_trainer trainer{w};
+    const comp::outcome found = comp::two_stage<fake::lists>{.settings = spoilt_lab::settings()}.run(trainer);
+    REQUIRE(found.spoilt_since);
+    CHECK(*found.spoilt_since == 30);
+    CHECK(trainer.state().steps == 30 + 1 + 4);  // four of FP32's show that the weights are spoilt
+    CHECK(found.plan.count_low() == 0);
+    CHECK(comp::table(found).starts_with(
+        "A plan spoilt the training: its weights are of no use since batch 30, counted from 0.\n"));
+    CHECK(comp::summary(found)["spoilt_since"] == 30);
+  }
+  SUBCASE("one that only loses batches is dropped, too, and the training goes on") {
+    w.spoilers = {{.what = loses_and_skips, .operators = {1}, .rate = 0.2}};
+    spoilt_lab::minimal_trainer trainer{w};
+    const comp::outcome found = comp::two_stage<fake::lists>{.settings = spoilt_lab::settings()}.run(trainer);
+    CHECK_FALSE(found.spoilt_since);
+    CHECK(comp::summary(found)["spoilt_since"].is_null());
+    for (const comp::trial& t : found.trials) {
+      if (comp::is_low(t.plan[1])) CHECK(t.sample.not_finite <= 1);
+    }
+    CHECK_FALSE(comp::is_low(found.plan[1]));
+  }
+}
+
+namespace spoilt_lab {
+
+struct user_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Its step throws the user's own exception; its steps may run compiled, and it has an autocast of its own.
+class throwing_trainer : public counting_trainer {
+ public:
+  using counting_trainer::counting_trainer;
+  sample run_batch() {
+    if (throws && throws(now_, calls++)) throw user_error{"the user's own"};
+    return step();
+  }
+  sample run_epoch() {
+    return run_epoch([](const sample&) { return false; });
+  }
+  sample run_epoch(const comp::stop_predicate& stop) {
+    sample epoch;
+    do comp::detail::append(epoch, run_batch());
+    while (epoch.batches < 20 && !stop(epoch));
+    return epoch;
+  }
+  // Trains a step and undoes it, also if it throws.
+  void try_step() {
+    const weights before = save();
+    try {
+      (void)run_batch();
+    } catch (...) {
+      restore(before);
+      throw;
+    }
+    restore(before);
+  }
+
+  std::vector<comp::op_time> profile() {
+    try_step();
+    return std::vector<comp::op_time>(now_.size(), {now_.count_low() > 0 ? 0.1 : 0.2, 0.3});
+  }
+  std::vector<comp::op_error> sensitivity(comp::precision low) {
+    const plan set = std::exchange(now_, plan{now_.size()});
+    now_[0] = low;
+    try_step();
+    now_ = set;
+    return std::vector<comp::op_error>(now_.size());
+  }
+  plan own_autocast(comp::precision low) {
+    plan all{now_.size()};
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = low;
+    now_ = all.as_autocast();
+    try_step();
+    return now_;
+  }
+  bool run_compiled(bool) { return compiles; }
+
+  std::function<bool(const plan&, std::uint64_t call)> throws = {};
+  std::uint64_t calls = 0;
+  bool compiles = false;
+};
+
+/// Searches and trains on with a step that throws in its calls from `first` on, `times` times. Returns: how many calls
+/// there were.
+std::uint64_t search_throwing(bool compiles, bool low, std::uint64_t first, std::uint64_t times, bool& thrown) {
+  world w{.fp32_seconds = {1, 1, 1}, .low_seconds = {0.5, 0.6, 0.4}};
+  w.spoilers = {{.what = spoiling::effect::huge_weights, .operators = {2}}};  // so that there is something to ask about
+  throwing_trainer trainer{w};
+  trainer.compiles = compiles;
+  trainer.throws = [&](const plan& p, std::uint64_t call) {
+    return (p.count_low() > 0) == low && call >= first && call - first < times;
+  };
+  comp::search_settings how = settings();
+  how.precisions = {comp::precision::bf16};
+  thrown = false;
+  try {
+    const comp::outcome found = comp::two_stage<fake::lists>{.settings = how}.run(trainer);
+    const std::uint64_t searched = trainer.state().steps;
+    try {
+      (void)comp::post_training{.epochs = 12, .finish = 0.3}.run(trainer, found);
+    } catch (const user_error&) {
+      thrown = true;
+      CHECK(trainer.state().steps >= searched);
+    }
+  } catch (const user_error&) {
+    thrown = true;
+    CHECK(trainer.state().steps == 0);
+  }
+  CHECK(trainer.state().sound());
+  return trainer.calls;
+}
+
+}  // namespace spoilt_lab
+
+TEST_CASE("what a step throws under a plan is that plan's failure, whoever tries it") {
+  for (const bool compiles : {false, true}) {
+    bool thrown = false;
+    const std::uint64_t calls = spoilt_lab::search_throwing(compiles, true, 0, 0, thrown);
+    CHECK(calls > 150);
+    for (std::uint64_t first = 0; first < calls; ++first) {
+      CAPTURE(compiles);
+      CAPTURE(first);
+      (void)spoilt_lab::search_throwing(compiles, true, first, 1, thrown);
+      CHECK_FALSE(thrown);
+      (void)spoilt_lab::search_throwing(compiles, true, first, 1'000'000, thrown);
+      CHECK_FALSE(thrown);
+    }
+  }
+}
+
+TEST_CASE("what a step throws in FP32, too, comes out as it is, and the state is put back") {
+  for (const bool compiles : {false, true}) {
+    bool thrown = false;
+    const std::uint64_t calls = spoilt_lab::search_throwing(compiles, false, 0, 0, thrown);
+    std::size_t searches_ended = 0;
+    for (std::uint64_t first = 0; first < calls; ++first) {
+      CAPTURE(compiles);
+      CAPTURE(first);
+      (void)spoilt_lab::search_throwing(compiles, false, first, 1'000'000, thrown);
+      searches_ended += thrown ? 1 : 0;
+    }
+    CHECK(searches_ended > 30);
+  }
 }

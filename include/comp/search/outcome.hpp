@@ -100,9 +100,10 @@ struct outcome {
   sample baseline = {};                    // FP32's batches, from the state in which the search began
   std::size_t trained_batches =
       0;  // how many batches of the training the search did; the trainer's state is the one after them
-  std::size_t batches_per_epoch = 0;             // how many batches an epoch has; 0: not known
-  std::optional<std::size_t> spoilt_since = {};  // if the trainer cannot restore its state and a plan spoilt it: the
-                                                 // batch, counted from 0, since which no loss is finite
+  std::size_t batches_per_epoch = 0;  // how many batches an epoch has; 0: not known
+  /// if the trainer cannot restore its state and a plan spoilt it: the batch, counted from 0, since which no loss is of
+  /// use
+  std::optional<std::size_t> spoilt_since = {};
   sample trained = {};                     // the `trained_batches` as one run, with their losses and times
   std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
   std::vector<trial> trials = {};          // every run of the search, in order

@@ -302,7 +302,7 @@ class search_run {
 
   void crown(std::size_t index) {
     const contestant& winner = log_.contest[index];
-    assert(may_win(winner.plan));
+    assert(may_win(winner.plan) && run_->unchecked().from == nullptr);
     if (winner.plan == plans_.fp32()) warn(too_noisy_to_tell(log_.contest));
     log_.plan = winner.plan;
     log_.speedup = winner.plan == plans_.fp32() ? 1 : winner.over_fp32.ratio;

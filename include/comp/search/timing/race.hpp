@@ -94,7 +94,9 @@ class race {
       if (is_fp32 && before.from == nullptr) {  // the trainer or the data is at fault
         if (!t.sample.ok() && batches_.as_trained) return remove(r, t.sample.status);
         require_trained(run_, t.sample, 0);
-      } else if (run_.restores()) {
+      } else if (!run_.restores()) {
+        if (run_.rejects(r.plan)) remove(r, status::not_finite);
+      } else {
         seconds = answer_bad_batch(racers, r, t.sample, before, sound);
       }
     }

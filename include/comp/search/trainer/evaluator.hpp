@@ -354,7 +354,9 @@ class evaluator {
     if (!lost_since_) lost_since_ = static_cast<std::size_t>(trained_.batches - 1), lost_by_fp32_ = 0;
     if (p == fp32_ && ++lost_by_fp32_ >= lost_in_a_row_that_spoil)
       end_search_on_throw([&] { throw spoilt_training{*lost_since_}; });
-    return p != fp32_ && is_own_fault(run);
+    if (p == fp32_ || !is_own_fault(run)) return false;
+    reject(p);
+    return true;
   }
   // Returns: true if the data cannot be to blame for a bad batch, because they do not make FP32 lose one.
   bool is_own_fault(const sample& run) const {

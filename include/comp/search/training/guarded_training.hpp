@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/outcome.hpp>
@@ -80,6 +81,7 @@ class guarded_training {
         look_for_slow_harm();
       }
     }
+    assert(run_.unchecked().from == nullptr || !checks_states());
     post_training::result all = record_.take_result();
     all.plan = plans_.current();
     run_.trainer().set_precision(all.plan);
@@ -92,6 +94,7 @@ class guarded_training {
 
   const training_result& result() const { return record_.result(); }
   recent_levels& normal() { return record_.normal(); }
+  bool checks_states() const { return settings_.guard.on && settings_.guard.evidence > 0; }
   bool can_compare() const { return run_.restores() && !plans_.is_most_conservative(); }
 
   // Returns: how many batches of the epoch are left until the plan may change in its midst; 0: it does not.
@@ -127,8 +130,8 @@ class guarded_training {
     const unchecked_batches& path = run_.unchecked();
     if (path.from == nullptr) return {};
     const double affordable = settings_.guard.evidence / 4 * static_cast<double>(path.count);
-    const bool last = result().epochs.size() >= settings_.epochs && settings_.guard.evidence > 0;
-    if (settings_.guard.on && (last || affordable >= lost_in_a_row_that_spoil))
+    const bool last = result().epochs.size() >= settings_.epochs;
+    if (checks_states() && (last || affordable >= lost_in_a_row_that_spoil))
       return replace_spoilt(run_, stage::training);
     return run_.trainer().count_not_finite() > path.not_finite ? replace_spoilt(run_, stage::training) : std::nullopt;
   }

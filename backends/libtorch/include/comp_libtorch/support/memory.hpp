@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <comp_libtorch/support/freed_memory.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,23 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
     bytes += static_cast<std::int64_t>(t.storage().nbytes());
   }
   return bytes;
+}
+
+/// Returns: how many values of `tensors` are NaN or infinite. Formats of 8 bits, and layouts that are neither strided nor
+/// sparse, count nothing.
+inline std::int64_t count_not_finite(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::int64_t count = 0;
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined() || t.is_meta() || (t.layout() != at::kStrided && !t.is_sparse())) continue;
+    const at::Tensor& values = t.is_sparse() ? t._values() : t;
+    if (values.numel() == 0 || values.element_size() == 1 || !(values.is_floating_point() || values.is_complex())) continue;
+    const at::Tensor real = values.is_complex() ? at::view_as_real(values.resolve_conj()) : values;
+    const auto [least, most] = real.aminmax();  // one pass, which passes NaN on
+    if (std::isfinite(least.item<double>()) && std::isfinite(most.item<double>())) continue;
+    count += at::isfinite(real).logical_not().sum().item<std::int64_t>();
+  }
+  return count;
 }
 
 namespace detail {
