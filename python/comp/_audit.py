@@ -151,8 +151,14 @@ class Audit:
     def plain_state(self) -> dict[tuple[str, bool], Any]:
         """What steps change and nobody named, by paths, for a file."""
         _tried(lambda: self._compare(False, True))
-        leave, shapes = self._saved_otherwise(), self._shapes()
-        return {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes)) for b in self._known}
+        leave, shapes, lacks = self._saved_otherwise(), self._shapes(), list[str]()
+        state = {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes, lacks)) for b in self._known}
+        for each in lacks:
+            self._tell(
+                f"{each}, which the checkpoint lacks (it has tensors and plain data, which run nothing when they are read): "
+                "set it before comp.resume, or have the step change a number or a string"
+            )
+        return state
 
     def put_plain_state(self, state: Mapping[tuple[str, bool], Any]) -> None:
         """Puts back what plain_state() gave. Raises: SettingsError where this training lacks what that one had."""

@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -36,6 +37,7 @@ from comp._objects import (
     position_of,
     same_position,
 )
+from comp._plain import NotPlain, is_plain_type, plain
 from comp._shards import Part, own_part
 
 _VALUES = 50_000  # of a body's containers, those behind so many values are not looked into
@@ -489,42 +491,47 @@ def _group_of(held: Held) -> Any:
     return kind if known else None
 
 
-class _NotPlain(Exception):
-    pass
-
-
-def _plain(value: Any) -> Any:
-    """A value as another process can read it. Raises: _NotPlain where it holds objects."""
+def _plain(value: Any, path: str) -> Any:
+    """A value as another process can read it. Raises: NotPlain if it holds objects."""
     kind: Any = type(value)
-    if kind in SIMPLE:
-        return value
     if isinstance(value, torch.Tensor) and _has_values(value):
-        plain = own_part(value).detach().cpu().clone()
-        return plain if own_part(value) is value else Part(plain)
+        copy = own_part(value).detach().cpu().clone()
+        return copy if own_part(value) is value else Part(copy)
     if _is_array(value) and _has_values(value):
         return value.copy()
-    if kind in (list, tuple):
-        return kind(_plain(each) for each in value)
-    if kind is dict:
-        return {key: _plain(each) for key, each in value.items()}
+    if kind in (list, tuple, set):
+        return kind(_plain(each, path) for each in value)
+    if kind is deque:
+        return deque((_plain(each, path) for each in value), value.maxlen)
+    if kind in (dict, OrderedDict, defaultdict, Counter):
+        made = value.copy()
+        made.update((key, _plain(each, path)) for key, each in value.items() if type(each) not in SIMPLE)
+        return made
     place = place_of(value)
     if place is None or may_hold_state(kind):
-        raise _NotPlain
-    return _plain(place.read())
+        if is_plain_type(kind):
+            return value
+        raise NotPlain(f"{path} is or holds a {kind.__name__}")
+    return _plain(place.read(), path)
 
 
-def plain_state(sight: Sight, shapes: set[tuple[int, ...]]) -> tuple[list[Any], list[Any]]:
+def plain_state(sight: Sight, shapes: set[tuple[int, ...]], lacks: list[str]) -> tuple[list[Any], list[Any]]:
     """What steps change of a body, and what is shaped like weights, for a file: first of each place, then of each
-    random generator. Objects in the body are bodies of their own."""
-    contents = []
-    for place in sight.body.places:
+    random generator. Objects in the body are bodies of their own. `lacks` gets what is of no plain type."""
+    contents, body = [], sight.body
+    for place in body.places:
         content, kept = place.read(), {}
         for name, value in content.items() if type(content) is dict else [("", content)]:
-            path = sight.called(sight.body.path, name if type(content) is dict else None)
-            changes = any(each == path or each.startswith((f"{path}.", f"{path}[")) for each in sight.body.changed)
+            path = sight.called(body.path, name if type(content) is dict else None)
+            changes = _within(path, body.changed) or any(each.startswith((f"{path}.", f"{path}[")) for each in body.changed)
             if changes or any(tuple(t.shape) in shapes for t in _tensors_in(value)):
-                with contextlib.suppress(_NotPlain):
-                    kept[name] = _plain(value)
+                try:
+                    kept[name] = _plain(value, path)
+                    plain(kept[name], path)
+                except NotPlain as error:
+                    kept.pop(name, None)
+                    if path in body.changed and (isinstance(value, Enum) or not may_hold_state(type(value))):
+                        lacks.append(str(error))
         contents.append(kept)
     return contents, [read() for _, read, _ in sight.dice]
 
@@ -546,14 +553,14 @@ def _merged(now: Any, then: Any) -> Any:
                 _assign(now, then)
             return now
         return then.to(now.device) if isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor) else then
-    place = place_of(now)
-    if place is None or type(then) not in (list, dict):
+    place, other = place_of(now), place_of(then)
+    if place is None or other is None:
         return then
-    here = place.read()
-    if type(here) is type(then) is dict:
-        place.write({**here, **{key: _merged(here.get(key), each) for key, each in then.items()}})
-    elif type(here) is type(then) is list:
-        place.write(_merged_lists(here, then))
+    here, there = place.read(), other.read()
+    if type(here) is type(there) is dict:
+        place.write({key: _merged(here.get(key), each) for key, each in there.items()})
+    elif type(here) is type(there) is list:
+        place.write(_merged_lists(here, there))
     return now
 
 
