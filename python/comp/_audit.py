@@ -120,7 +120,7 @@ class Audit:
             body = each.sight.body
             if self._now.get(body) is not each.sight:
                 _tried(each.sight.read)
-                self._now[body] = each.sight
+                self._now[body], self._bodies[body.key] = each.sight, body
                 other = True
             undone = _tried(lambda: each.put_back(renewed))
             if undone is not None:
@@ -213,7 +213,7 @@ class Audit:
                 self._update(held, True, whole)
         self._compare_tensors(by_step)
         for i, marks in enumerate(self._marks):
-            self._compare_marks(i, marks, by_step)
+            _tried(lambda: self._compare_marks(i, marks, by_step))
 
     def _update(self, held: Held, by_step: bool, whole: bool) -> None:
         body = held.sight.body
@@ -221,7 +221,7 @@ class Audit:
         if not whole:
             if body.of_library or (not held.place.variables and held.path in body.changed) or held.looks_same():
                 return
-        elif not held.place.variables and (held.path in body.changed or held.is_large()):
+        elif held.is_large() or (not held.place.variables and held.path in body.changed):
             in_step = True
         paths = _tried(held.update)
         if paths:
@@ -348,9 +348,10 @@ class Audit:
 
     def _copied(self, value: Any, changes: bool) -> Any:
         """What no step was seen to change lies in the CPU's memory, since its copy may never be needed."""
-        if isinstance(value, torch.Tensor):
-            return value.detach().to(self._device or (value.device if changes else "cpu"), copy=True)
-        return value.copy()
+        if not isinstance(value, torch.Tensor):
+            return value.copy()
+        stays = changes or own_part(value) is not value
+        return value.detach().to(self._device or (value.device if stays else "cpu"), copy=True)
 
     def _saved_otherwise(self) -> set[int]:
         """Identities of what is saved elsewhere, or left alone."""
@@ -377,7 +378,7 @@ class Audit:
                 return
             seen.add(key)
             body = self._bodies[key] = before.get(key) or make()
-            body.depth, body.of_library = depth, of_library
+            body.key, body.depth, body.of_library = key, depth, of_library
             sight = _tried(lambda: Sight(body, leave))
             if sight is not None:
                 sights.append(sight)

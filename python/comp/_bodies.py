@@ -52,12 +52,13 @@ _CHOICES = frozenset((types.FunctionType, types.BuiltinFunctionType, types.Modul
 class Body:
     """An object, or a variable of a function, with the containers in it: what is saved and put back as a whole."""
 
-    def __init__(self, path: str, places: list[Place], owner: Any, counts: bool, depth: int = 0) -> None:
+    def __init__(self, path: str, places: list[Place], owner: Any, counts: bool) -> None:
         self.path = path
         self.places = places
         self.owner = owner  # None: the body is a variable. Held, so that no other object gets its identity, the key
         self.counts = counts  # whether numbers by themselves are state
-        self.depth = depth  # steps from the roots
+        self.key: Any = None  # its object's identity, or its variable's
+        self.depth = 0  # steps from the roots
         self.changed: set[str] = set()  # paths of what steps were seen to change
         self.others: set[str] = set()  # paths of what changed between steps: the data and observers change it
         self.often: set[str] = set()  # paths of places whose content has changed
@@ -172,7 +173,8 @@ class Sight:
         if issubclass(kind, torch.Tensor) or _is_array(value):
             if _has_values(value):
                 self.tensors.append((path, value))
-                if isinstance(value, torch.Tensor) and value.requires_grad and not issubclass(type(self.body.owner), nn.Module):
+                own_module = issubclass(type(self.body.owner), nn.Module)
+                if isinstance(value, torch.Tensor) and value.requires_grad and not own_module:
                     left.append((path, place_of_gradient(value)))
             elif (place := place_of(value)) is not None:
                 left.append((path, place))
@@ -270,8 +272,8 @@ def _differ(a: Any, b: Any, deep: int = 3) -> bool:
 
 
 def _differing(path: str, then: Any, now: Any, ordered: bool) -> list[Any]:
-    """The names or indices at which two contents differ; [None] where their lengths or, `ordered`, orders differ. Hooks count as state, since
-    libraries remember in an attribute that they have registered them: both go back, or neither."""
+    """The names or indices at which two contents differ; [None] if their lengths or, `ordered`, their orders differ. Hooks
+    count as state, since libraries remember in an attribute that they have registered them: both go back, or neither."""
     if type(then) is not dict:
         if len(then) == len(now):
             return [i for i, (a, b) in enumerate(zip(then, now)) if a is not b and _differ(a, b)]
@@ -384,7 +386,8 @@ class Saved:
     def _put_content(self, held: Held, then: Any) -> list[str]:
         """Puts back what differs. What autograd made, say, is not put back."""
         seen, now = self.sight, held.place.read()
-        names = dict.fromkeys(_differing(held.path, then, now, not held.place.variables))  # a key may be a tensor, which a list would compare
+        # A dict, because a key may be a tensor, which a list would compare.
+        names = dict.fromkeys(_differing(held.path, then, now, not held.place.variables))
         names = {name: None for name in names if seen.body.goes_back(seen.called(held.path, name))}
         if held.place.variables:
             names = {name: None for name in names if then.get(name) is not _Made}
@@ -442,7 +445,9 @@ class Flat:
         cells, variables = groups.pop(types.CellType, []), groups.pop(tuple, [])
         self._sized = [each for group in groups.values() for each in group]
         self._lengths = list(map(len, self._sized))
-        self._rows: list[Callable[[], Any]] = [functools.partial(_row, _VALUES_OF.get(k), g) for k, g in groups.items()]
+        self._rows: list[Callable[[], Any]] = [
+            functools.partial(_row, _VALUES_OF.get(kind), group) for kind, group in groups.items()
+        ]
         if cells:
             self._rows.append(lambda: map(_cell_contents, cells))
         if variables:

@@ -19,7 +19,8 @@ from comp._objects import SIMPLE
 from comp._shards import Part, own_part
 
 _TYPE = "comp type"  # the key under which a dict names the type of the value that it stands for
-_FACTORIES: dict[str, Any] = {"None": None} | {each.__name__: each for each in (list, dict, set, int, float, str, bool, deque)}
+_FACTORIES: dict[str, Any] = {each.__name__: each for each in (list, dict, set, int, float, str, bool, deque)}
+_FACTORIES["None"] = None
 _Work = Callable[[Any], Any]
 
 
