@@ -397,7 +397,8 @@ class Audit:
                 for name, key, place in variables_of(value, of_step):
                     look(key, lambda: Body(name, [place], None, True), depth)
                 if not is_installed(value.__code__.co_filename):
-                    look(id(value), lambda: Body(path, places_of_object(value, frozenset()), value, True), depth)
+                    name = value.__qualname__.replace("<locals>.", "")  # a method's path is its object's already
+                    look(id(value), lambda: Body(name, places_of_object(value, frozenset()), value, True), depth)
             elif may_hold_state(kind):
                 skip = _SAVED_OF_MODELS if id(value) in ours else frozenset()
                 skip = _SAVED_OF_OPTIMIZERS if id(value) in optimizers else skip

@@ -380,6 +380,24 @@ class Trainings(unittest.TestCase):
         state = _checkpoint.read(self.path)['unnamed']['job', False][1][0]
         self.assertEqual((state['last'], state['steps'], 'phase' in state), (job.last, job.steps, False))
 
+    def test_attributes_of_the_object_whose_method_is_the_step_go_on(self):
+        class Averaging(Classification):
+            def __init__(self):
+                super().__init__()
+                self.average = next(self.net.parameters()).detach().clone()
+
+            def step(self, plan, batch):
+                loss = super().step(plan, batch)
+                self.average.lerp_(next(self.net.parameters()).detach(), 0.1)
+                return loss
+
+        first, second = Averaging(), Averaging()
+        found = first.search()
+        found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
+        given = {'model': second.net, 'optimizer': second.optimizer, 'data': second.loader, 'state': [second.schedule]}
+        comp.resume(self.path, second.step, **given, epochs=found.trained_batches // 8 + 1, progress=False)
+        self.assertEqual((second.steps, second.average.tolist()), (first.steps, first.average.tolist()))
+
     def test_a_file_that_runs_code_is_not_read_unless_it_is_trusted(self):
         mark = os.path.join(os.path.dirname(self.path), 'ran')
         found = Classification().search()
