@@ -4,9 +4,7 @@ changes among them is then saved and put back with the rest."""
 
 from __future__ import annotations
 
-import time
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,25 +12,44 @@ from typing import Any
 import torch
 from torch import nn
 
-from comp._bodies import Body, Marks, Saved, Sight, bytes_of, plain_state, put_plain_state
+from comp._bodies import (
+    Body,
+    Copy,
+    Flat,
+    Held,
+    Marks,
+    Saved,
+    Sight,
+    bytes_of,
+    counts_writes,
+    plain_state,
+    put_plain_state,
+    versions_of,
+)
 from comp._comp import SettingsError
 from comp._objects import (
     STATEFUL,
     attributes,
     behind,
+    copy_of_iterator,
+    is_installed,
+    is_iterator,
     is_library,
     may_hold_state,
     methods_of,
+    names_of_own,
+    own_classes,
     place_of,
+    place_of_names,
     places_of_object,
     variables_of,
 )
+from comp._shards import own_part
 
 _BODIES, _DEPTH = 5_000, 20  # at most so many bodies are looked at, and so deep
-# [bytes] of tensors that are copied before a step was seen to change them: each in the first steps, each later, in all
-_SMALL, _TINY, _TOGETHER = 1 << 20, 1 << 16, 64 << 20
-# steps that are looked at: the first ones in any case, at most in all, and the share of the time
-_ALWAYS, _MOST, _SHARE = 3, 16, 0.05
+# [bytes] of tensors that are copied before a step was seen to change them: each, and all beside twice the weights
+_SMALL, _TOGETHER = 1 << 20, 64 << 20
+_FIRST = 3  # steps before and after which values of tensors are looked at, too
 _SAVED_OF_MODELS = frozenset(("_parameters", "_buffers"))
 _SAVED_OF_OPTIMIZERS = frozenset(("state", "param_groups", "_opt_called"))
 
@@ -52,7 +69,12 @@ def _key(body: Body) -> tuple[str, bool]:
 
 class Audit:
     """Looks at what a step reaches: its variables and those of functions that it calls, its object, models and
-    optimizers. What it cannot look at, it leaves alone, and raises nothing."""
+    optimizers. What it cannot look at, it leaves alone, and raises nothing.
+
+    A saved state has the contents of all bodies, which are references, and copies of tensors, which states share while the
+    values stay. Identities are compared before and after each step for the user's own objects and variables, so that the
+    step's changes are told from those of the data and of observers. Library objects are compared when a state is saved
+    or put back."""
 
     def __init__(
         self,
@@ -69,55 +91,79 @@ class Audit:
         self._leave = list(leave)
         self._device = device
         self._bodies: dict[Any, Body] = {}
+        self._now: dict[Body, Sight] = {}  # what the bodies that are state held when that was looked at last
+        self._walked = 0  # bodies that the last walk from the roots has found
         self._known: dict[Body, None] = {}  # bodies that a step was seen to change
-        self._uncopied: set[int] = set()  # identities of tensors that a saved state does not have
-        self._made: list[weakref.ref[Saved]] = []  # what was saved in the first steps
+        self._copies: dict[int, Copy] = {}  # of tensors as they are now, by identity
+        self._copied_once = False
         self._room = 0  # [bytes] left for copies of what no step was seen to change
-        self._looked, self._looking, self._trained = 0, 0.0, 0.0
+        self._steps = 0
+        self._own, self._rest = Flat([]), Flat([])  # places of the user's own bodies, and of libraries'
+        self._often: list[Held] = []  # places of both whose content has changed before, which are read one by one
+        self._written: list[tuple[Body, str, Any]] = []  # tensors of the user's own bodies
+        self._tensors: list[torch.Tensor] = []  # these, as far as they are on this rank
+        self._versions: list[int] = []
+        self._marks: list[Marks] = []
         self.found: dict[str, None] = {}
         """What steps change and nobody named, in the order in which it was found."""
         self.told: list[str] = []
         """What cannot be put back, in sentences."""
 
     def save(self) -> list[Saved]:
-        """Copies all bodies until some steps have shown which of them change, and then those."""
         return _tried(self._save) or []
 
     def restore(self, saved: list[Saved]) -> None:
+        _tried(lambda: self._compare(False, True))
+        renewed: dict[int, Any] = {}
+        other = False
         for each in saved:
-            if each.sight.body in self._known and not _tried(each.put_back):
+            body = each.sight.body
+            if self._now.get(body) is not each.sight:
+                _tried(each.sight.read)
+                self._now[body], self._bodies[body.key] = each.sight, body
+                other = True
+            undone = _tried(lambda: each.put_back(renewed))
+            if undone is not None:
+                late = [path for path in undone if path not in body.changed]
+                self._learn(body, dict(zip(late, late)), True)
+            else:
                 self._tell(
-                    f"{each.sight.body.path} could not be put back (rejected plans have changed it): give the search "
+                    f"{body.path} could not be put back (rejected plans have changed it): give the search "
                     "state=[...] with what saves and loads it"
                 )
+        _tried(self._watch if other else self._mark)
 
     def around(self, step: Callable[[], Any]) -> Any:
-        """Runs a step, and looks at what it changes where that is worth its time."""
-        start = time.perf_counter()
-        due = self._looked < _ALWAYS or (self._looked < _MOST and self._looking < _SHARE * self._trained)
-        before = (_tried(self._sights) or []) if due else []
-        marks = [each for each in (_tried(lambda: Marks(sight)) for sight in before) if each is not None]
-        begin = time.perf_counter()
-        result = step()
-        end = time.perf_counter()
-        self._trained += end - begin
-        if due:
-            for each in marks:
-                _tried(lambda: self._learn(each))
-            self._looked += 1
-            if self._looked == _ALWAYS:
-                self._forget_suspicions()
-            self._looking += begin - start + time.perf_counter() - end
-        return result
+        """Runs a step, and learns what it changes, also when it raises."""
+        if not self._now:
+            _tried(self._look)
+        _tried(lambda: self._compare(False))
+        try:
+            return step()
+        finally:
+            self._steps += 1
+            _tried(lambda: self._compare(True, self._steps <= _FIRST))
+            if self._steps <= _FIRST:
+                _tried(self._look_again)
+            if self._steps == _FIRST:
+                _tried(self._mark)
 
     def plain_state(self) -> dict[tuple[str, bool], Any]:
         """What steps change and nobody named, by paths, for a file."""
-        leave, shapes = self._saved_otherwise(), self._shapes()
-        return {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes)) for b in self._known}
+        _tried(lambda: self._compare(False, True))
+        leave, shapes, lacks = self._saved_otherwise(), self._shapes(), list[str]()
+        state = {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes, lacks)) for b in self._known}
+        for each in lacks:
+            self._tell(
+                f"{each}, which the checkpoint lacks (it has tensors and plain data, which run nothing when they are read): "
+                "set it before comp.resume, or have the step change a number or a string"
+            )
+        return state
 
     def put_plain_state(self, state: Mapping[tuple[str, bool], Any]) -> None:
         """Puts back what plain_state() gave. Raises: SettingsError where this training lacks what that one had."""
-        sights = {_key(sight.body): sight for sight in reversed(self._sights())}
+        self._look()
+        sights = {_key(sight.body): sight for sight in reversed(self._now.values())}
         for key, each in state.items():
             if key not in sights:
                 raise SettingsError(
@@ -127,78 +173,185 @@ class Audit:
             put_plain_state(sights[key], each[1:])
             self._known[sights[key].body] = None
             sights[key].body.changed.update(each[0])
+        self._look()
 
-    def _learn(self, marks: Marks) -> None:
-        sight = marks.sight
-        for path in marks.drawn_from():
-            self._tell(
-                f"the step draws from {path}, an iterator of a DataLoader (it does not go back, so each plan trains on "
-                "other batches): let `data` give these batches, too"
-            )
-        paths = marks.changed() if sight.is_state() else {}
-        if not paths:
+    def _save(self) -> list[Saved]:
+        if not self._now:
+            self._look()
+        else:
+            self._compare(False, True)
+            self._look_again()
+        shapes, kept = self._shapes(), {}
+        self._room = _TOGETHER + 2 * sum(bytes_of(t) for model in self._models for t in model.parameters())
+        saved = []
+        for sight in self._now.values():
+            copies = [self._copy_of(sight.body, path, value, shapes) for path, value in sight.tensors]
+            kept.update((id(each.value), each) for each in copies if each is not None)
+            each = _tried(lambda: Saved(sight, copies))
+            if each is not None:
+                saved.append(each)
+        self._copies, self._copied_once = kept, True
+        return saved
+
+    def _compare(self, by_step: bool, whole: bool = False) -> None:
+        """Learns what has changed since the last time. `whole`: also in what is not looked at around each step, which only
+        a step can have changed."""
+        often = self._often
+        moved = self._own.moved()
+        if whole:
+            moved += self._rest.moved()
+        if moved:
+            for held in moved:
+                held.sight.body.often.add(held.path)
+            self._arrange()
+        for held in self._own.alone:
+            self._update(held, by_step, whole)
+        for held in often if not moved else [*often, *moved]:
+            self._update(held, by_step, whole)
+        if whole:
+            for held in self._rest.alone:
+                self._update(held, True, whole)
+        self._compare_tensors(by_step)
+        for i, marks in enumerate(self._marks):
+            _tried(lambda: self._compare_marks(i, marks, by_step))
+
+    def _update(self, held: Held, by_step: bool, whole: bool) -> None:
+        body = held.sight.body
+        in_step = by_step or body.of_library
+        if not whole:
+            if body.of_library or (not held.place.variables and held.path in body.changed) or held.looks_same():
+                return
+        elif held.is_large() or (not held.place.variables and held.path in body.changed):
+            in_step = True
+        paths = _tried(held.update)
+        if paths:
+            self._learn(body, paths, in_step)
+
+    def _learn(self, body: Body, paths: Mapping[str, str], by_step: bool) -> None:
+        if not paths or not by_step:
+            body.others.update(paths.values())
             return
-        self._known[sight.body] = None
-        sight.body.changed.update(paths.values())
+        self._known[body] = None
+        body.changed.update(paths.values())
         self.found.update(dict.fromkeys(paths))
-        for path, value in marks.written():
-            if id(value) in self._uncopied:
+
+    def _compare_tensors(self, by_step: bool) -> None:
+        versions = versions_of(self._tensors)
+        if versions != self._versions:
+            for (body, path, value), now, then in zip(self._written, versions, self._versions):
+                if now != then:
+                    self._learn_of_tensor(body, path, value, by_step)
+            self._versions = versions
+
+    def _compare_marks(self, i: int, marks: Marks, by_step: bool) -> None:
+        if by_step:
+            for path in marks.drawn_from():
                 self._tell(
-                    f"{path} of {bytes_of(value)} bytes was changed by the step, and nobody has it as it was (what is "
-                    "large, or changes late, is saved from its first change on): give the search state=[...] with what "
-                    "saves and loads it"
+                    f"the step draws from {path}, an iterator of a DataLoader (it does not go back, so each plan trains on "
+                    "other batches): let `data` give these batches, too"
                 )
+        changed = marks.changed()
+        for path, value in changed:
+            if is_iterator(value):
+                self._learn(marks.sight.body, {path: path}, by_step)
+                if by_step and _tried(lambda: copy_of_iterator(value)) is None:
+                    self._tell(
+                        f"the step draws from {path}, a {type(value).__name__} (it does not go back, so each plan is given "
+                        "other values): let `data` give them, too, or make it an object whose attributes say where it is"
+                    )
+            else:
+                self._learn_of_tensor(marks.sight.body, path, value, by_step)
+        if changed or marks.loaders:
+            self._marks[i] = Marks(marks.sight, self._steps < _FIRST)
+
+    def _learn_of_tensor(self, body: Body, path: str, value: Any, by_step: bool) -> None:
+        self._learn(body, {path: path}, by_step)
+        if by_step and value is not None and self._copied_once and id(value) not in self._copies:
+            self._tell(
+                f"{path} of {bytes_of(value)} bytes was changed by the step, and nobody has it as it was (what is "
+                "large is saved from its first change on): give the search state=[...] with what saves and loads it"
+            )
 
     def _tell(self, sentence: str) -> None:
         if sentence not in self.told:
             self.told.append(sentence)
 
-    def _save(self) -> list[Saved]:
-        if self._looked < _ALWAYS:
-            sights = [each for each in self._sights() if each.is_state()]
-        else:
-            leave = self._saved_otherwise()
-            tried = [_tried(lambda: Sight(each, leave)) for each in self._known]
-            sights = [each for each in tried if each is not None]
-        if not sights:
-            return []
-        shapes = self._shapes()
-        self._room = _TOGETHER + 2 * sum(bytes_of(t) for model in self._models for t in model.parameters())
-        tried = [
-            _tried(lambda: Saved(each, [self._kept(each.body, *t, shapes) for t in each.tensors])) for each in sights
-        ]
-        saved = [each for each in tried if each is not None]
-        if self._looked < _ALWAYS:
-            self._made += [weakref.ref(each) for each in saved]
-        return saved
+    def _look(self) -> None:
+        """Walks from the roots."""
+        self._bodies, before = {}, self._bodies
+        self._now = {}
+        self._add(self._walk([(path, value, 0) for path, value in self._roots], before))
+        self._walked = len(self._bodies)
+        self._watch()
 
-    def _forget_suspicions(self) -> None:
-        """Drops the copies of what the first steps did not change, because they may be as large as a model."""
-        for each in (reference() for reference in self._made):
-            if each is not None and each.sight.body not in self._known:
-                self._uncopied.update(id(tensor) for _, tensor in each.sight.tensors)
-                each.tensors = [None] * len(each.tensors)
-        self._made.clear()
+    def _look_again(self) -> None:
+        """Walks on from what is new."""
+        stale = [body for body in self._now if body.stale]
+        if not stale:
+            return
+        if len(self._bodies) > 2 * self._walked + 100:
+            self._look()  # and leaves out what is no longer reached
+            return
+        leave = self._saved_otherwise()
+        new: list[tuple[str, Any, int]] = []
+        for body in stale:
+            sight = _tried(lambda: Sight(body, leave))
+            if sight is not None:
+                self._now[body] = sight
+                new += [(path, value, body.depth + 1) for path, value in sight.children]
+        self._add(self._walk(new, {}))
+        self._watch()
 
-    def _kept(self, body: Body, path: str, value: Any, shapes: set[tuple[int, ...]]) -> Any:
-        """A copy; None where the value is large, is shaped like no weight and was never seen to change."""
-        size, small = bytes_of(value), _SMALL if self._looked < _ALWAYS else _TINY
-        suspected = size <= self._room and (size <= small or tuple(value.shape) in shapes)
-        if path not in body.changed and not suspected:
-            self._uncopied.add(id(value))
+    def _add(self, sights: list[Sight]) -> None:
+        self._now.update((sight.body, sight) for sight in sights if sight.is_state())
+
+    def _watch(self) -> None:
+        """Takes what the bodies hold now for what the next comparison begins with."""
+        self._arrange()
+        self._mark()
+
+    def _arrange(self) -> None:
+        self._often, own, rest = [], [], []
+        for body, sight in self._now.items():
+            for held in sight.places:
+                few = self._often if held.path in body.often else rest if body.of_library else own
+                few.append(held)
+        self._own, self._rest = Flat(own), Flat(rest)
+
+    def _mark(self) -> None:
+        sights, first = self._now.values(), self._steps < _FIRST
+        own = [sight for sight in sights if not sight.body.of_library]
+        counted = [(each.body, path, value) for each in own for path, value in each.tensors if counts_writes(value)]
+        self._written, self._tensors = counted, [own_part(value) for *_, value in counted]
+        self._versions = versions_of(self._tensors)
+        wanted = [each for each in sights if first or each.dice or each.iterators or each.loaders]
+        tried = [_tried(lambda: Marks(each, first)) for each in wanted]
+        self._marks = [each for each in tried if each is not None]
+
+    def _copy_of(self, body: Body, path: str, value: Any, shapes: set[tuple[int, ...]]) -> Copy | None:
+        """A copy; None when the value is large, is shaped like no weight and was never seen to change."""
+        size, changes = bytes_of(value), path in body.changed
+        if not changes and not (size <= self._room and (size <= _SMALL or tuple(value.shape) in shapes)):
             return None
         self._room -= size
-        self._uncopied.discard(id(value))
-        return self._copied(value)
+        known = self._copies.get(id(value))
+        if known is not None and known.value is value:
+            if _tried(known.holds):
+                return known
+            if not changes and body.goes_back(path):
+                self._learn(body, {path: path}, True)
+        return _tried(lambda: Copy(value, self._copied(value, changes)))
 
     def _shapes(self) -> set[tuple[int, ...]]:
         """The shapes of the weights, which averages of them have, too."""
         return {tuple(t.shape) for model in self._models for t in [*model.parameters(), *model.buffers()]}
 
-    def _copied(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.detach().to(self._device or value.device, copy=True)
-        return value.copy()
+    def _copied(self, value: Any, changes: bool) -> Any:
+        """What no step was seen to change lies in the CPU's memory, since its copy may never be needed."""
+        if not isinstance(value, torch.Tensor):
+            return value.copy()
+        stays = changes or own_part(value) is not value
+        return value.detach().to(self._device or (value.device if stays else "cpu"), copy=True)
 
     def _saved_otherwise(self) -> set[int]:
         """Identities of what is saved elsewhere, or left alone."""
@@ -211,20 +364,21 @@ class Audit:
             ids.update(id(t) for state in optimizer.state.values() if type(state) is dict for t in state.values())
         return ids
 
-    def _sights(self) -> list[Sight]:
+    def _walk(self, start: list[tuple[str, Any, int]], before: Mapping[Any, Body]) -> list[Sight]:
+        """Finds bodies that are not yet among the known. `before`: bodies of an earlier walk, which go on."""
         leave = self._saved_otherwise()
         ours = {id(part) for model in self._models for part in model.modules()}
         optimizers = {id(each) for each in self._optimizers}
-        left = deque((path, value, 0) for path, value in self._roots)
-        seen: set[Any] = set(leave)
+        left = deque(start)
+        seen: set[Any] = leave | self._bodies.keys()
         sights: list[Sight] = []
-        bodies: dict[Any, Body] = {}
 
-        def look(key: Any, make: Callable[[], Body], depth: int) -> None:
+        def look(key: Any, make: Callable[[], Body], depth: int, of_library: bool = False) -> None:
             if key in seen:
                 return
             seen.add(key)
-            body = bodies[key] = self._bodies.get(key) or make()
+            body = self._bodies[key] = before.get(key) or make()
+            body.key, body.depth, body.of_library = key, depth, of_library
             sight = _tried(lambda: Sight(body, leave))
             if sight is not None:
                 sights.append(sight)
@@ -233,25 +387,33 @@ class Audit:
         def visit(path: str, value: Any, depth: int) -> None:
             kind: Any = type(value)
             of_step = path in ("step", "self") and depth < 3  # the user's own code, wherever it is installed
-            if depth > _DEPTH or id(value) in seen or issubclass(kind, type):
+            if depth > _DEPTH or id(value) in seen:
                 return
-            if kind is types.FunctionType:
+            if issubclass(kind, type) or kind is types.ModuleType:
+                names = names_of_own(value)
+                if names is not None:
+                    look(id(value), lambda: Body(path, [place_of_names(value, names)], value, True), depth)
+            elif kind is types.FunctionType:
                 for name, key, place in variables_of(value, of_step):
                     look(key, lambda: Body(name, [place], None, True), depth)
+                if not is_installed(value.__code__.co_filename):
+                    name = value.__qualname__.replace("<locals>.", "")  # a method's path is its object's already
+                    look(id(value), lambda: Body(name, places_of_object(value, frozenset()), value, True), depth)
             elif may_hold_state(kind):
                 skip = _SAVED_OF_MODELS if id(value) in ours else frozenset()
                 skip = _SAVED_OF_OPTIMIZERS if id(value) in optimizers else skip
-                counts = of_step or issubclass(kind, STATEFUL) or not is_library(kind)
-                look(id(value), lambda: Body(path, places_of_object(value, skip), value, counts), depth)
+                library = is_library(kind) and not of_step
+                counts = not library or issubclass(kind, STATEFUL) or place_of(value) is not None
+                look(id(value), lambda: Body(path, places_of_object(value, skip), value, counts), depth, library)
                 left.extend((path, each, depth + 1) for each in methods_of(kind) if id(each) not in seen)
+                left.extend((each.__name__, each, depth + 1) for each in own_classes(kind) if id(each) not in seen)
             elif (own_place := place_of(value)) is not None:
                 look(id(value), lambda: Body(path, [own_place], value, True), depth)
             seen.add(id(value))
             own = "self" if kind is types.MethodType and path == "step" else path
             left.extend((own, each, depth + 1) for each in behind(value))
 
-        while left and len(sights) < _BODIES:
+        while left and len(self._bodies) < _BODIES:
             here = left.popleft()
             _tried(lambda: visit(*here))
-        self._bodies = bodies
         return sights

@@ -4,26 +4,49 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import operator
 import pickle
 import sys
 import types
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
 from comp._comp import SettingsError
-from comp._objects import SIMPLE, Place, attributes, dice_of, may_hold_state, place_of
+from comp._objects import (
+    SIMPLE,
+    Place,
+    attributes,
+    copy_of_iterator,
+    dice_of,
+    is_iterator,
+    may_hold_state,
+    place_of,
+    place_of_gradient,
+    position_of,
+    same_position,
+)
+from comp._plain import NotPlain, is_plain_type, plain
 from comp._shards import Part, own_part
 
-_VALUES = 50_000  # a body that has more is not looked at
-_LEAVES = SIMPLE | {types.ModuleType, types.BuiltinFunctionType}
-
-
-class TooLarge(Exception):
-    pass
+_VALUES = 50_000  # of a body's containers, those behind so many values are not looked into
+_LARGE = 1_000  # a container of more values is looked at from its ends only, until a state is saved or put back
+_COMPARED = 1 << 20  # [bytes] a tensor of at most so many is compared whole, a larger one by its version and some values
+_LEAVES = SIMPLE | {types.BuiltinFunctionType}
+# Values that are state though their classes are the standard library's or torch's.
+_VALUE_TYPES = frozenset((frozenset, range, slice, Decimal, Fraction, date, datetime, timedelta, torch.dtype, torch.device))
+_CHOICES = frozenset((types.FunctionType, types.BuiltinFunctionType, types.ModuleType, functools.partial))
 
 
 class Body:
@@ -34,31 +57,106 @@ class Body:
         self.places = places
         self.owner = owner  # None: the body is a variable. Held, so that no other object gets its identity, the key
         self.counts = counts  # whether numbers by themselves are state
-        self.changed: set[str] = set()  # paths of what steps were seen to change; the data may change the rest
+        self.key: Any = None  # its object's identity, or its variable's
+        self.depth = 0  # steps from the roots
+        self.changed: set[str] = set()  # paths of what steps were seen to change
+        self.others: set[str] = set()  # paths of what changed between steps: the data and observers change it
+        self.often: set[str] = set()  # paths of places whose content has changed
+        self.of_library = False  # whether its object's class is a library's
+        self.stale = False  # whether it has new values that nobody has looked into
+
+    def goes_back(self, path: str) -> bool:
+        """Whether a change of what is at this path is undone: not if only others than the step were seen to change it."""
+        return not self.others or _within(path, self.changed) or not _within(path, self.others)
+
+
+def _within(path: str, known: set[str]) -> bool:
+    return path in known or any(path.startswith((f"{each}.", f"{each}[")) for each in known)
+
+
+class _Made:
+    """In contents in place of what autograd made, whose graph would live as long as the content."""
+
+
+def _content_of(place: Place) -> Any:
+    content = place.read()
+    if place.variables:
+        for name in [n for n, v in content.items() if type(v) is torch.Tensor and v.grad_fn is not None]:
+            content[name] = _Made
+    return content
+
+
+class Held:
+    """A place of a body, with the content that was seen last. Contents are replaced, and never written into."""
+
+    __slots__ = ("sight", "path", "place", "content")
+
+    def __init__(self, sight: Sight, path: str, place: Place, content: Any) -> None:
+        self.sight, self.path, self.place, self.content = sight, path, place, content
+
+    def update(self) -> dict[str, str]:
+        """Reads the place again. Returns: the path of each change, with the path of the variable, attribute or container
+        that it belongs to."""
+        body, then, now = self.sight.body, self.content, _content_of(self.place)
+        names = _differing(self.path, then, now, not self.place.variables)
+        self.content = now
+        if not names:
+            return {}
+        if not body.stale:
+            values = now if type(now) is not dict else [now.get(name) for name in names]
+            body.stale = not _LEAVES.issuperset(map(type, values))
+        called = [self.sight.called(self.path, name) for name in names]
+        return {each: each if self.place.variables else self.path for each in called}
+
+
+    def is_large(self) -> bool:
+        return len(self.content) > _LARGE
+
+    def looks_same(self) -> bool:
+        """Whether a large container has its length and the same objects at its ends."""
+        live: Any = self.place.live
+        if not self.is_large() or type(live) not in (list, deque, dict, set, OrderedDict, defaultdict):
+            return False
+        if len(live) != len(self.content) or type(live) is set:
+            return len(live) == len(self.content)
+        if type(live) in (list, deque):
+            return live[0] is self.content[0] and live[-1] is self.content[-1]
+        last, before = next(reversed(live)), next(reversed(self.content))
+        return last is before and live[last] is self.content[before]
 
 
 class Sight:
-    """What a body holds at one time: its places with their contents, and what has a state of its own."""
+    """A body's places with what they hold, and what has a state of its own."""
 
     def __init__(self, body: Body, leave: set[int]) -> None:
         self.body = body
-        self.places: list[tuple[str, Place, Any]] = []
+        self.places: list[Held] = []
         self.tensors: list[tuple[str, Any]] = []  # arrays, too
         self.dice: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = []
-        self.iterators: list[tuple[str, Any]] = []
+        self.iterators: list[tuple[str, Held, Any, Any]] = []  # with their names in the place
+        self.loaders: list[tuple[str, Any]] = []  # iterators of DataLoaders
         self.children: list[tuple[str, Any]] = []
         known: set[int] = set()
         left: list[tuple[str, Place]] = [(body.path, each) for each in body.places]
         values = 0
+        body.stale = False
         while left:
             path, place = left.pop()
-            content = place.read()
-            self.places.append((path, place, content))
+            content = _content_of(place)
+            held = Held(self, path, place, content)
+            self.places.append(held)
             values += len(content)
             if values > _VALUES:
-                raise TooLarge
+                continue
             for name, value in content.items() if type(content) is dict else enumerate(content):
-                self._sort(self.called(path, name), value, left, known, leave)
+                if is_iterator(value):
+                    self.iterators.append((self.called(path, name), held, name, value))
+                else:
+                    self._sort(self.called(path, name), value, left, known, leave)
+
+    def read(self) -> None:
+        for held in self.places:
+            held.content = _content_of(held.place)
 
     def called(self, path: str, name: Any) -> str:
         if name is None or (self.body.owner is None and path == self.body.path):
@@ -75,11 +173,16 @@ class Sight:
         if issubclass(kind, torch.Tensor) or _is_array(value):
             if _has_values(value):
                 self.tensors.append((path, value))
+                own_module = issubclass(type(self.body.owner), nn.Module)
+                if isinstance(value, torch.Tensor) and value.requires_grad and not own_module:
+                    left.append((path, place_of_gradient(value)))
+            elif (place := place_of(value)) is not None:
+                left.append((path, place))
         elif issubclass(kind, tuple):
             for i, each in enumerate(tuple.__iter__(value)):
                 self._sort(f"{path}[{i}]", each, left, known, leave)
         elif issubclass(kind, _BaseDataLoaderIter):
-            self.iterators.append((path, value))
+            self.loaders.append((path, value))
         elif (dice := dice_of(value)) is not None:
             self.dice.append((path, *dice))
         elif may_hold_state(kind) or (place := place_of(value)) is None:
@@ -93,7 +196,7 @@ class Sight:
 
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray
+    return numpy is not None and type(value) in (numpy.ndarray, numpy.memmap, numpy.recarray)
 
 
 def _is_number(value: Any) -> bool:
@@ -112,16 +215,29 @@ def bytes_of(value: Any) -> int:
     return int(own_part(value).nbytes)
 
 
-def _mark(value: Any) -> tuple[int, bytes]:
+def version_of(value: Any) -> int:
+    """How often a tensor was written, but for writes to its `.data`; 0 for arrays."""
+    return versions_of([own_part(value)])[0] if counts_writes(value) else 0
+
+
+def counts_writes(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not own_part(value).is_inference()
+
+
+def versions_of(tensors: list[torch.Tensor]) -> list[int]:
+    return list(map(torch.Tensor._version.__get__, tensors))  # type: ignore[attr-defined]
+
+
+def mark_of(value: Any) -> tuple[Any, ...]:
     """How often a tensor or array was written, and some of its values, because writes to `.data` are not counted."""
-    value = own_part(value)
+    version, value = version_of(value), own_part(value)
     shape, tensor = tuple(value.shape), isinstance(value, torch.Tensor)
     each = {0: 1, 1: 256, 2: 16, 3: 6}.get(len(shape), 4)  # values of a dimension
     part = tuple(slice(None, None, max(1, size // each)) for size in shape)
     if not tensor:
-        return 0, value[part].tobytes()
+        return version, shape, value[part].tobytes()
     few = value.detach()[part].resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return 0 if value.is_inference() else value._version, few.numpy().tobytes()
+    return version, shape, few.numpy().tobytes()
 
 
 def _state_bytes(state: Any) -> bytes:
@@ -136,103 +252,165 @@ def _is_state(value: Any) -> bool:
     if value is None or issubclass(kind, type):
         return False
     holds = issubclass(kind, (tuple, RemovableHandle)) or dice_of(value) is not None or place_of(value) is not None
-    return _is_number(value) or holds or may_hold_state(kind)
+    return _is_number(value) or holds or is_iterator(value) or may_hold_state(kind) or kind in _VALUE_TYPES
 
 
 def _differ(a: Any, b: Any, deep: int = 3) -> bool:
     if a is b:
         return False
-    if type(a) is type(b) and type(a) in SIMPLE:
-        return bool(a != b and (a == a or b == b))
-    if type(a) is type(b) is tuple and len(a) == len(b) and deep > 0:
-        return any(_differ(x, y, deep - 1) for x, y in zip(a, b))
+    kind: Any = type(a)
+    if kind is type(b):
+        if kind in SIMPLE:
+            return bool(a != b and (a == a or b == b))
+        if kind is tuple and len(a) == len(b) and deep > 0:
+            return any(_differ(x, y, deep - 1) for x, y in zip(a, b))
+        if kind is types.MethodType:
+            return a.__func__ is not b.__func__ or a.__self__ is not b.__self__
+        if kind in _CHOICES or issubclass(kind, type):  # one takes the place of another; none is made by the way
+            return True
     return _is_state(a) or _is_state(b)
 
 
-def _differing(path: str, then: Any, now: Any) -> list[Any]:
-    """The names or indices at which two contents differ; [None] where their lengths differ. Hooks count as state, since
-    libraries remember in an attribute that they have registered them: both go back, or neither."""
+def _differing(path: str, then: Any, now: Any, ordered: bool) -> list[Any]:
+    """The names or indices at which two contents differ; [None] if their lengths or, `ordered`, their orders differ. Hooks
+    count as state, since libraries remember in an attribute that they have registered them: both go back, or neither."""
     if type(then) is not dict:
         if len(then) == len(now):
-            return [i for i, (a, b) in enumerate(zip(then, now)) if _differ(a, b)]
+            return [i for i, (a, b) in enumerate(zip(then, now)) if a is not b and _differ(a, b)]
         return [None]
     hooks = path.endswith("_hooks")
     names = [name for name in then if name not in now and (hooks or _is_state(then[name]))]
     names += [name for name in now if name not in then and (hooks or _is_state(now[name]))]
-    return names + [name for name in then if name in now and _differ(then[name], now[name])]
+    names += [name for name in then if name in now and then[name] is not now[name] and _differ(then[name], now[name])]
+    moved = ordered and not names and len(then) == len(now) and not all(map(operator.is_, then, now))
+    return [None] if moved else names
 
 
 class Marks:
-    """What a body held before a step, so that a change shows."""
+    """What the tensors, generators and iterators of a body held at one time, so that a change shows."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: Sight, tensors: bool) -> None:
         self.sight = sight
-        self.tensors = [_mark(value) for _, value in sight.tensors]
+        self.tensors = [mark_of(value) for _, value in sight.tensors] if tensors else []
         self.dice = [_state_bytes(read()) for _, read, _ in sight.dice]
-        self.iterators = [_drawn(value) for _, value in sight.iterators]
+        self.iterators = [position_of(value) for *_, value in sight.iterators]
+        self.loaders = [_drawn(value) for _, value in sight.loaders]
 
-    def changed(self) -> dict[str, str]:
-        """The path of each change, with the path of the variable, attribute or container that it belongs to."""
-        seen, paths = self.sight, {}
-        for path, place, then in seen.places:
-            for name in _differing(path, then, place.read()):
-                called = seen.called(path, name)
-                paths[called] = called if place.variables else path
-        paths.update((path, path) for path, _ in self.written())
-        paths.update((p, p) for (p, read, _), then in zip(seen.dice, self.dice) if _state_bytes(read()) != then)
-        return paths
-
-    def written(self) -> list[tuple[str, Any]]:
-        return [each for each, then in zip(self.sight.tensors, self.tensors) if _mark(each[1]) != then]
+    def changed(self) -> list[tuple[str, Any]]:
+        """The paths of tensors that were written and of iterators that have moved, with these, and those of random
+        generators, with None."""
+        seen = self.sight
+        found = [each for each, then in zip(seen.tensors, self.tensors) if mark_of(each[1]) != then]
+        found += [(path, None) for (path, read, _), then in zip(seen.dice, self.dice) if _state_bytes(read()) != then]
+        moved = zip(seen.iterators, self.iterators)
+        return found + [(path, it) for (path, *_, it), then in moved if not same_position(position_of(it), then)]
 
     def drawn_from(self) -> list[str]:
-        return [path for (path, value), then in zip(self.sight.iterators, self.iterators) if _drawn(value) != then]
+        return [path for (path, value), then in zip(self.sight.loaders, self.loaders) if _drawn(value) != then]
 
 
 def _drawn(iterator: Any) -> Any:
     return (attributes(iterator) or {}).get("_num_yielded")
 
 
+class Copy:
+    """A tensor's or array's values at one time. Saved states share it as long as the values stay."""
+
+    def __init__(self, value: Any, copy: Any) -> None:
+        self.value = value
+        self.copy = copy
+        self.mark = mark_of(value)
+
+    def holds(self) -> bool:
+        """Whether the values are still these."""
+        value, copy = own_part(self.value), own_part(self.copy)
+        if self.mark[0] != version_of(value) or self.mark[1] != tuple(value.shape):
+            return False
+        if not isinstance(value, torch.Tensor):
+            return bool(value.tobytes() == copy.tobytes()) if value.nbytes <= _COMPARED else self.mark == mark_of(value)
+        whole = value.device.type == copy.device.type == "cpu" and value.nbytes <= _COMPARED and value.is_contiguous()
+        if not whole or not copy.is_contiguous() or value.is_conj() or value.is_neg():
+            return self.mark == mark_of(value)
+        a, b = value.detach().reshape(-1).view(torch.uint8), copy.reshape(-1).view(torch.uint8)
+        return torch.equal(a, b)
+
+    def put_back(self) -> None:
+        value, then = self.value, self.copy
+        if isinstance(value, torch.Tensor):
+            if value.shape != then.shape:
+                value.data = then.to(value.device, copy=True)
+            value.detach().copy_(then)
+        else:
+            if value.shape != then.shape:
+                value.resize(then.shape, refcheck=False)
+            value[...] = then
+
+
 class Saved:
-    """A body with copies of what it holds."""
+    """A body with copies of what it holds. `copies`: of its tensors; None: not copied."""
 
-    def __init__(self, sight: Sight, copied: list[Any]) -> None:
+    def __init__(self, sight: Sight, copies: list[Copy | None]) -> None:
         self.sight = sight
-        self.tensors = copied  # None: it was not copied
-        self.marks = [None if copy is None else _mark(value) for (_, value), copy in zip(sight.tensors, copied)]
+        self.contents = [held.content for held in sight.places]
+        self.copies = copies
         self.dice = [read() for _, read, _ in sight.dice]
+        self.iterators = [(position_of(each), _copied(each)) for *_, each in sight.iterators]
 
-    def put_back(self) -> bool:
-        for path, place, then in self.sight.places:
-            self._put_content(path, place, then)
+    def put_back(self, renewed: dict[int, Any]) -> list[str]:
+        """`renewed`: what has taken the place of iterators that were found in several places, by their identity.
+        Returns: the paths of what was put back."""
+        sight, body = self.sight, self.sight.body
+        undone: list[str] = []
+        for held, then in zip(sight.places, self.contents):
+            if held.content is not then:
+                undone += self._put_content(held, then)
         with torch.no_grad():
-            for (path, value), then, mark in zip(self.sight.tensors, self.tensors, self.marks):
-                if then is None or value.shape != then.shape:
-                    continue
+            for (path, _), each in zip(sight.tensors, self.copies):
                 # What did not change may be a batch, which must not be written.
-                if path in self.sight.body.changed or _mark(value) != mark:
-                    _assign(value, then)
-        for (path, _, write), state in zip(self.sight.dice, self.dice):
-            if path in self.sight.body.changed:
+                if each is not None and body.goes_back(path) and not each.holds():
+                    each.put_back()
+                    undone.append(path)
+        for (path, read, write), state in zip(sight.dice, self.dice):
+            if body.goes_back(path) and (path in body.changed or _state_bytes(read()) != _state_bytes(state)):
                 write(state)
-        return True
+        for (path, held, name, each), (position, copy) in zip(sight.iterators, self.iterators):
+            if copy is not None and body.goes_back(path) and not same_position(position_of(each), position):
+                new = renewed.setdefault(id(each), copy_of_iterator(copy))
+                content = held.place.read()
+                content[name] = new
+                held.place.write(content)
+                held.content = _content_of(held.place)
+                body.stale = True
+        return undone
 
-    def _put_content(self, path: str, place: Place, then: Any) -> None:
-        """Puts back what differs, if steps change it or it has tensors. What autograd made, say, is not put back."""
-        seen, now = self.sight, place.read()
-        names = dict.fromkeys(_differing(path, then, now))  # a key may be a tensor, which a list would compare
-        if place.variables:
-            values = {name: (then.get(name), now.get(name)) for name in names}
-            known = {name for name in names if seen.called(path, name) in seen.body.changed}
-            names = {name: None for name in names if name in known or any(map(_tensors_in, values[name]))}
-        elif path not in seen.body.changed:
-            content = [*then.values(), *now.values()] if type(then) is dict else [*then, *now]
-            names = names if any(map(_tensors_in, content)) else {}
-        if type(then) is dict:
-            now = {name: value for name, value in now.items() if name in then or name not in names}
-            now.update((name, then[name]) for name in names if name in then)
+    def _put_content(self, held: Held, then: Any) -> list[str]:
+        """Puts back what differs. What autograd made, say, is not put back."""
+        seen, now = self.sight, held.place.read()
+        # A dict, because a key may be a tensor, which a list would compare.
+        names = dict.fromkeys(_differing(held.path, then, now, not held.place.variables))
+        names = {name: None for name in names if seen.body.goes_back(seen.called(held.path, name))}
+        if held.place.variables:
+            names = {name: None for name in names if then.get(name) is not _Made}
+        elif not seen.body.goes_back(held.path):
+            names = {}
+        if type(then) is dict and None not in names:
+            put = {name: value for name, value in now.items() if name in then or name not in names}
+            put.update((name, then[name]) for name in names if name in then)
+            # The order of what a container holds goes back, too; what differs and is no state keeps its place.
+            put = put if held.place.variables or put.keys() != then.keys() else {name: put[name] for name in then}
+        else:
+            put = then
         if names:
-            place.write(now if type(then) is dict else then)
+            held.place.write(put)
+        held.content = _content_of(held.place)
+        return [seen.called(held.path, name) for name in names] if held.place.variables else [held.path] * bool(names)
+
+
+def _copied(iterator: Any) -> Any:
+    try:
+        return copy_of_iterator(iterator)
+    except Exception:
+        return None
 
 
 def _tensors_in(value: Any) -> list[Any]:
@@ -249,42 +427,116 @@ def _assign(value: Any, then: Any) -> None:
         value[...] = then
 
 
-class _NotPlain(Exception):
-    pass
+class Flat:
+    """Many places at one time. Whether any has changed shows at the cost of comparing identities."""
+
+    def __init__(self, places: list[Held]) -> None:
+        groups: dict[Any, list[Any]] = {}
+        self.alone: list[Held] = []
+        """Those that have to be read one by one."""
+        self._held: list[Held] = []
+        for each in places:
+            group = _group_of(each)
+            (self.alone if group is None else self._held).append(each)
+            groups.setdefault(group, []).append(each.place.live)
+            if group in _VALUES_OF and not each.place.variables:
+                groups.setdefault("keys", []).append(each.place.live)
+        groups.pop(None, None)
+        cells, variables = groups.pop(types.CellType, []), groups.pop(tuple, [])
+        self._sized = [each for group in groups.values() for each in group]
+        self._lengths = list(map(len, self._sized))
+        self._rows: list[Callable[[], Any]] = [
+            functools.partial(_row, _VALUES_OF.get(kind), group) for kind, group in groups.items()
+        ]
+        if cells:
+            self._rows.append(lambda: map(_cell_contents, cells))
+        if variables:
+            names = [names for names, _ in variables], [name for _, name in variables]
+            self._rows.append(lambda: map(dict.get, *names))
+        self._seen = list(itertools.chain(*[each() for each in self._rows]))
+
+    def moved(self) -> list[Held]:
+        """The places that hold something else than they did, but for those in `alone`."""
+        with contextlib.suppress(ValueError):  # a variable was deleted
+            if list(map(len, self._sized)) == self._lengths and all(
+                map(operator.is_, itertools.chain(*[each() for each in self._rows]), self._seen)
+            ):
+                return []
+        return [each for each in self._held if not _is_same(each.content, each.place.read())]
 
 
-def _plain(value: Any) -> Any:
-    """A value as another process can read it. Raises: _NotPlain where it holds objects."""
+def _row(values: Any, live: list[Any]) -> Any:
+    return itertools.chain.from_iterable(live if values is None else map(values, live))
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two contents have the same objects in the same order."""
+    if len(a) != len(b) or type(a) is not type(b):
+        return False
+    values = (a.values(), b.values()) if type(a) is dict else (a, b)
+    return all(map(operator.is_, *values)) and (type(a) is not dict or all(map(operator.is_, a, b)))
+
+
+_cell_contents = operator.attrgetter("cell_contents")
+_VALUES_OF: dict[Any, Any] = {
+    dict: dict.values,
+    defaultdict: dict.values,
+    Counter: dict.values,
+    OrderedDict: OrderedDict.values,
+    types.MappingProxyType: types.MappingProxyType.values,
+}
+
+
+def _group_of(held: Held) -> Any:
+    """What a place is read together with; None if it is read by itself."""
+    kind: Any = type(held.place.live)
+    if kind is types.CellType:
+        return kind if held.content else None
+    known = kind is tuple or ((kind in _VALUES_OF or kind in (list, deque, set)) and not held.is_large())
+    return kind if known else None
+
+
+def _plain(value: Any, path: str) -> Any:
+    """A value as another process can read it. Raises: NotPlain if it holds objects."""
     kind: Any = type(value)
-    if kind in SIMPLE:
-        return value
     if isinstance(value, torch.Tensor) and _has_values(value):
-        plain = own_part(value).detach().cpu().clone()
-        return plain if own_part(value) is value else Part(plain)
+        copy = own_part(value).detach().cpu().clone()
+        return copy if own_part(value) is value else Part(copy)
     if _is_array(value) and _has_values(value):
         return value.copy()
-    if kind in (list, tuple):
-        return kind(_plain(each) for each in value)
-    if kind is dict:
-        return {key: _plain(each) for key, each in value.items()}
+    if kind in (list, tuple, set):
+        return kind(_plain(each, path) for each in value)
+    if kind is deque:
+        return deque((_plain(each, path) for each in value), value.maxlen)
+    if kind in (dict, OrderedDict, defaultdict, Counter):
+        made = value.copy()
+        made.update((key, _plain(each, path)) for key, each in value.items() if type(each) not in SIMPLE)
+        return made
     place = place_of(value)
     if place is None or may_hold_state(kind):
-        raise _NotPlain
-    return _plain(place.read())
+        if is_plain_type(kind):
+            return value
+        raise NotPlain(f"{path} is or holds a {kind.__name__}")
+    return _plain(place.read(), path)
 
 
-def plain_state(sight: Sight, shapes: set[tuple[int, ...]]) -> tuple[list[Any], list[Any]]:
+def plain_state(sight: Sight, shapes: set[tuple[int, ...]], lacks: list[str]) -> tuple[list[Any], list[Any]]:
     """What steps change of a body, and what is shaped like weights, for a file: first of each place, then of each
-    random generator. Objects in the body are bodies of their own."""
-    contents = []
-    for place in sight.body.places:
+    random generator. Objects in the body are bodies of their own. `lacks` gets what is of no plain type."""
+    contents, body = [], sight.body
+    for place in body.places:
         content, kept = place.read(), {}
         for name, value in content.items() if type(content) is dict else [("", content)]:
-            path = sight.called(sight.body.path, name if type(content) is dict else None)
-            changes = any(each == path or each.startswith((f"{path}.", f"{path}[")) for each in sight.body.changed)
+            path = sight.called(body.path, name if type(content) is dict else None)
+            changes = _within(path, body.changed) or any(each.startswith((f"{path}.", f"{path}[")) for each in body.changed)
             if changes or any(tuple(t.shape) in shapes for t in _tensors_in(value)):
-                with contextlib.suppress(_NotPlain):
-                    kept[name] = _plain(value)
+                try:
+                    kept[name] = _plain(value, path)
+                    plain(kept[name], path)
+                except NotPlain as error:
+                    kept.pop(name, None)
+                    if path in body.changed and (isinstance(value, Enum) or not may_hold_state(type(value))):
+                        lacks.append(str(error))
         contents.append(kept)
     return contents, [read() for _, read, _ in sight.dice]
 
@@ -306,14 +558,14 @@ def _merged(now: Any, then: Any) -> Any:
                 _assign(now, then)
             return now
         return then.to(now.device) if isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor) else then
-    place = place_of(now)
-    if place is None or type(then) not in (list, dict):
+    place, other = place_of(now), place_of(then)
+    if place is None or other is None:
         return then
-    here = place.read()
-    if type(here) is type(then) is dict:
-        place.write({**here, **{key: _merged(here.get(key), each) for key, each in then.items()}})
-    elif type(here) is type(then) is list:
-        place.write(_merged_lists(here, then))
+    here, there = place.read(), other.read()
+    if type(here) is type(there) is dict:
+        place.write({key: _merged(here.get(key), each) for key, each in there.items()})
+    elif type(here) is type(there) is list:
+        place.write(_merged_lists(here, there))
     return now
 
 

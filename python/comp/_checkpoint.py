@@ -12,8 +12,10 @@ import contextlib
 import itertools
 import json
 import os
+import pickle
 import secrets
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 
 from comp import _ranks
 from comp._comp import FileError, RankTeam, SettingsError, TrainingProgress, __version__
+from comp._plain import NotPlain, plain, unplain
 from comp._shards import own_part, parts_in, spread
 from comp._state import copied, put, put_buffers, random_state, set_random_state
 from comp._training import Job
@@ -28,6 +31,9 @@ from comp._training import Job
 Callback = Callable[[TrainingProgress], Any]
 _Call = Callable[[str], list[str]]  # has each rank's Watcher carry out an order, and gives what each answers
 _NEW = ".new"
+_PARTS = frozenset(
+    ("fingerprint", "progress", "parameters", "gradients", "buffers", "optimizers", "state", "unnamed", "random", "cuda")
+)
 
 
 class Watcher:
@@ -101,7 +107,12 @@ class Watcher:
                 os.replace(self._own + _NEW, self._own)
                 self._unnamed = False
             if what == "write":
-                write(self._own + _NEW, contents(self._job, **given))
+                write(self._own + _NEW, plain(contents(self._job, **given), ""))
+        except NotPlain as error:
+            return (
+                f'"{self._own}" cannot hold all of the training ({error}; a checkpoint has tensors and plain data, which run '
+                "nothing when they are read): leave it out of state_dict(), or have a number or a string there"
+            )
         except OSError as error:
             return f'"{self._own}" cannot be written ({error.strerror}): give a path that can be'
         if what == "drop":
@@ -128,8 +139,8 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
     begun = said.get("begun", {}).get("batches", 0)
     start = job.batches.start(len(said["so_far"]["epochs"]) - job.epochs_before) if begun else None
     return {
-        "comp_training": 1,
-        "versions": {"comp": __version__, "torch": torch.__version__},
+        "comp_training": 2,
+        "versions": {"comp": __version__, "torch": str(torch.__version__)},
         "set": set | {"rank": _ranks.rank()},
         "fingerprint": job.training.fingerprint(),
         "separate_products": job.separate_products,
@@ -183,8 +194,9 @@ def set_aside(path: str | os.PathLike[str]) -> None:
             os.replace(part(path, each), part(path + ".old", each))
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a checkpoint. Raises: FileError for a file that is none, or is not whole."""
+def read(path: str | os.PathLike[str], trusted: bool = False) -> dict[str, Any]:
+    """Reads a checkpoint, and runs nothing that stands in it unless it is `trusted` and of the older kind, a pickle. Raises:
+    FileError for a file that is none, or is not whole."""
     named = f'"{os.fspath(path)}"'
     try:
         file = open(path, "rb")
@@ -192,18 +204,47 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileError(f"{named} cannot be read ({error.strerror}): give the path of a checkpoint") from None
     with file:
         try:
-            found = torch.load(file, map_location="cpu", weights_only=False)
+            if not zipfile.is_zipfile(file):  # torch would read the pickles of its older releases
+                raise EOFError("it is cut off, or of another kind")
+            found = _loaded(file, True)
+            runs_code = found is None or (isinstance(found, dict) and found.get("comp_training") == 1)
+            if runs_code and trusted:
+                found = _loaded(file, False)
         except Exception as error:
             words = str(error).partition("\n")[0]
             raise FileError(
                 f"{named} is no whole checkpoint ({words}): go on from another one, or begin anew"
             ) from None
-    if not isinstance(found, dict) or found.get("comp_training") != 1:
-        raise FileError(f"{named} holds no training (found.train(checkpoint=...) writes them): give another file")
-    return found
+    if runs_code and not trusted:
+        raise FileError(
+            f"{named} is an older checkpoint, or none (such a file can run whatever its writer wrote into it, so it is not "
+            "read): if you wrote it, give comp.resume(..., trusted=True), and the next checkpoint will be of the new kind"
+        )
+    try:
+        found = found if runs_code else unplain(found)
+        if found["comp_training"] == (1 if runs_code else 2) and _PARTS <= found.keys():
+            return dict(found)
+    except Exception:  # a stranger's file may have anything in any place
+        pass
+    raise FileError(f"{named} holds no training (found.train(checkpoint=...) writes them): give another file")
 
 
-def read_own(path: str | os.PathLike[str], ranks: RankTeam | None) -> tuple[dict[str, Any], bool]:
+def _loaded(file: Any, plain_alone: bool) -> Any:
+    """What torch reads; None for a file that has more in it than tensors and plain data, and may have only these."""
+    file.seek(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.load(file, map_location="cpu", weights_only=plain_alone)
+    except pickle.UnpicklingError:
+        if not plain_alone:
+            raise
+        return None
+
+
+def read_own(
+    path: str | os.PathLike[str], ranks: RankTeam | None, trusted: bool = False
+) -> tuple[dict[str, Any], bool]:
     """Reads this rank's part; all ranks call it. Returns: its contents, and whether its file is still FILE.new. Raises:
     FileError, SettingsError where the parts of all ranks are not those of one checkpoint."""
     path, rank, count = os.fspath(path), _ranks.rank(), _ranks.count()
@@ -212,7 +253,7 @@ def read_own(path: str | os.PathLike[str], ranks: RankTeam | None) -> tuple[dict
     def read_first() -> str:
         if rank:
             return ""
-        kept.append((read(path), False))
+        kept.append((read(path, trusted), False))
         mark = kept[0][0].get("set", {"ranks": 1})
         if mark["ranks"] != count:
             raise SettingsError(
@@ -223,7 +264,7 @@ def read_own(path: str | os.PathLike[str], ranks: RankTeam | None) -> tuple[dict
 
     def read_part() -> str:
         if rank:
-            kept.append(_part(path, rank, mark | {"rank": rank}))
+            kept.append(_part(path, rank, mark | {"rank": rank}, trusted))
         return ""
 
     mark = json.loads(_ranks.on_each(ranks, read_first)[0])
@@ -231,11 +272,11 @@ def read_own(path: str | os.PathLike[str], ranks: RankTeam | None) -> tuple[dict
     return kept[0]
 
 
-def _part(path: str, rank: int, mark: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def _part(path: str, rank: int, mark: dict[str, Any], trusted: bool) -> tuple[dict[str, Any], bool]:
     wrong: list[FileError] = []
     for file in (part(path, rank), part(path, rank) + _NEW):
         try:
-            found = read(file)
+            found = read(file, trusted)
         except FileError as error:
             wrong.append(error)
             continue

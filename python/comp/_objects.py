@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import argparse
+import array
+import dis
 import functools
+import itertools
+import operator
 import os
+import queue
 import random
 import sys
 import types
-from collections import OrderedDict, deque
+import warnings
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,8 +31,11 @@ _of_module: Callable[[Any], dict[str, Any]] = _names_of(types.ModuleType)["__dic
 
 SIMPLE = frozenset((int, float, bool, complex, str, bytes, type(None)))
 _STDLIB = os.path.dirname(os.__file__)
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
+_READ_BY_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CACHED = type(functools.lru_cache(maxsize=1)(abs))
 STATEFUL = (nn.Module, Optimizer, GradScaler)  # torch's own classes that hold state
+_HOLDERS = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap, queue.Queue)  # the standard library's
 # What a DistributedDataParallel remembers goes with the buckets of gradients, which do not go back.
 _DATA = (data.Dataset, data.DataLoader, data.Sampler, torch.jit.ScriptModule, nn.parallel.DistributedDataParallel)
 # Loggers, progress bars, readers of data: what they count is no state of the training.
@@ -40,7 +50,7 @@ def attributes(value: Any) -> dict[str, Any] | None:
     for each in _mro(type(value)):
         found = _names_of(each).get("__dict__")
         if found is not None:
-            return found.__get__(value) if type(found) is types.GetSetDescriptorType else None
+            return found.__get__(value) if type(found) in _READ_BY_C else None
     return None
 
 
@@ -55,19 +65,21 @@ def _slots(value: Any) -> dict[str, Any]:
     }
 
 
-def _is_installed(file: Any) -> bool:
+def is_installed(file: Any) -> bool:
     """Whether a source file is a library's."""
     return isinstance(file, str) and ("site-packages" in file or "dist-packages" in file or file.startswith(_STDLIB))
 
 
 @functools.lru_cache(maxsize=4096)
 def is_library(kind: Any) -> bool:
-    """Whether a class is not the user's own."""
+    """Whether a class is not the user's own. A namespace of the standard library's is, because it has what users give it."""
+    if kind in _HOLDERS:
+        return False
     module = sys.modules.get(str(_names_of(kind).get("__module__")))
     return (
         module is not None
         and issubclass(type(module), types.ModuleType)
-        and _is_installed(_of_module(module).get("__file__"))
+        and is_installed(_of_module(module).get("__file__"))
     )
 
 
@@ -76,7 +88,7 @@ def may_hold_state(kind: Any) -> bool:
     """Whether objects of a class are looked into."""
     if issubclass(kind, _DATA):
         return False
-    if issubclass(kind, STATEFUL) or kind is types.SimpleNamespace:
+    if issubclass(kind, STATEFUL) or kind in _HOLDERS:
         return True
     module = _names_of(kind).get("__module__")
     root = module.partition(".")[0] if type(module) is str else "builtins"
@@ -85,17 +97,30 @@ def may_hold_state(kind: Any) -> bool:
 
 class Place:
     """Something that holds values by names or in an order. `variables`: the values are attributes or variables, and
-    each is put back by itself; the values of a container belong together."""
+    each is put back by itself; the values of a container belong together. `live`: the dict, container, cell, or dict and
+    name, in which the values lie; None if only read() tells."""
 
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], variables: bool = True) -> None:
+    def __init__(
+        self, read: Callable[[], Any], write: Callable[[Any], None], variables: bool = True, live: Any = None
+    ) -> None:
         self.read = read
         self.write = write
         self.variables = variables
+        self.live = live
 
 
 def place_of(value: Any) -> Place | None:
     """The place of a builtin container, or of an object derived from one; None for others."""
     kind: Any = type(value)
+    if kind is bytearray or kind is array.array:
+
+        def put(content: Any) -> None:
+            del value[:]
+            (value.extend if kind is bytearray else value.frombytes)(content[0])
+
+        return Place(lambda: [value.tobytes() if kind is array.array else bytes(value)], put, False)
+    if _is_array_of_objects(value):
+        return Place(lambda: list(value.flat), lambda content: value.flat.__setitem__(slice(None), content), False)
     base: Any = next((each for each in (OrderedDict, dict, list, deque, set) if issubclass(kind, each)), None)
     if base is None:
         return None
@@ -106,15 +131,46 @@ def place_of(value: Any) -> Place | None:
             for key, each in content.items():
                 base.__setitem__(value, key, each)
 
-        return Place(lambda: dict(base.items(value)), write, False)
+        return Place(lambda: dict(base.items(value)), write, False, value)
     if base is list:
-        return Place(lambda: list.copy(value), lambda content: list.__setitem__(value, slice(None), content), False)
+        return Place(lambda: list.copy(value), lambda content: list.__setitem__(value, slice(None), content), False, value)
 
     def fill(content: Any) -> None:
         base.clear(value)
         (deque.extend if base is deque else set.update)(value, content)
 
-    return Place(lambda: list(base.__iter__(value)), fill, False)
+    return Place(lambda: list(base.__iter__(value)), fill, False, value)
+
+
+def _is_array_of_objects(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray and value.dtype.kind == "O"
+
+
+def place_of_gradient(value: torch.Tensor) -> Place:
+    """The place of the gradient of a tensor that was made by itself."""
+
+    def write(content: dict[str, Any]) -> None:
+        value.grad = content.get("grad")
+
+    return Place(lambda: {"grad": value.grad}, write)
+
+
+def place_of_names(owner: Any, names: Any) -> Place:
+    """The place of the variables of a user's class or module, whose dict is `names`."""
+    assign, remove = (type.__setattr__, type.__delattr__) if isinstance(names, types.MappingProxyType) else (
+        types.ModuleType.__setattr__,
+        types.ModuleType.__delattr__,
+    )
+
+    def write(content: dict[str, Any]) -> None:
+        for name in [n for n in names if n not in content and not n.startswith("__")]:
+            remove(owner, name)
+        for name, each in content.items():
+            if names.get(name, names) is not each:
+                assign(owner, name, each)
+
+    return Place(lambda: {n: v for n, v in names.items() if not n.startswith("__")}, write, True, names)
 
 
 def places_of_object(value: Any, skip: frozenset[str]) -> list[Place]:
@@ -129,7 +185,7 @@ def places_of_object(value: Any, skip: frozenset[str]) -> list[Place]:
                 del here[name]
             here.update(content)
 
-        places.append(Place(lambda: {n: v for n, v in here.items() if n not in skip}, write))
+        places.append(Place(lambda: {n: v for n, v in here.items() if n not in skip}, write, True, here))
     slots = _slots(value)
     if slots:
         places.append(_place_of_slots(value, slots))
@@ -170,7 +226,7 @@ def place_of_cell(name: str, cell: types.CellType) -> Place:
         if name in content:
             cell.cell_contents = content[name]
 
-    return Place(read, write)
+    return Place(read, write, True, cell)
 
 
 def place_of_global(names: dict[str, Any], name: str) -> Place:
@@ -180,24 +236,27 @@ def place_of_global(names: dict[str, Any], name: str) -> Place:
         else:
             names.pop(name, None)
 
-    return Place(lambda: {name: names[name]} if name in names else {}, write)
+    return Place(lambda: {name: names[name]} if name in names else {}, write, True, (names, name))
 
 
 def variables_of(function: types.FunctionType, of_library: bool) -> Iterator[tuple[str, Any, Place]]:
     """The name, identity and place of each outer variable that a function uses, or that a function defined in it uses.
     Functions of installed libraries have none unless `of_library` is true."""
     code = function.__code__
-    if _is_installed(code.co_filename) and not of_library:
+    if is_installed(code.co_filename) and not of_library:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         yield name, id(cell), place_of_cell(name, cell)
     names, codes = function.__globals__, [code]
     used: set[str] = set()
+    assigned: set[str] = set()  # which a call may define
     while codes:
         code = codes.pop()
         used.update(code.co_names)
+        does = zip(code.co_code[::2], code.co_code[1::2])
+        assigned.update(code.co_names[at] for do, at in does if do == _STORE_GLOBAL and at < len(code.co_names))
         codes += [each for each in code.co_consts if type(each) is types.CodeType]
-    for name in sorted(used & names.keys()):
+    for name in sorted(used & names.keys() | assigned):
         yield name, (id(names), name), place_of_global(names, name)
 
 
@@ -221,8 +280,30 @@ def behind(value: Any) -> list[Any]:
 @functools.lru_cache(maxsize=4096)
 def methods_of(kind: Any) -> list[types.FunctionType]:
     """The methods of a class and of its bases, but for those of libraries."""
-    owners = [each for each in _mro(kind) if not is_library(each)]
-    return [each for owner in owners for each in _names_of(owner).values() if type(each) is types.FunctionType]
+    found = []
+    for each in [each for owner in own_classes(kind) for each in _names_of(owner).values()]:
+        if type(each) in (staticmethod, classmethod):
+            each = each.__func__
+        found += [each.fget, each.fset] if type(each) is property else [each]
+    return [each for each in found if type(each) is types.FunctionType]
+
+
+@functools.lru_cache(maxsize=4096)
+def own_classes(kind: Any) -> list[Any]:
+    """A class and its bases, but for those of libraries."""
+    return [each for each in _mro(kind) if may_hold_state(each) and not is_library(each)]
+
+
+def names_of_own(value: Any) -> Any:
+    """The names that a user's own class or module defines; None for another value."""
+    if issubclass(type(value), type):
+        return _names_of(value) if any(each is value for each in own_classes(value)) else None
+    if type(value) is not types.ModuleType:
+        return None
+    names = _of_module(value)
+    root = str(names.get("__name__")).partition(".")[0]
+    known = is_installed(names.get("__file__")) or root in sys.stdlib_module_names or root in _LEFT_ALONE
+    return None if known or root == "torch" or "__file__" not in names else names
 
 
 def dice_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
@@ -230,12 +311,72 @@ def dice_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | Non
     kind: Any = type(value)
     if kind is torch.Generator:
         return value.get_state, value.set_state
-    if kind is random.Random:
-        return value.getstate, value.setstate
+    if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
+        return lambda: random.Random.getstate(value), lambda state: random.Random.setstate(value, state)
     numpy = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.random.RandomState:
         return value.get_state, value.set_state
-    if numpy is not None and kind is numpy.random.Generator:
-        bits = value.bit_generator
+    if numpy is not None and (kind is numpy.random.Generator or issubclass(kind, numpy.random.BitGenerator)):
+        bits = value.bit_generator if kind is numpy.random.Generator else value
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     return None
+
+
+_ITERATORS = frozenset(
+    [type(iter(each)) for each in ([], (), "", b"", range(0), range(1 << 70), {}, {}.values(), {}.items(), set())]
+    + [type(reversed([])), zip, map, filter, enumerate]
+    + [itertools.count, itertools.cycle, itertools.islice, itertools.chain, itertools.repeat, itertools.accumulate]
+)
+
+
+_UNORDERED = frozenset(type(iter(each)) for each in ({}, {}.values(), {}.items(), set()))
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether a value is an iterator of Python's own, which can be copied, or a generator, which cannot."""
+    return type(value) in _ITERATORS or type(value) is types.GeneratorType
+
+
+def position_of(iterator: Any) -> Any:
+    """Where an iterator is, as a nest of tuples that same_position() compares."""
+    kind: Any = type(iterator)
+    if kind is types.GeneratorType:
+        frame = iterator.gi_frame
+        return None if frame is None else (frame.f_lasti, *frame.f_locals.values())
+    if kind in _ITERATORS:
+        return (operator.length_hint(iterator),) if kind in _UNORDERED else tuple(map(position_of, _parts_of(iterator)))
+    return tuple(map(position_of, iterator)) if kind is tuple else iterator if kind in SIMPLE else None
+
+
+def same_position(a: Any, b: Any) -> bool:
+    if type(a) is type(b) is tuple:
+        return len(a) == len(b) and all(map(same_position, a, b))
+    return a is b or (type(a) is type(b) and type(a) in SIMPLE and a == b)
+
+
+def _parts_of(iterator: Any) -> tuple[Any, ...]:
+    """What makes an iterator again: a function, its arguments, and a state if it has one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return tuple(iterator.__reduce__())
+
+
+def copy_of_iterator(iterator: Any) -> Any:
+    """An iterator that goes on from where this one is. Raises: TypeError for a generator, and for whatever else this
+    Python cannot copy."""
+
+    def copied(value: Any) -> Any:
+        if is_iterator(value):
+            return copy_of_iterator(value)
+        return tuple(map(copied, value)) if type(value) is tuple else value
+
+    made, given, *state = _parts_of(iterator)
+    copy = made(*copied(given))
+    if state and state[0] is not None:
+        at = copied(state[0])
+        if type(iterator) is itertools.cycle:  # it appends to the list of what it has seen
+            at = ([*at[0]], *at[1:])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            copy.__setstate__(at)
+    return copy

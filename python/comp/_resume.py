@@ -35,21 +35,23 @@ def resume(
     states_on: str | None = None,
     tune: bool = True,
     protect_blocks: bool = True,
+    trusted: bool = False,
 ) -> TrainingResult:
     """Goes on with a training that found.train(checkpoint=...) kept in a file. There is no other search, and the losses
     are those that it would have had:
 
         comp.resume("training.pt", step, model=net, optimizer=optimizer, data=loader, state=[scheduler], epochs=100)
 
-    Give all arguments but `checkpoint` as they were given to the search and to found.train(). A checkpoint is a pickle,
-    as torch.save makes it: load none of strangers. On several ranks all call it, and there have to be as many as there
-    were.
+    Give all arguments but `checkpoint` as they were given to the search and to found.train(). On several ranks all call
+    it, and there have to be as many as there were.
+    trusted: whether a checkpoint of an older comp is read. It is a pickle, which runs whatever its writer wrote into
+        it, so give this for your own alone. Those of today have tensors and plain data, and run nothing.
     Raises: FileError for a file that is no whole checkpoint, SettingsError for one of another training or of another
     number of ranks; as found.train().
     """
     with alone("a training"):
         ranks = _ranks.team()
-        found, unnamed = _checkpoint.read_own(checkpoint, ranks)
+        found, unnamed = _checkpoint.read_own(checkpoint, ranks, trusted)
         job = Job(
             step,
             model=model,

@@ -139,7 +139,8 @@ def search(
     score: a validation score, higher is better. It runs under the plan, in evaluation mode, without gradients.
     state: what else changes while training: schedulers, GradScaler, averages of weights (what has state_dict and
         load_state_dict), torch.Generator. torch's, Python's and NumPy's own generators are always saved, and so is what
-        the first steps are seen to change among the objects that they reach (found.also_saved).
+        steps are seen to change among the objects that they reach (found.also_saved). Files, servers and other
+        processes are not.
     policy, strategy, batches_strategy: by name, from comp.policy and comp.strategy, or your own: a callable of an
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
     precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.

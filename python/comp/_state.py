@@ -101,6 +101,7 @@ class OtherState:
             "buffers": [{name: copied(b, self._device) for name, b in m.named_buffers()} for m in self._models],
             "optimizers": [self._saved(each) for each in self._optimizers],
             "others": self.others(),
+            "frozen": [p for m in self._models for p in m.parameters() if not p.requires_grad],
             "random": random_state(),
         }
 
@@ -110,6 +111,10 @@ class OtherState:
                 put_buffers(model, buffers)
             for optimizer, state in zip(self._optimizers, saved["optimizers"]):
                 self._restore_optimizer(optimizer, state)
+        frozen = set(map(id, saved["frozen"]))
+        for parameter in [p for m in self._models for p in m.parameters()]:
+            if parameter.requires_grad == (id(parameter) in frozen):
+                parameter.requires_grad_(not parameter.requires_grad)
         self.put_others(saved["others"])
         set_random_state(saved["random"])
 

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """State that nobody named: a search finds what a step changes, and puts it back."""
 
+import array
 import collections
+import copy
+import dataclasses
+import decimal
+import enum
 import functools
+import itertools
+import queue
 import random
+import types
 import unittest
 import warnings
+import weakref
 
 import numpy
 import torch
@@ -16,7 +25,7 @@ from torch.utils.data import DataLoader
 import comp
 from comp._audit import Audit
 from comp._objects import attributes, is_library, may_hold_state
-from support import Classification, NoPlan, same
+from support import QUICK, Classification, NoPlan, same
 
 GLOBAL_COUNT = 0
 
@@ -123,6 +132,264 @@ class Touchy:
 def counted_partial(state, job, plan, batch):
     state['n'] += 1
     return job.step(plan, batch)
+
+
+@dataclasses.dataclass(slots=True)
+class Statistics:
+    best: float = 9.0
+    seen: list = dataclasses.field(default_factory=list)
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    COLD = 2
+
+
+class Shared:
+    count = 0
+
+    @staticmethod
+    def add():
+        Shared.count += 1
+
+
+def add_to_global():
+    global MADE_LATE
+    MADE_LATE = globals().get('MADE_LATE', 0) + 1
+
+
+def called(function):
+    function.calls = getattr(function, 'calls', 0) + 1
+
+
+def closure():
+    count, steps = 0, iter(list(range(1000)))
+
+    def change(n=None):
+        nonlocal count
+        count += 0 if n is None else next(steps) + n
+        return count
+
+    return change
+
+
+def with_default():
+    def change(n=None, seen=[]):  # noqa: B006
+        seen += [] if n is None else [n]
+        return list(seen)
+
+    return change
+
+
+def switch(job, n):
+    job.it.phase = Phase.COLD if job.it.phase is Phase.WARM else Phase.WARM
+    job.it.act = torch.tanh if job.it.act is torch.relu else torch.relu
+    job.it.total += decimal.Decimal(n)
+    job.it.form = torch.bfloat16 if job.it.form is torch.float32 else torch.float32
+
+
+def add_late(job, n):
+    if not hasattr(job, 'late'):
+        job.late = Statistics()
+    job.late.seen.append(n)
+
+
+def move(job, n):
+    job.it.move_to_end(n % 5)
+
+
+def learn_threshold(job, n):
+    (2 * job.it).sum().backward()
+    if n % 2 == 0:
+        job.it.data -= job.it.grad
+        job.it.grad = None
+
+
+def grow(job, n):
+    job.it.data = torch.cat([job.it.data, torch.full((1,), float(n))])
+
+
+def average(job, n):
+    for mine, theirs in zip(job.it.parameters(), job.net.parameters()):
+        mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+
+
+# What a step changes in each seventh batch alone: how it is made (from the job), changed, and read.
+RARELY = {
+    'a list': (lambda job: [], lambda job, n: job.it.append(n), list),
+    'a dict of as many keys': (lambda job: {n: True for n in range(-3, 0)}, lambda job, n: (job.it.pop(next(iter(job.it))), job.it.update({n: True})), list),
+    'a full deque': (lambda job: collections.deque([0] * 3, 3), lambda job, n: job.it.append(n), list),
+    'an order': (lambda job: collections.OrderedDict.fromkeys(range(5)), move, list),
+    'a list of 60,000': (lambda job: [0] * 60000, lambda job, n: job.it.__setitem__(n * 7919 % 60000, n), sum),
+    'a dataclass with slots': (lambda job: Statistics(), lambda job, n: (setattr(job.it, 'best', n), job.it.seen.append(n)), repr),
+    'namespaces in containers': (
+        lambda job: types.SimpleNamespace(a={'b': [types.SimpleNamespace(n=0)]}),
+        lambda job, n: job.it.a['b'].append(types.SimpleNamespace(n=n)),
+        repr,
+    ),
+    'an attribute of a class': (lambda job: Shared, lambda job, n: Shared.add(), lambda it: it.count),
+    'a global that is made late': (lambda job: globals().pop('MADE_LATE', None), lambda job, n: add_to_global(), lambda _: globals().get('MADE_LATE')),
+    'an attribute of a function': (lambda job: lambda: None, lambda job, n: called(job.it), lambda it: getattr(it, 'calls', 0)),
+    'variables of a closure': (lambda job: closure(), lambda job, n: job.it(n), lambda it: it()),
+    'a default': (lambda job: with_default(), lambda job, n: job.it(n), lambda it: it()),
+    'an object that is made late': (lambda job: job, add_late, lambda job: repr(getattr(job, 'late', None))),
+    'values by which one chooses': (
+        lambda job: types.SimpleNamespace(phase=Phase.WARM, act=torch.relu, total=decimal.Decimal(0), form=torch.float32),
+        switch,
+        repr,
+    ),
+    'an average through .data': (lambda job: copy.deepcopy(job.net), average, lambda it: [p.tolist() for p in it.parameters()]),
+    'a row of a buffer': (lambda job: torch.zeros(300, 40), lambda job, n: job.it.data[n % 300].fill_(n), lambda it: it.sum().item()),
+    'a tensor that grows': (lambda job: torch.zeros(1), grow, lambda it: it.tolist()),
+    'a threshold and its gradient': (lambda job: torch.zeros(1, requires_grad=True), learn_threshold, lambda it: str((it, it.grad))),
+    'a value of an array': (lambda job: numpy.zeros((300, 40)), lambda job, n: job.it.__setitem__((n % 300, 7), n), lambda it: it.sum()),
+    'an array of objects': (lambda job: numpy.array([None] * 5), lambda job, n: job.it.__setitem__(n % 5, n), repr),
+    'bytes and a queue': (
+        lambda job: (bytearray(), array.array('d'), queue.Queue(), collections.UserDict()),
+        lambda job, n: (job.it[0].append(n % 256), job.it[1].append(n), job.it[2].put(n), job.it[3].update({n: n})),
+        lambda it: repr((it[0], it[1], it[2].queue, it[3])),
+    ),
+    'iterators': (
+        lambda job: [itertools.cycle([1, 2, 3]), zip(itertools.count(), iter(range(1000)))],
+        lambda job, n: [next(each) for each in job.it],
+        lambda it: [next(copy.deepcopy(each)) for each in it],
+    ),
+    'a random generator': (lambda job: random.Random(2), lambda job, n: job.it.random(), lambda it: it.getstate()),
+    'rates set by hand': (lambda job: job.optimizer, lambda job, n: job.it.param_groups[0].update(lr=1 / n), lambda it: it.param_groups[0]['lr']),
+    'a frozen layer': (
+        lambda job: job.net[0].bias,
+        lambda job, n: job.it.requires_grad_(not job.it.requires_grad),
+        lambda it: it.requires_grad,
+    ),
+}  # fmt: skip
+
+
+class Rare:
+    """A small training with one of RARELY."""
+
+    def __init__(self, kind):
+        make, self.change, self.read = RARELY[kind]
+        torch.manual_seed(1)
+        self.net = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.05)
+        self.data = [(torch.randn(8, 12), torch.arange(8) % 4) for _ in range(10)]
+        self.steps = 0
+        Shared.count = 0
+        self.it = make(self)
+
+    def step(self, plan, batch):
+        self.steps += 1
+        with plan:
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.steps % 7 == 0:
+            self.change(self, self.steps)
+        return loss
+
+    def state(self):
+        return self.steps, self.read(self.it)
+
+    def search(self, **more):
+        return comp.search(self.step, model=self.net, optimizer=self.optimizer, data=self.data, **(QUICK | more))
+
+
+class Rarely(unittest.TestCase):
+    """What changes in few steps counts the batches that the model has behind it, too."""
+
+    def test_a_search_that_keeps_nothing_puts_back_what_changes_rarely(self):
+        for kind in RARELY:
+            with self.subTest(kind):
+                job = Rare(kind)
+                before = job.state()
+                job.search(keep=False)
+                self.assertEqual(job.state(), before)
+
+    def test_a_search_that_keeps_its_batches_has_changed_it_as_a_plain_loop_does(self):
+        for kind in RARELY:
+            with self.subTest(kind):
+                job = Rare(kind)
+                found = job.search(policy='all_fp32')
+                after, plain = job.state(), Rare(kind)
+                for i in range(found.trained_batches):
+                    plain.step(NoPlan(), plain.data[i % 10])
+                self.assertEqual(after, plain.state())
+
+    def test_it_is_found(self):
+        job = Rare('a list')
+        found = job.search()
+        self.assertEqual(found.also_saved, ['self.steps', 'self.it'])
+
+    def test_a_step_that_raises_leaves_its_counters_as_they_were(self):
+        class Mine(Exception):
+            pass
+
+        for last in (1, 2, 9):
+            job, calls = Rare('a list'), []
+
+            def step(plan, batch):
+                calls.append(0)
+                job.steps += 1
+                if len(calls) == last:
+                    raise Mine
+                return job.step(plan, batch)
+
+            with self.assertRaises(Mine):
+                comp.search(step, model=job.net, optimizer=job.optimizer, data=job.data, **QUICK)
+            self.assertEqual((job.steps, len(calls)), (0, 0), last)
+
+    def test_a_generator_that_a_step_draws_from_is_told(self):
+        job = Rare('a list')
+        numbers = (n for n in range(100000))
+        job.change = lambda job, n: next(numbers)
+        sentence = (
+            'the step draws from numbers, a generator (it does not go back, so each plan is given other values): let `data` '
+            'give them, too, or make it an object whose attributes say where it is'
+        )
+        with self.assertWarns(UserWarning) as told:
+            job.search()
+        self.assertEqual([str(each.message) for each in told.warnings if 'draws' in str(each.message)], [sentence])
+
+    def test_what_others_change_between_steps_stays_theirs_however_late(self):
+        class Watched(Rare):
+            def __init__(self):
+                super().__init__('a list')
+                self.given, self.epochs, self.told = 0, [], []
+                self.dice = torch.Generator().manual_seed(2)
+
+            def __iter__(self):
+                while True:
+                    if self.given % 10 == 0:
+                        self.epochs.append(torch.randperm(10, generator=self.dice).tolist())
+                    self.given += 1
+                    yield self.data[self.epochs[-1][self.given % 10]]
+
+            def trial_done(self, trial):
+                self.told.append(trial.label)
+
+        class Stream:
+            def __init__(self, made):
+                self.made = made
+
+            def __iter__(self):
+                return self.made()
+
+        job = Watched()
+        found = comp.search(
+            job.step,
+            model=job.net,
+            optimizer=job.optimizer,
+            data=Stream(job.__iter__),
+            batches_per_epoch=10,
+            observers=[job],
+            **QUICK,
+        )
+        self.assertEqual(job.it, list(range(7, found.trained_batches + 1, 7)))
+        self.assertEqual(len(job.told), len(found.trials))
+        dice = torch.Generator().manual_seed(2)
+        self.assertEqual(job.epochs, [torch.randperm(10, generator=dice).tolist() for _ in job.epochs])
+        self.assertEqual(len(job.epochs), -(-job.given // 10))
 
 
 class Counts(unittest.TestCase):
@@ -396,8 +663,8 @@ class Others(unittest.TestCase):
             return job.step(plan, batch)
 
         sentence = (
-            'seen of 12582912 bytes was changed by the step, and nobody has it as it was (what is large, or changes late, '
-            'is saved from its first change on): give the search state=[...] with what saves and loads it'
+            'seen of 12582912 bytes was changed by the step, and nobody has it as it was (what is large is '
+            'saved from its first change on): give the search state=[...] with what saves and loads it'
         )
         with self.assertWarns(UserWarning) as told:
             found = job.search(step)
@@ -485,26 +752,50 @@ class Others(unittest.TestCase):
         found = job.search(step)
         self.assertEqual(job.steps, found.trained_batches)
 
-    def test_copies_of_what_steps_do_not_change_are_given_up(self):
+    def test_states_share_the_copies_of_what_has_not_changed(self):
         net, teacher = nn.Linear(700, 700), nn.Linear(700, 700)
         average = Average(net)
         audit = Audit(lambda: (teacher, average), {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+
+        def copies(state):
+            return {each.sight.body.path: each.copies for each in state if each.copies}
+
         first = audit.save()
-        held = {each.sight.body.path: each for each in first}
-        self.assertTrue(same(held['teacher'].tensors[0], teacher.weight.detach()))
-        for _ in range(3):
+        for _ in range(5):
             audit.around(lambda: average.update(net))
-        self.assertEqual(held['teacher'].tensors, [None, None])
+        second = audit.save()
+        self.assertTrue(same(copies(first)['teacher'][0].copy, teacher.weight.detach()))
+        self.assertIs(copies(first)['teacher'][0], copies(second)['teacher'][0])
+        self.assertIsNot(copies(first)['average'][0], copies(second)['average'][0])
+        audit.around(lambda: average.update(net))
+        audit.restore(second)
+        self.assertEqual(average.updates, 5)
         audit.restore(first)
         self.assertEqual(average.updates, 0)
-        self.assertEqual([each.sight.body.path for each in audit.save()], ['average'])
 
-    def test_an_audit_takes_a_small_part_of_the_steps(self):
+    def test_an_audit_looks_at_library_modules_only_when_a_state_is_saved_or_put_back(self):
         net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(300)])
         audit = Audit(lambda: net, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
-        for _ in range(100):
+        saved = audit.save()
+        for _ in range(4):
             audit.around(lambda: None)
-        self.assertEqual(audit._looked, 3)
+        audit.around(lambda: setattr(net[7], 'mine', 1))
+        self.assertEqual(list(audit.found), [])
+        audit.restore(saved)
+        self.assertFalse(hasattr(net[7], 'mine'))
+        self.assertEqual(list(audit.found), ['model.7.mine'])
+
+    def test_what_autograd_made_does_not_outlive_its_step(self):
+        net, held = nn.Linear(4, 4), types.SimpleNamespace()
+        audit = Audit(lambda: held, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        for _ in range(5):
+            audit.around(lambda: setattr(held, 'last', net(torch.ones(4))))
+        saved = audit.save()
+        made = weakref.ref(held.last)
+        held.last = None
+        self.assertIsNone(made())
+        audit.restore(saved)
+        self.assertIsNone(held.last)
 
     def test_objects_are_told_apart(self):
         self.assertTrue(may_hold_state(Average) and may_hold_state(AveragedModel) and may_hold_state(Lookahead))

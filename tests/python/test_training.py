@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings after a search: callbacks, checkpoints, and going on in another process."""
 
+import collections
+import datetime
+import decimal
+import enum
+import fractions
 import os
+import pickle
+import random
 import shutil
 import subprocess
 import sys
@@ -10,12 +17,14 @@ import unittest
 import warnings
 from typing import get_type_hints
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import comp
 from comp import _checkpoint
+from comp._plain import NotPlain, plain, unplain
 from support import Classification, same, some_images
 
 STEPS_OF_ANOTHER_PROCESS = '''
@@ -53,6 +62,74 @@ def averaged():
         return loss
 
     return job, average, step
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    COLD = 2
+
+
+class Kept:
+    """Has a state of its own, as schedulers have."""
+
+    def __init__(self, **state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+class Bad:
+    """A pickle that makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, 'w')
+
+
+PLAIN = {
+    'numbers': [1, 1 << 200, 2.5, complex(1, 2), float('inf'), True, None, 'a', b'b'],
+    'tensors': [torch.ones(2, 3), torch.zeros((), dtype=torch.bfloat16), nn.Parameter(torch.ones(1)), torch.Size([1, 2])],
+    'of torch': [torch.bfloat16, torch.device('cpu'), nn.BatchNorm1d(2).state_dict(), torch.get_rng_state()],
+    'of numpy': [numpy.arange(6.0).reshape(2, 3), numpy.zeros((0, 2)), numpy.array(3), numpy.float32(1.5), numpy.bool_(True)],
+    'more of numpy': [numpy.array(['ab', 'c']), numpy.datetime64('2026-01-02'), numpy.array([1], '>i4')],
+    'generators': [random.getstate(), numpy.random.get_state(), numpy.random.default_rng(1).bit_generator.state],
+    'containers': [(1, (2, [3])), {1, (2, 'a')}, frozenset({4}), collections.deque([1, 2], 7), bytearray(b'12'), range(1, 9, 2)],
+    'dicts': [
+        collections.OrderedDict(b=1, a=2),
+        collections.defaultdict(list, {1: [2]}),
+        collections.Counter('aab'),
+        {(1, 'a'): 1, None: 2},
+        {frozenset({1}): 3},
+        {'comp type': 'set', 'of': [1]},
+    ],
+    'exact numbers': [decimal.Decimal('1.10'), fractions.Fraction(1, 3)],
+    'times': [datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.timezone.utc), datetime.date(2026, 1, 2), datetime.timedelta(1, 2)],
+}  # fmt: skip
+
+
+def alike(a, b):
+    """Whether two values have the same types and values throughout."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, numpy.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, dict):
+        return list(a) == list(b) and alike(list(a.values()), list(b.values())) and repr(vars_of(a)) == repr(vars_of(b))
+    if isinstance(a, (list, tuple, collections.deque)):
+        return len(a) == len(b) and all(map(alike, a, b)) and getattr(a, 'maxlen', 0) == getattr(b, 'maxlen', 0)
+    return a == b
+
+
+def vars_of(value):
+    return getattr(value, '__dict__', None)
 
 
 def digest(job, average, done):
@@ -247,6 +324,131 @@ class Trainings(unittest.TestCase):
         with self.assertRaisesRegex(comp.FileError, r'cannot be read \(No such file or directory\): give'):
             self.resumed()
 
+    def test_plain_data_come_back_as_the_types_that_they_had(self):
+        torch.save(plain(PLAIN, ''), self.path)
+        back = unplain(torch.load(self.path, weights_only=True))
+        for name, values in PLAIN.items():
+            for value, other in zip(values, back[name]):
+                self.assertTrue(alike(value, other), (name, value, other))
+
+    def test_what_is_no_plain_data_is_named(self):
+        Point = collections.namedtuple('Point', 'x')
+        with_lambda = collections.defaultdict(lambda: 0)
+        mixed = numpy.zeros(2, dtype=[('a', 'f4')])
+        for value, kind in ((Phase.WARM, 'Phase'), (Point(1), 'Point'), (with_lambda, 'defaultdict'), (mixed, 'ndarray'), (len, 'builtin_function_or_method')):
+            with self.assertRaises(NotPlain) as raised:
+                plain({'state': [{'a': (1, value)}]}, '')
+            self.assertEqual(str(raised.exception), f'state[0].a[1] is a {kind}')
+        with self.assertRaises(NotPlain) as raised:
+            plain({Phase.WARM: 1}, 'here')
+        self.assertEqual(str(raised.exception), 'a key of here is a Phase')
+
+    def test_a_state_that_is_no_plain_data_is_refused_before_the_first_epoch_and_told_later(self):
+        job, kept = Classification(), Kept(phase=Phase.WARM)
+        found = job.search(state=[job.schedule, kept])
+        begun, steps = found.trained_batches // 8, job.steps
+        with self.assertRaises(comp.FileError) as raised:
+            found.train(begun + 1, checkpoint=self.path)
+        self.assertEqual(
+            str(raised.exception),
+            f'"{self.path}" cannot hold all of the training (state[1].phase is a Phase; a checkpoint has tensors and plain '
+            'data, which run nothing when they are read): leave it out of state_dict(), or have a number or a string there',
+        )
+        self.assertEqual((job.steps, os.listdir(os.path.dirname(self.path))), (steps, []))
+        kept.state['phase'] = 1
+        with self.assertWarnsRegex(UserWarning, r'no checkpoint after .* \(state\[1\].phase is a Phase; .*the training goes on'):
+            found.train(begun + 2, checkpoint=self.path, callbacks=[lambda now: kept.state.update(phase=Phase.COLD)])
+        self.assertEqual(len(_epochs_in(self.path)), begun)
+
+    def test_what_a_step_changes_and_a_checkpoint_lacks_is_told(self):
+        job = Classification()
+        job.phase, job.last = Phase.WARM, collections.deque(maxlen=3)
+
+        def step(plan, batch):
+            job.phase = Phase.COLD if job.phase is Phase.WARM else Phase.WARM
+            job.last.append(decimal.Decimal(job.steps))
+            return job.step(plan, batch)
+
+        found = job.search(step)
+        with self.assertWarns(UserWarning) as told:
+            found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
+        self.assertIn(
+            'job.phase is or holds a Phase, which the checkpoint lacks (it has tensors and plain data, which run nothing when '
+            'they are read): set it before comp.resume, or have the step change a number or a string',
+            [str(each.message) for each in told.warnings],
+        )
+        state = _checkpoint.read(self.path)['unnamed']['job', False][1][0]
+        self.assertEqual((state['last'], state['steps'], 'phase' in state), (job.last, job.steps, False))
+
+    def test_attributes_of_the_object_whose_method_is_the_step_go_on(self):
+        class Averaging(Classification):
+            def __init__(self):
+                super().__init__()
+                self.average = next(self.net.parameters()).detach().clone()
+
+            def step(self, plan, batch):
+                loss = super().step(plan, batch)
+                self.average.lerp_(next(self.net.parameters()).detach(), 0.1)
+                return loss
+
+        first, second = Averaging(), Averaging()
+        found = first.search()
+        found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
+        given = {'model': second.net, 'optimizer': second.optimizer, 'data': second.loader, 'state': [second.schedule]}
+        comp.resume(self.path, second.step, **given, epochs=found.trained_batches // 8 + 1, progress=False)
+        self.assertEqual((second.steps, second.average.tolist()), (first.steps, first.average.tolist()))
+
+    def test_a_file_that_runs_code_is_not_read_unless_it_is_trusted(self):
+        mark = os.path.join(os.path.dirname(self.path), 'ran')
+        found = Classification().search()
+        found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
+        contents = _checkpoint.read(self.path)
+        sentence = (
+            f'"{self.path}" is an older checkpoint, or none (such a file can run whatever its writer wrote into it, so it is '
+            'not read): if you wrote it, give comp.resume(..., trusted=True), and the next checkpoint will be of the new kind'
+        )
+        for bad in (Bad(mark), contents | {'comp_training': 2, 'state': [Bad(mark)]}, contents | {'comp_training': 1}):
+            torch.save(bad, self.path)
+            with self.assertRaises(comp.FileError) as raised:
+                self.resumed()
+            self.assertEqual(str(raised.exception), sentence)
+        with open(self.path, 'wb') as file:
+            pickle.dump(Bad(mark), file)
+        for trusted in (False, True):
+            with self.assertRaisesRegex(comp.FileError, 'is no whole checkpoint'):
+                self.resumed(trusted=trusted)
+        self.assertFalse(os.path.exists(mark))
+
+        torch.save(contents | {'comp_training': 1}, self.path)  # as comp wrote it
+        done = self.resumed(trusted=True, epochs=found.trained_batches // 8 + 2)
+        self.assertEqual(len(done.epochs), found.trained_batches // 8 + 2)
+        _checkpoint.read(self.path)
+
+    def test_plain_data_of_a_stranger_are_refused_in_a_sentence(self):
+        found = Classification().search()
+        found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
+        good = torch.load(self.path, weights_only=True)
+        for bad in (
+            [1],
+            {},
+            good | {'comp_training': 3},
+            {key: each for key, each in good.items() if key != 'random'},
+            good | {'state': {'comp type': 'os.system', 'of': ['true']}},
+            good | {'state': {'comp type': 'array', 'of': [True, 'O', [1], torch.zeros(8, dtype=torch.uint8)]}},
+            good | {'state': {'comp type': 'dtype', 'of': 'load'}},
+            good | {'state': {'comp type': 'defaultdict', 'of': ['eval']}},
+        ):
+            torch.save(bad, self.path)
+            with self.assertRaisesRegex(comp.FileError, 'holds no training'):
+                self.resumed()
+        for cut in (0, 1, 100, -1, -100):
+            torch.save(good, self.path)
+            whole = open(self.path, 'rb').read()
+            with open(self.path, 'wb') as file:
+                file.write(whole[:cut])
+            with self.assertRaisesRegex(comp.FileError, 'is no whole checkpoint'):
+                self.resumed()
+
     def test_results_have_types(self):
         self.assertIs(get_type_hints(comp.Outcome.train)['return'], comp.TrainingResult)
         self.assertEqual(get_type_hints(comp.Outcome.contest.fget)['return'], list[comp.Contestant])
@@ -261,7 +463,7 @@ class Trainings(unittest.TestCase):
 def _epochs_in(path):
     import json
 
-    return json.loads(torch.load(path, weights_only=False)['progress'])['so_far']['epochs']
+    return json.loads(torch.load(path, weights_only=True)['progress'])['so_far']['epochs']
 
 
 if __name__ == '__main__':
