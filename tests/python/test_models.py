@@ -403,6 +403,20 @@ class Scripts(unittest.TestCase):
                 self.assertFalse(torch._C._get_graph_executor_optimize())
             self.assertTrue(torch._C._get_graph_executor_optimize())
 
+    def test_a_first_forward_keeps_a_tensor_of_the_users_own_low_format(self):
+        net = nn.Sequential(nn.Linear(192, 4), nn.Dropout(0.0)).bfloat16()
+        x = FLAT.bfloat16()
+
+        def run(plan):
+            with plan:
+                before = net(x).float().log_softmax(-1).mean()
+                return before + net(nn.functional.dropout(x.to(net[0].weight.dtype), 0.0)).float().pow(2).mean()
+
+        plan = comp.plan(plan_file(net, run, kinds=('log_softmax',)), net)
+        for _ in range(2):
+            run(plan).backward()
+        self.assertEqual(plan.letters.count('b'), 1)
+
 
 DISTRIBUTED = '''
 import os, sys

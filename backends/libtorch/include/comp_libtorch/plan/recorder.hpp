@@ -271,7 +271,7 @@ class recorder {
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
     const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
-    const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers;
+    const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers && !same;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
     now.lowered = is_low && (current.lowers || converted);
