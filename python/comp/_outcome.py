@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,12 @@ class Outcome:
         return str(self._inner.table())
 
     def rules(self, low: str = "bf16") -> list[tuple[str, str]]:
-        """Names of other systems, and the plan that the rules of each would run this model with."""
-        return list(self._inner.rules(low))
+        """Names of other systems, and the plan that the rules of each would run this model with. A system that refuses the
+        model is left out, with a warning that says why."""
+        plans, refusals = self._inner.rules(low)
+        for system, why in refusals.items():
+            warnings.warn(f"{system} has no plan for this model: {why}", stacklevel=2)
+        return list(plans)
 
     def summary(self) -> dict[str, Any]:
         """The figures of the search, as `train` of C++ writes them to summary.json."""

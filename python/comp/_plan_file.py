@@ -104,9 +104,12 @@ def _rival(found: Any, label: str) -> str:
         if contestant.label == label or (label == "autocast" and "autocast" in contestant.label):
             return str(contestant.plan)
     low = "fp16" if found.plan.count("0") > found.plan.count("b") else "bf16"
-    rules = dict(found.rules(low))
+    plans, refusals = found._inner.rules(low)
+    rules = dict(plans)
     if label in rules:
         return str(rules[label])
+    if label in refusals:
+        raise SettingsError(f"{label} has no plan for this model: {refusals[label]}")
     labels = ", ".join(f'"{each}"' for each in [c.label for c in found.contest] + list(rules))
     raise SettingsError(f'"{label}" was no contestant (there are {labels}): give one of them, or a plan file')
 

@@ -46,6 +46,7 @@ class Region:
     ) -> None:
         _follow_checkpoints()
         _heed_optional_blocks()
+        _follow_scripts()
         self._regions = regions
         self._segment = segment
         self._entered = entered
@@ -239,6 +240,24 @@ def _follow_checkpoints() -> None:
 
     told.told_by_comp = True  # type: ignore[attr-defined]
     setattr(checkpoints, "_checkpoint_without_reentrant_generator", told)
+
+
+def _follow_scripts() -> None:
+    """Wraps the calls of TorchScript's functions and methods, once: a region that listens runs a copy of them, which
+    TorchScript never optimizes."""
+
+    def wrap(original: Any) -> Any:
+        def told(script: Any, /, *arguments: Any, **named: Any) -> Any:
+            if _comp.Regions.listens() and not torch.jit.is_tracing():
+                script = _comp.Regions.script_for_regions(script)
+            return original(script, *arguments, **named)
+
+        told.told_by_comp = True  # type: ignore[attr-defined]
+        return told
+
+    for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        if not hasattr(kind.__call__, "told_by_comp"):
+            setattr(kind, "__call__", wrap(kind.__call__))
 
 
 def _heed_optional_blocks() -> None:

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The module comp._comp, of which the Python package (python/comp) is made. Its types and signatures: _comp.pyi.
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/extension.h>
 //
 #include <comp/comp.hpp>
@@ -54,6 +56,47 @@ libtorch::freed_memory freed(bool keep) {
   return keep ? libtorch::freed_memory::kept : libtorch::freed_memory::returned;
 }
 
+/// A copy of a TorchScript function, which TorchScript does not optimize because it is called in regions alone.
+struct script_copy {
+  std::weak_ptr<torch::jit::CompilationUnit> unit;  // owns the original
+  std::unique_ptr<torch::jit::GraphFunction> function;
+  bool calls_methods;  // those of interfaces, which cannot be inlined
+};
+
+script_copy& copy_of(torch::jit::Function& original, const std::shared_ptr<torch::jit::CompilationUnit>& unit) {
+  static auto& copies = *new std::map<const torch::jit::Function*, script_copy>;  // never destroyed, as Python's unit
+  if (const auto known = copies.find(&original); known != copies.end() && known->second.unit.lock() == unit)
+    return known->second;
+  std::erase_if(copies, [](const auto& each) { return each.second.unit.expired(); });
+  torch::jit::GraphFunction& graph = torch::jit::toGraphFunction(original);
+  graph.ensure_defined();
+  auto made = std::make_unique<torch::jit::GraphFunction>(graph.qualname(), graph.graph()->copy(), nullptr);
+  made->setSchema(graph.getSchema());
+  const torch::jit::GraphOptimizerEnabledGuard inlines{true};  // what it calls, which is optimized by itself otherwise
+  (void)made->get_executor();
+  const bool calls = made->optimized_graph()->toString(false).find("prim::CallMethod") != std::string::npos;
+  return copies[&original] = {unit, std::move(made), calls};
+}
+
+/// Returns: the copy of a ScriptMethod or ScriptFunction for regions. TorchScript watches the first calls of the
+/// original, and from then on runs fused operators and derivatives of its own in it, which no plan knows.
+py::object script_for_regions(const py::object& script) {
+  if (!py::isinstance<torch::jit::Method>(script)) {
+    const auto function = script.cast<torch::jit::StrongFunctionPtr>();
+    script_copy& copy = copy_of(*function.function_, function.cu_);
+    return py::cast(torch::jit::StrongFunctionPtr{function.cu_, copy.function.get()});
+  }
+  const auto method = script.cast<torch::jit::Method>();
+  const torch::jit::Module owner = method.owner();
+  script_copy& copy = copy_of(method.function(), owner._ivalue()->compilation_unit());
+  if (copy.calls_methods) {
+    libtorch::detail::script_executors parts;
+    parts.add(owner);
+    parts.forget_optimized();
+  }
+  return py::cast(torch::jit::Method{owner._ivalue(), copy.function.get()});
+}
+
 void add_regions(py::module_& m) {
   py::class_<place>(m, "Place");
   py::class_<libtorch::detail::captured_part>(m, "CapturedPart")
@@ -68,6 +111,8 @@ void add_regions(py::module_& m) {
       .def("enter_again", &regions::enter_again, "place"_a)
       .def("compiles", &regions::compiles)
       .def_static("unheard", &regions::unheard, "work"_a)
+      .def_static("listens", [] { return libtorch::detail::listening != nullptr; })
+      .def_static("script_for_regions", &script_for_regions, "script"_a)
       .def_static("dispatch_keys", &regions::dispatch_keys)
       .def("next_operator", &regions::next_operator)
       .def("go_to", &regions::go_to, "number"_a)

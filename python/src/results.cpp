@@ -6,6 +6,7 @@
 #include <comp/files/training_file.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/systems/all_rules.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -94,9 +95,11 @@ void add_results(py::module_& m) {
           "rules",
           [](const outcome& o, const std::string& low) {
             std::vector<std::pair<std::string, std::string>> plans;
-            for (const autocast::named_plan& each : autocast::all_rules(o.graph, precision_named(low), o.hardware))
-              plans.emplace_back(each.name, each.types.plan.str());
-            return plans;
+            std::map<std::string, std::string> refusals;
+            const auto refused = [&](const std::string& system, const std::string& why) { refusals[system] = why; };
+            for (const auto& [system, types] : autocast::all_rules(o.graph, precision_named(low), o.hardware, refused))
+              plans.emplace_back(system, types.plan.str());
+            return std::pair{plans, refusals};
           },
           "low"_a)
       .def("table", [](const outcome& o) { return table(o); })

@@ -329,6 +329,41 @@ TEST_CASE("a TorchScript module runs under a plan in every forward as in the fir
   }
 }
 
+TEST_CASE(
+    "a TorchScript function of no named module stays in FP32 if it was optimized, and is refused if it is later") {
+  const auto x = torch::randn({8, 8}).requires_grad_();
+  for (const bool before : {true, false}) {
+    CAPTURE(before);
+    const auto unit = torch::jit::compile("def f(x):\n    return torch.softmax(torch.mm(x, x.t()) * 2, 1).pow(2)\n");
+    const auto forward = [&] { return unit->run_method("f", torch::mm(x, x)).toTensor().sum(); };
+    const auto optimize = [&] {
+      for (int i = 0; i < 3; ++i) forward().backward();
+    };
+    program p;
+    if (before) optimize();
+    p.record(true);
+    {
+      const auto on = p.enter();
+      forward();
+    }
+    p.record(false);
+    p.set_plan(everywhere(p.graph(), precision::bf16));
+    CHECK(p.current_plan().count_low() == (before ? 2 : 6));
+    if (!before) optimize();
+    const auto trained = [&] {
+      const auto on = p.enter();
+      return forward();
+    };
+    if (before) {
+      trained().backward();
+    } else {
+      CHECK_THROWS_WITH(trained(), doctest::Contains("a TorchScript function that TorchScript has optimized (its "
+                                                     "derivative is TorchScript's own, for the formats that it has "
+                                                     "seen): name the module that has the function"));
+    }
+  }
+}
+
 TEST_CASE("a TorchScript module is a model of a trainer: names, state, mode") {
   torch::jit::Module script = scripted_net();
   torch::optim::SGD optimizer{parameters_of(script), torch::optim::SGDOptions{0.1}.momentum(0.9)};

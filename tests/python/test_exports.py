@@ -12,13 +12,14 @@ import tempfile
 import types
 import unittest
 import unittest.mock
+import warnings
 
 import torch
 from torch import nn
 
 import comp
 from comp import _exports
-from support import Classification
+from support import QUICK, Classification, training_step
 
 
 def plan_file(*operators):
@@ -279,6 +280,34 @@ class OtherSystems(unittest.TestCase):
             self.assertEqual(len(lines), differs, name)
         with self.assertRaisesRegex(comp.SettingsError, '"tvm"'):
             comp.compare(found, 'nobody')
+
+    def test_a_system_that_refuses_the_model_is_left_out_with_its_sentence(self):
+        class Adapted(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.base, self.adapter = nn.Linear(8, 8).bfloat16().requires_grad_(False), nn.Linear(8, 8)
+
+            def forward(self, x):
+                return self.base(x.bfloat16()).float() + self.adapter(x)
+
+        net = Adapted()
+        optimizer = torch.optim.SGD(net.adapter.parameters(), 0.1)
+        step = training_step(optimizer, lambda plan: region_loss(plan, net))
+        found = comp.search(step, model=net, optimizer=optimizer, data=[None] * 16, precisions=['bf16'], **QUICK)
+        refused = r'^paddle O2 has no plan for this model: a parameter of operator \d \("base.linear"\) is bf16 already'
+        with self.assertWarnsRegex(UserWarning, refused):
+            names = [name for name, _ in found.rules()]
+        self.assertEqual(names, ['pytorch', 'tensorflow', 'tvm', 'paddle OD', 'paddle O1'])
+        with self.assertRaisesRegex(comp.SettingsError, refused):
+            comp.compare(found, 'paddle O2')
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            comp.compare(found, 'tvm')
+
+
+def region_loss(plan, net):
+    with plan:
+        return net(torch.ones(4, 8)).pow(2).mean()
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans over models as they are: what is run in low precision is what the plan says, or a sentence says why not."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, layer_norm
 from torch.utils.checkpoint import checkpoint
 
 import comp
@@ -387,6 +388,32 @@ class FastPaths(unittest.TestCase):
             self.assertEqual(torch.backends.mha.get_fastpath_enabled(), mine)
 
 
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(192, 64), nn.LayerNorm(64), nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(torch.tanh(self.first(x))))
+
+
+@torch.jit.interface
+class Part(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pass
+
+
+class ByInterface(nn.Module):
+    part: Part
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part.forward(x)
+
+
 class Scripts(unittest.TestCase):
     def test_traced_and_scripted_modules_have_the_operators_of_the_module(self):
         torch.manual_seed(4)
@@ -402,6 +429,50 @@ class Scripts(unittest.TestCase):
             with torch.no_grad(), plan:
                 self.assertFalse(torch._C._get_graph_executor_optimize())
             self.assertTrue(torch._C._get_graph_executor_optimize())
+
+    def test_what_torchscript_has_optimized_runs_under_a_plan_and_outside_of_it_as_before(self):
+        def loss_of(out):
+            return layer_norm(out, (4,)).pow(2).mean() + out.pow(2).mean()
+
+        def step(net, region, loss):
+            with region:
+                made = loss(net(FLAT))
+            made.backward()
+            seen = [made.detach(), *(p.grad.clone() for p in net.parameters())]
+            net.zero_grad()
+            return seen
+
+        def differs(some, others):
+            return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
+
+        torch.manual_seed(4)
+        plain, outside, scripted_loss = Normed(), contextlib.nullcontext(), torch.jit.script(loss_of)
+        path = plan_file(plain, lambda plan: step(plain, plan, loss_of)[0], kinds=('linear', 'norm', 'tanh', 'pow'))
+        expected = step(plain, comp.plan(path, plain), loss_of)
+        for made in (torch.jit.trace(plain, FLAT), torch.jit.script(plain), torch.jit.script(ByInterface(plain))):
+            for _ in range(4):
+                fp32 = step(made, outside, scripted_loss)
+            plan = comp.plan(path, getattr(made, 'part', made))
+            for _ in range(3):
+                self.assertEqual(differs(step(made, plan, scripted_loss), expected), 0)
+                for _ in range(3):
+                    self.assertLessEqual(differs(step(made, outside, scripted_loss), fp32), 1e-6)
+            self.assertGreater(plan.letters.count('b'), 4)
+            self.assertEqual(plan.left, (0, ''))
+
+    def test_a_first_forward_keeps_a_tensor_of_the_users_own_low_format(self):
+        net = nn.Sequential(nn.Linear(192, 4), nn.Dropout(0.0)).bfloat16()
+        x = FLAT.bfloat16()
+
+        def run(plan):
+            with plan:
+                before = net(x).float().log_softmax(-1).mean()
+                return before + net(nn.functional.dropout(x.to(net[0].weight.dtype), 0.0)).float().pow(2).mean()
+
+        plan = comp.plan(plan_file(net, run, kinds=('log_softmax',)), net)
+        for _ in range(2):
+            run(plan).backward()
+        self.assertEqual(plan.letters.count('b'), 1)
 
 
 DISTRIBUTED = '''

@@ -218,6 +218,31 @@ TEST_CASE("the systems' rules are rivals by name, for each searched precision th
                        comp::settings_error);
 }
 
+TEST_CASE_FIXTURE(fake::in_typical, "a rule that cannot be applied is left out, and the outcome's warnings say why") {
+  world.runs = [](const comp::op_info& op, precision p) { return p != precision::bf16 || op.name != "1"; };
+  fake::trainer trainer{world};
+  const auto found = search_with(trainer, against({{"rule-based paddle O2 bf16", {}, true, "it is low already"},
+                                                   {"rule-based tensorflow bf16", parse_plan("0111"), true},
+                                                   {"rule-based tvm bf16", parse_plan("1b11"), true},
+                                                   {"rule-based paddle O1 bf16", parse_plan("11b1"), true}}));
+  const auto labels = labels_of(found);
+  CHECK(std::ranges::count_if(labels, [](const std::string& l) { return l.find("O1") != l.npos; }) == 1);
+  for (const char* left_out : {"O2", "tensorflow", "tvm"})
+    CHECK(std::ranges::none_of(labels, [&](const std::string& l) { return l.find(left_out) != l.npos; }));
+  CHECK(fake::warns(found, "\"rule-based paddle O2 bf16\" was no rival: it is low already"));
+  CHECK(fake::warns(found, "was no rival: rival \"rule-based tensorflow bf16\" has fp16 (the backend supports"));
+  CHECK(fake::warns(found, "was no rival: rival \"rule-based tvm bf16\" has operator 1"));
+
+  op_graph stored_low = perceptron();
+  std::vector<comp::op_info> ops(stored_low.begin(), stored_low.end());
+  ops[0].inputs.push_back({.shape = {64, 64}, .dtype = precision::bf16, .parameter = true});
+  const auto rivals = comp::system_rules()(op_graph{std::move(ops)}, std::vector{precision::bf16});
+  CHECK(std::ranges::count_if(rivals, [](const rival& r) { return r.refusal.empty() && !r.plan.empty(); }) == 5);
+  const auto o2 = std::ranges::find(rivals, "rule-based paddle O2 bf16", &rival::label);
+  REQUIRE(o2 != rivals.end());
+  CHECK(o2->refusal.find("a parameter of operator 0 (\"linear\") is bf16 already") == 0);
+}
+
 /// Has a mixed precision of its own, which takes `seconds` a batch.
 struct with_autocast : fake::trainer {
   with_autocast(fake::world given, plan lowers, double seconds, std::uint64_t seed = 1)

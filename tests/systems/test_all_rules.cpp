@@ -58,6 +58,28 @@ TEST_CASE("on BERT the systems rank by how much they lower, and Paddle's O2 need
   CHECK(parameter_casts["paddle O2"] == 3);  // the tables of embeddings, stored low and looked up in FP32
 }
 
+TEST_CASE("a system that refuses a model is left out with its sentence, and all others have plans") {
+  for (const precision stored : {precision::bf16, precision::fp16, precision::fp8_e4m3}) {
+    const comp::op_graph frozen{{{.name = "base.linear",
+                                  .kind = "linear",
+                                  .inputs = {{.shape = {8, 8}}, {.shape = {8, 8}, .dtype = stored, .parameter = true}},
+                                  .outputs = {{.shape = {8, 8}}}}}};
+    std::map<std::string, std::string> refused;
+    const auto plans =
+        all_rules(frozen, precision::bf16, {}, [&](auto& system, auto& why) { refused.emplace(system, why); });
+    REQUIRE(plans.size() == 5);
+    CHECK(plans.front().name == "pytorch");
+    CHECK(plans.back().name == "paddle O1");
+    CHECK(refused ==
+          std::map<std::string, std::string>{
+              {"paddle O2", fmt::format("a parameter of operator 0 (\"base.linear\") is {} already (O2 casts "
+                                        "parameters once, from FP32): decorate the FP32 model, and only once",
+                                        name(stored))}});
+    CHECK(all_rules(frozen, precision::bf16).size() == 5);
+  }
+  CHECK(all_rules({}, precision::bf16).size() == 6);
+}
+
 TEST_CASE("rules for a precision that the systems lack are refused") {
   CHECK_THROWS_WITH_AS(all_rules(model_graphs::gcn(), precision::tf32),
                        "rules for tf32 (every system has them for fp16 and bf16 only): choose one of these",

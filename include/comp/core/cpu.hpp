@@ -8,6 +8,7 @@
 #include <array>
 #include <comp/core/hardware.hpp>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -65,13 +66,21 @@ inline std::string brand() {
 
 }  // namespace detail
 
+/// Returns: whether the environment variable COMP_WITHOUT_AVX512 is set. comp then does what it does on a CPU that has
+/// AVX2 alone.
+inline bool without_avx512() {
+  static const bool is_set = std::getenv("COMP_WITHOUT_AVX512") != nullptr;  // NOLINT(concurrency-mt-unsafe)
+  return is_set;
+}
+
 /// Returns those instruction sets that matter for low precision, where both the CPU and the operating system offer
 /// them. Source: Intel SDM volume 2, CPUID leaves 1 and 7; bits 1-2, 5-7 and 17-18 of XCR0 for AVX, AVX-512 and AMX
 /// state.
 inline std::vector<std::string> instruction_sets() {
   const auto bit = [](std::uint32_t word, int at) { return (word >> at & 1) != 0; };
   const std::uint64_t states = detail::saved_states();
-  const bool avx = (states & 0x6) == 0x6, avx512 = (states & 0xe6) == 0xe6, amx = (states & 0x60000) == 0x60000;
+  const bool wide = !without_avx512(), avx = (states & 0x6) == 0x6;
+  const bool avx512 = wide && (states & 0xe6) == 0xe6, amx = wide && (states & 0x60000) == 0x60000;
   const auto one = detail::cpuid(1), seven = detail::cpuid(7), seven_one = detail::cpuid(7, 1);
   // oneDNN's name for what its AVX-512 kernels need together: F, DQ, BW and VL.
   const bool core = avx512 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);

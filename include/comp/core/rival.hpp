@@ -19,7 +19,8 @@ namespace comp {
 struct rival {
   std::string label = {};  // its name in tables: "rule-based tensorflow bf16"
   comp::plan plan = {};
-  bool rule_based = false;  // true: a system's rules give this plan without a search
+  bool rule_based = false;   // true: a system's rules give this plan without a search
+  std::string refusal = {};  // why it has no plan; then it takes no part, and the outcome's warnings say so
 };
 
 /// Makes the rivals for a model's operators and the low precisions that are searched.

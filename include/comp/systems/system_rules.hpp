@@ -40,6 +40,7 @@ inline std::string typed_name(std::string_view name) {
 
 /// Makes a rival for each system and each low precision that is searched and that the systems have (FP16, BF16).
 /// `wanted` names the systems; empty: all. `machine` (trainer.hardware()) decides between lists for GPUs and for CPUs.
+/// The rival of a system that refuses the model has its sentence and no plan.
 /// Throws: `settings_error`, naming the known systems, for another name.
 inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware machine = {}) {
   for (const std::string& name : wanted) {
@@ -52,11 +53,15 @@ inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware 
     std::vector<rival> rivals;
     for (const precision low : lows) {
       if (low != precision::fp16 && low != precision::bf16) continue;
-      for (const auto& [system, types] : autocast::all_rules(graph, low, machine)) {
+      const auto add = [&](const std::string& system, plan p, std::string refusal) {
         const bool asked =
             wanted.empty() || std::find(wanted.begin(), wanted.end(), detail::typed_name(system)) != wanted.end();
-        if (asked) rivals.push_back({fmt::format("rule-based {} {}", system, name(low)), types.plan, true});
-      }
+        if (asked)
+          rivals.push_back(
+              {fmt::format("rule-based {} {}", system, name(low)), std::move(p), true, std::move(refusal)});
+      };
+      const auto refused = [&](const std::string& system, const std::string& why) { add(system, {}, why); };
+      for (const auto& [system, types] : autocast::all_rules(graph, low, machine, refused)) add(system, types.plan, {});
     }
     return rivals;
   };

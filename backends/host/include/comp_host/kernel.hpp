@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp/core/cpu.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -37,7 +38,7 @@ inline vector_unit widest_unit() {
   static const vector_unit unit = [] {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
+        __builtin_cpu_supports("avx512vl") && !without_avx512()) {
       return vector_unit::avx512;
     }
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

@@ -41,7 +41,7 @@ class starting_plans {
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
       if (is_fixed(i) && log.graph[i].choosable) fp32_[i] = candidates_.decisions[i].compute;
     }
-    rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_);
+    rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, log.warnings);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
     if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
     if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change()) add_tuned(trainer);

@@ -12,35 +12,54 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp {
 
-/// Returns: the rivals that `source` makes. Throws: `settings_error` for a rival without a label, or with a label that
-/// the search itself uses; `plan_error`, naming the rival, for a plan that does not fit the graph, has a precision that
-/// is not among `supported`, or has an operator in a precision that the backend does not run it in.
+/// Throws: `plan_error`, naming the rival, for a plan that does not fit the graph, has a precision that is not among
+/// `supported`, or has an operator in a precision that the backend does not run it in.
+inline void require_runs(const rival& r, const op_graph& graph, std::span<const precision> supported,
+                         const op_support& support) {
+  try {
+    require_fits(r.plan, graph);
+  } catch (const plan_error& e) {
+    throw plan_error{fmt::format("rival \"{}\": {}", r.label, e.what())};
+  }
+  for (const precision p : r.plan) {
+    require<plan_error>(std::find(supported.begin(), supported.end(), p) != supported.end(),
+                        "rival \"{}\" has {} (the backend supports {}): leave it out", r.label, name(p),
+                        names_of(supported));
+  }
+  for (std::size_t i = 0; i < r.plan.size(); ++i) {
+    require<plan_error>(support.supports(i, r.plan[i]),
+                        "rival \"{}\" has operator {} (\"{}\") in {} (the backend does not run {} in it): change it",
+                        r.label, i, graph[i].name, name(r.plan[i]), graph[i].kind);
+  }
+}
+
+/// Returns: the rivals that `source` makes, without those of systems that refuse the model or whose plans do not run:
+/// `warnings` says why. Throws: `settings_error` for a rival without a label, or with a label that the search itself
+/// uses; `plan_error` as require_runs does, for a rival that is not rule-based.
 inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& graph, std::span<const precision> lows,
-                                    std::span<const precision> supported, const op_support& support = {}) {
+                                    std::span<const precision> supported, const op_support& support,
+                                    std::vector<std::string>& warnings) {
   if (!source) return {};
-  std::vector<rival> all = source(graph, lows);
-  for (const rival& r : all) {
+  std::vector<rival> all;
+  for (rival& r : source(graph, lows)) {
     require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "comp" && !r.label.starts_with("comp:"),
                             "rival labelled \"{}\" (a label tells it apart from fp32 and comp): give it another",
                             r.label);
     try {
-      require_fits(r.plan, graph);
+      if (r.refusal.empty()) require_runs(r, graph, supported, support);
     } catch (const plan_error& e) {
-      throw plan_error{fmt::format("rival \"{}\": {}", r.label, e.what())};
+      if (!r.rule_based) throw;
+      r.refusal = e.what();
     }
-    for (const precision p : r.plan) {
-      require<plan_error>(std::find(supported.begin(), supported.end(), p) != supported.end(),
-                          "rival \"{}\" has {} (the backend supports {}): leave it out", r.label, name(p),
-                          names_of(supported));
-    }
-    for (std::size_t i = 0; i < r.plan.size(); ++i) {
-      require<plan_error>(support.supports(i, r.plan[i]),
-                          "rival \"{}\" has operator {} (\"{}\") in {} (the backend does not run {} in it): change it",
-                          r.label, i, graph[i].name, name(r.plan[i]), graph[i].kind);
+    if (r.refusal.empty()) {
+      all.push_back(std::move(r));
+    } else {
+      warnings.push_back(fmt::format("\"{}\" was no rival: {}", r.label, r.refusal));
     }
   }
   return all;

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <comp/core/cpu.hpp>
 #include <comp_libtorch/hook/listener.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -124,9 +125,10 @@ COMP_LIBTORCH_INLINE void draw_bernoulli(at::mt19937_data_pod& state, double p, 
 }
 
 #if COMP_LIBTORCH_X86
-/// Returns: whether this CPU has what is compiled for AVX-512.
+/// Returns: whether this CPU has what is compiled for AVX-512, and comp may use it.
 inline bool has_avx512() {
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && !without_avx512();
 }
 template <class Element>
 __attribute__((target("avx2"))) void draw_bernoulli_avx2(at::mt19937_data_pod& state, double p, Element one,

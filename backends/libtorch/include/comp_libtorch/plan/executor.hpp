@@ -14,6 +14,7 @@
 #include <comp_libtorch/plan/input_casts.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/profiler.hpp>
+#include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/plan/unrecorded.hpp>
@@ -337,6 +338,7 @@ class executor final : public session, public capturable {
   /// Runs an operator that is not in the recorded sequence, as program_settings::otherwise says.
   void run_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (!is_repeat_) require_no_backward();
+    if (code_->any_low) require_no_script_derivative(op, stack);
     const op_traits& known = traits(op);
     if (follows()) return run_unknown(op, known, stack);
     if (!goes_on_in_fp32_ && composite_.empty()) {

@@ -15,6 +15,7 @@
 #include <comp_libtorch/plan/evaluator.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/recording.hpp>
+#include <comp_libtorch/plan/scripted.hpp>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -222,8 +223,10 @@ class first_forward final : public recording_session {
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
-    now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) ||
-                 (now.op.role == op_role::choosable && is_low(choice.chosen.forward));
+    const bool lowers = now.op.role == op_role::choosable && is_low(choice.chosen.forward);
+    has_lowered_ = has_lowered_ || lowers;
+    if (has_lowered_ && !autocast_ && has_script_derivative()) refuse_script_derivative();
+    now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) || lowers;
     calls_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);
@@ -265,6 +268,7 @@ class first_forward final : public recording_session {
   std::optional<autocast_guard> autocast_;
   std::size_t depth_ = 0;       // open composites
   bool has_left_plan_ = false;  // the forward has left the file, in a composite
+  bool has_lowered_ = false;    // the plan has, so far
 };
 
 }  // namespace comp::libtorch::detail

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records the operators of a forward: core's op_graph, and what the executor must know beside it. Tensors are told
 // apart by their identity and their count of in-place writes; their memory is not kept alive. Operators inside a
-// torch::autograd::Function are seen one by one, but its backward is not. So these stay in FP32, and so do the tensors
-// that the Function gets.
+// torch::autograd::Function, or in what TorchScript has optimized, are seen one by one, but the backward is not. So
+// these stay in FP32, and so do the tensors that the Function gets.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -17,6 +17,7 @@
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/hook/probe.hpp>
+#include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -91,7 +92,7 @@ class recorder {
   call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
                   author_choice author) {
     const op_traits& known = traits(op);
-    const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
+    const bool without_grad = (!at::GradMode::is_enabled() && !in_checkpoint) || has_script_derivative();
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
     current.info.name = current.named.name;
     current.info.kind = known.kind;
@@ -271,7 +272,7 @@ class recorder {
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
     const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
-    const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers;
+    const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers && !same;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
     now.lowered = is_low && (current.lowers || converted);

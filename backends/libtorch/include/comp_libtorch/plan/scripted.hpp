@@ -7,10 +7,14 @@
 
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <comp/core/error.hpp>
 #include <comp_libtorch/hook/region.hpp>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +39,28 @@ class scripted final : public torch::nn::Module {
  private:
   torch::jit::Module script_;
 };
+
+/// Returns: whether the operator that runs now belongs to optimized code, whose derivative is TorchScript's own.
+inline bool has_script_derivative() {
+  return std::ranges::any_of(torch::jit::currentCallstack(),
+                             [](const torch::jit::StackEntry& e) { return e.filename == "<forward op>"; });
+}
+[[noreturn]] inline void refuse_script_derivative() {
+  throw error{
+      "a plan is to lower operators of a TorchScript function that TorchScript has optimized (its derivative is "
+      "TorchScript's own, for the formats that it has seen): name the module that has the function among the program's, "
+      "or call the function under the plan alone"};
+}
+/// Throws: `error` when `op`, which was not recorded, shows that TorchScript has optimized the function since: what
+/// goes into a derivative of its own is detached before.
+inline void require_no_script_derivative(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (op.schema().name() != "aten::detach" || !stack.back().toTensor().requires_grad()) return;
+  const auto calls = torch::jit::currentCallstack();
+  if (calls.empty()) return;
+  const torch::jit::SourceRange& at = calls.front().range;
+  const bool is_authors = at.source() != nullptr && at.text().str().find("detach") != std::string::npos;
+  if (!is_authors) refuse_script_derivative();
+}
 
 /// The optimized code that TorchScript made of modules while no region was open. While one is open, TorchScript makes
 /// none (region.hpp).
@@ -61,8 +87,8 @@ class script_executors {
     return region{std::move(listens)};
   }
 
- private:
   void forget_optimized() {
+    const torch::jit::GraphOptimizerEnabledGuard inlines{true};  // what is called, for code that is made here
     for (const torch::jit::Method& method : methods_) {
       auto* function = torch::jit::tryToGraphFunction(method.function());
       if (function != nullptr && function->get_executor().isOptimized())
@@ -70,6 +96,7 @@ class script_executors {
     }
   }
 
+ private:
   std::vector<torch::jit::Method> methods_;
 };
 
