@@ -165,7 +165,8 @@ def search(
     settings: those of C++'s search_settings: tolerance, budget, planned_epochs, memory_limit, slowdown, criterion, ...
 
     When the search ends, found.trained_batches of FP32 and of accepted plans have trained the model, and
-    found.train(epochs) goes on from there. An exception that the step raises comes out unchanged, and so does Ctrl-C.
+    found.train(epochs) goes on from there. An exception that the step raises in FP32 comes out unchanged, and so does Ctrl-C;
+    what it raises under another plan is that plan's failure.
     Model, optimizer and `state` are then as they were at the start.
 
     Raises: SettingsError before anything is run; Error when FP32 itself does not train; Interrupted when an observer

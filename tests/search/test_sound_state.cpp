@@ -333,6 +333,6 @@ TEST_CASE("what a step throws in FP32, too, comes out as it is, and the state is
       (void)spoilt_lab::search_throwing(compiles, false, first, 1'000'000, thrown);
       searches_ended += thrown ? 1 : 0;
     }
-    CHECK(searches_ended > 30);
+    CHECK(searches_ended > 8);
   }
 }

@@ -137,9 +137,10 @@ class guided_contest {
     return seconds.at(0);
   }
 
-  // Throws: `error` where FP32's compiled steps failed in the contest.
+  // Throws: if FP32's compiled steps failed in the contest, what its other steps throw, else `error`.
   void require_compiled(const contestant& fp32) const {
     if (fp32.status != status::failed) return;
+    require_trained(search_.run, search_.run.run_batch(stage::contest, fp32.plan, "fp32, not compiled").sample, 0);
     const auto failed = std::find_if(search_.log.trials.rbegin(), search_.log.trials.rend(), [&](const trial& t) {
       return t.stage == stage::contest && t.plan == fp32.plan && t.sample.status == status::failed;
     });

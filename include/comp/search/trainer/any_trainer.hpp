@@ -44,7 +44,7 @@ class any_trainer {
   virtual std::vector<op_time> profile() = 0;
   virtual std::vector<op_error> sensitivity(precision low) = 0;
   virtual void perturb(std::uint64_t seed) = 0;
-  /// Returns: how many values of the state are NaN or infinite; 0 for a trainer that does not count them.
+  /// Returns: how many values of the state are NaN or infinite; -1 for a trainer that does not count them.
   virtual std::int64_t count_not_finite() = 0;
   virtual std::size_t batches_per_epoch() = 0;
   virtual double validate() = 0;
@@ -115,7 +115,7 @@ class trainer_of final : public any_trainer {
   }
   std::int64_t count_not_finite() override {
     if constexpr (detail::counts_not_finite<B>) return static_cast<std::int64_t>(trainer_.count_not_finite());
-    return 0;
+    return -1;
   }
   std::size_t batches_per_epoch() override {
     if constexpr (detail::counts_batches<B>) return static_cast<std::size_t>(trainer_.batches_per_epoch());

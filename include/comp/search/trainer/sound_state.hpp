@@ -65,13 +65,21 @@ inline state_probe probe_state(evaluator& run, const trial& begun) {
 /// Returns: the later half of a probe's losses: a spoilt moment changes the weights only in the first step.
 inline std::span<const double> later_half(std::span<const double> losses) { return losses.last(losses.size() / 2); }
 
-/// Returns: true if the later losses of a probe are above the last ones of `curve` by more than these differ.
-inline bool is_above(const state_probe& probe, const std::vector<double>& curve, double loss_sign) {
-  const recent_losses last{curve, loss_sign};
-  const auto is_above_line = [&](double loss) { return loss_sign * loss > 2 * last.high - last.low; };
+/// Returns: true if FP32 has to show what a state should be. An exception says little of a trainer that counts what is
+/// not finite: a schedule may have ended. That losses are somewhat high is looked into only if that is cheap, because
+/// they may be so after a restart of the learning rate.
+inline bool looks_wrong(const state_probe& probe, const checkpoint& here, const outcome& log) {
+  constexpr std::size_t cheap = 256;  // batches
+  const unchecked_batches& path = here.unchecked;
+  if (probe.not_finite > path.not_finite || probe.next.not_finite > 0 || (probe.failed && path.not_finite < 0))
+    return true;
   const std::vector<double> losses = finite_of(probe.next.curve);
   const auto later = later_half(losses);
-  return last.known && !later.empty() && std::ranges::all_of(later, is_above_line);
+  if (later.empty()) return false;
+  if (std::ranges::all_of(later, [&](double loss) { return explodes(log, loss); })) return true;
+  const recent_losses last{here.trained.curve, loss_sign_of(log)};
+  return last.known && path.count <= cheap &&
+         std::ranges::all_of(later, [&](double loss) { return loss_sign_of(log) * loss > 2 * last.high - last.low; });
 }
 
 /// Returns: true if a state is worse than `fp32`'s, which comes from the same batches, beyond doubt.
@@ -101,12 +109,7 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where) {
       [&](const trial& begun) {
         sample result{.loss = 0};
         const detail::state_probe found = detail::probe_state(run, begun);
-        const double sign = detail::loss_sign_of(run.log());
-        const std::vector<double>& before = path.from->trained.curve;
-        const bool looks_wrong = found.failed || found.not_finite > path.not_finite || found.next.not_finite > 0 ||
-                                 detail::is_above(found, here.trained.curve, sign) ||
-                                 detail::is_above(found, before.empty() ? run.log().baseline.curve : before, sign);
-        if (looks_wrong) {
+        if (detail::looks_wrong(found, here, run.log())) {
           run.restore(*path.from);
           run.train(begun, run.fp32(), path.count, fp32_instead, detail::never_cut);
           const checkpoint fp32 = run.save();
