@@ -80,7 +80,8 @@ struct stage_cost {
 };
 
 /// Repeats from these numbers on do not judge a plan: FP32 again with perturbed roundings, a first look at a precision,
-/// FP32's batches that check a state (trainer/sound_state.hpp), and numbers about operators (profiles, sensitivities).
+/// FP32's batches that check a state (convergence/sound_state.hpp), and numbers about operators (profiles,
+/// sensitivities).
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, check_repeats = 2'500'000,
                              profile_repeats = 3'000'000;
 

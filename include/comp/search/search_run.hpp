@@ -10,6 +10,7 @@
 #include <chrono>
 #include <comp/core/linkage.hpp>
 #include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/decision/guided_contest.hpp>
 #include <comp/search/decision/guided_search.hpp>
 #include <comp/search/decision/reasons.hpp>
@@ -26,7 +27,6 @@
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/signature.hpp>
-#include <comp/search/trainer/sound_state.hpp>
 #include <comp/search/trainer/trainer_check.hpp>
 #include <comp/search/training/fallbacks.hpp>
 #include <comp/search/two_stage.hpp>

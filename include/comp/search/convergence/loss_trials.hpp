@@ -18,10 +18,10 @@
 #include <comp/search/convergence/loss_verdicts.hpp>
 #include <comp/search/convergence/paired_times.hpp>
 #include <comp/search/convergence/reference_run.hpp>
+#include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/convergence/turns.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/search/trainer/sound_state.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/timing/noise.hpp>
 #include <comp/search/timing/race.hpp>
-#include <comp/search/trainer/sound_state.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>

@@ -12,9 +12,9 @@
 #include <cmath>
 #include <comp/core/statistics.hpp>
 #include <comp/search/convergence/reference_run.hpp>
+#include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/search/trainer/sound_state.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

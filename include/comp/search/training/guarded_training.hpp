@@ -8,10 +8,11 @@
 #include <cassert>
 #include <cmath>
 #include <comp/core/training_progress.hpp>
+#include <comp/policy/plan_name.hpp>
+#include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/search/trainer/sound_state.hpp>
 #include <comp/search/training/fallbacks.hpp>
 #include <comp/search/training/fp32_shadow.hpp>
 #include <comp/search/training/guard.hpp>
