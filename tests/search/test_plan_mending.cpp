@@ -111,8 +111,8 @@ TEST_CASE("a harmless plan costs few batches of FP32, a short training fewer, a 
     CHECK(settings.run(trainer, eight_low()).fallbacks.empty());
     return trainer.count().batches;
   };
-  const auto checks = [](std::uint64_t count) { return 4 * count; };  // of the state: each 800 batches, and at the end
-  CHECK(batches_of({.epochs = 30}) == 3000 + 8 + checks(4));
+  const auto checks = [](std::uint64_t count) { return 4 * count; };  // of the state: each 2000 batches, and at the end
+  CHECK(batches_of({.epochs = 30}) == 3000 + 8 + checks(2));
   CHECK(batches_of({.epochs = 7}) == 700 + checks(1));
   CHECK(batches_of({.epochs = 30, .guard = {.evidence = 0}}) == 3000);
 }

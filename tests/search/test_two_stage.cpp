@@ -156,8 +156,8 @@ TEST_CASE_FIXTURE(fake::in_typical, "whole epochs are judged by the paper's rule
   for (const trial& t : found.trials) {
     if (t.stage == stage::epochs && t.accepted) CHECK(t.sample.batches == 24);
   }
-  CHECK(found.trained_batches == 24);
-  CHECK(trainer.weights().steps == 24);
+  CHECK(found.trained_batches == 24 + 4);  // FP32 checks the state
+  CHECK(trainer.weights().steps == 24 + 4);
   CHECK(trainer.count().epochs >= 3);
 }
 

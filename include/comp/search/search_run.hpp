@@ -293,7 +293,7 @@ class search_run {
   // Returns: `winner` if the state that the search leaves is sound; else FP32's place in the contest. The trainer is
   // then left after FP32's batches.
   std::size_t sound(std::size_t winner) {
-    if (leave_sound(*run_, stage::contest)) return winner;
+    if (leave_sound(*run_, stage::contest, true)) return winner;
     contestant& spoiling = log_.contest[winner];
     spoiling.status = status::not_finite;
     run_->warn(detail::sentence_of_spoiling(spoiling.label));

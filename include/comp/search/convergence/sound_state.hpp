@@ -43,9 +43,8 @@ struct state_probe {
   bool failed = false;          // FP32's step threw an exception
 };
 
-/// Trains FP32 from the trainer's state, which is put back.
+/// Trains FP32 from the trainer's state. The trainer is left after these batches.
 inline state_probe probe_state(evaluator& run, const trial& begun) {
-  const checkpoint here = run.save();
   state_probe found{.not_finite = run.trainer().count_not_finite()};
   try {
     run.train(begun, run.fp32(), static_cast<std::size_t>(lost_in_a_row_that_spoil), found.next, never_cut);
@@ -58,7 +57,6 @@ inline state_probe probe_state(evaluator& run, const trial& begun) {
   } catch (const std::exception&) {
     found.failed = true;
   }
-  run.restore(here);
   return found;
 }
 
@@ -98,8 +96,9 @@ inline bool is_spoilt(const state_probe& state, const state_probe& fp32, const o
 
 /// Replaces a spoilt state by the one that FP32 comes to from the last sound state in as many batches. Returns: these
 /// batches; nothing if the state is sound, which is then trusted. Costs four of FP32's batches, and nothing if FP32
-/// alone made the state or the trainer cannot restore one. Throws: what FP32's step throws from the sound state.
-inline std::optional<sample> replace_spoilt(evaluator& run, stage where) {
+/// alone made the state or the trainer cannot restore one. `keep`: they are kept as training if nothing looks wrong.
+/// Throws: what FP32's step throws from the sound state.
+inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool keep = false) {
   const unchecked_batches path = run.unchecked();
   if (path.from == nullptr) return {};
   checkpoint here = run.save();
@@ -109,7 +108,9 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where) {
       [&](const trial& begun) {
         sample result{.loss = 0};
         const detail::state_probe found = detail::probe_state(run, begun);
-        if (detail::looks_wrong(found, here, run.log())) {
+        const bool wrong = detail::looks_wrong(found, here, run.log());
+        keep = keep && !wrong && found.next.batches == lost_in_a_row_that_spoil;
+        if (wrong) {
           run.restore(*path.from);
           run.train(begun, run.fp32(), path.count, fp32_instead, detail::never_cut);
           const checkpoint fp32 = run.save();
@@ -125,13 +126,13 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where) {
       run.next_check());
   run.record(t);
   if (t.sample.status == status::failed) require_trained(run, t.sample, t.sample.batches);
-  run.restore(here);
+  if (!keep || !t.sample.ok() || run.last_was_recalled()) run.restore(here);
   run.trust_state();
   return t.sample.status == status::not_finite ? std::optional{std::move(fp32_instead)} : std::nullopt;
 }
 
 /// Returns: true if the trainer's state was sound; it is sound now in any case, as replace_spoilt() says.
-inline bool leave_sound(evaluator& run, stage where) { return !replace_spoilt(run, where); }
+inline bool leave_sound(evaluator& run, stage where, bool keep = false) { return !replace_spoilt(run, where, keep); }
 
 /// Returns: false if the trainer counts more values of its state that are not finite than in the last sound state. The
 /// trainer is left as leave_sound() says. Costs no batch if it counts no more.

@@ -50,7 +50,7 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
   if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
   race{run, stage::contest, settings, settings.contest_rounds, batches}.run(racers, false);
   const plan last = run.unchecked().low;
-  const bool is_sound = leave_sound(run, stage::contest);
+  const bool is_sound = leave_sound(run, stage::contest, true);
   if (!is_sound) run.reject(last);
   std::vector<contestant> contest;
   for (racer& r : racers) {

@@ -32,7 +32,7 @@ struct recent_losses {
 inline bool explodes(const outcome& log, double loss) {
   const recent_losses first{log.baseline.curve, loss_sign_of(log)};
   return first.known &&
-         loss_sign_of(log) * loss > first.high + 10 * std::max(first.high - first.low, std::abs(first.high));
+         loss_sign_of(log) * loss > first.high + 100 * std::max(first.high - first.low, std::abs(first.high));
 }
 /// Returns: true if the last loss of `run` is not finite, or explodes.
 inline bool ends_badly(const outcome& log, const sample& run) {

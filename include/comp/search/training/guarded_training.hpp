@@ -124,13 +124,13 @@ class guarded_training {
     if (run_.unchecked().from == nullptr) sound_ = {result().epochs.size(), record_.begun()};
     run_.remember_start();
   }
-  // Checks the state, when that takes no more than a quarter of guard_settings::evidence of the batches since the last
+  // Checks the state, when that takes no more than a tenth of guard_settings::evidence of the batches since the last
   // check, and when the training ends. Returns: FP32's batches since the last sound state, if the plan's have spoilt
   // it.
   std::optional<sample> fp32_in_place_of_spoilt() {
     const unchecked_batches& path = run_.unchecked();
     if (path.from == nullptr) return {};
-    const double affordable = settings_.guard.evidence / 4 * static_cast<double>(path.count);
+    const double affordable = settings_.guard.evidence / 10 * static_cast<double>(path.count);
     const bool last = result().epochs.size() >= settings_.epochs;
     if (checks_states() && (last || affordable >= lost_in_a_row_that_spoil))
       return replace_spoilt(run_, stage::training);
