@@ -28,11 +28,11 @@ namespace comp {
 
 namespace detail {
 
-/// Returns: the warning about a fast plan that spoilt a state.
+/// Returns: the warning about a plan that spoilt a state.
 inline std::string sentence_of_spoiling(const std::string& label) {
   return fmt::format(
-      "\"{}\" was fastest but spoilt the training's weights or its optimizer's state (the batches since the last sound state "
-      "were trained again in FP32): look for values that its formats cannot hold",
+      "\"{}\" spoilt the training's weights or its optimizer's state (FP32 trained these batches again): look for values "
+      "that its formats cannot hold",
       label);
 }
 

@@ -51,6 +51,9 @@ class guided_contest {
     choice_.warn_of_undecided(winner);
     choice_.warn_of_few_batches(winner);
     if (search_.log.compiled) warn_if_uncompiled_is_faster(search_.log.contest[winner]);
+    for (const contestant& c : search_.log.contest) {
+      if (c.status == status::not_finite) search_.run.warn(detail::sentence_of_spoiling(c.label));
+    }
     go_to_training_of(winner);
     return winner;
   }
@@ -234,7 +237,6 @@ class guided_contest {
   bool is_accepted(contestant& c) {
     if (search_.run.rejects(c.plan)) {
       c.status = status::not_finite;
-      search_.run.warn(detail::sentence_of_spoiling(c.label));
       return false;
     }
     choice_.expect_growing_harm(c.plan, guided_.batches_left());
