@@ -7,7 +7,7 @@
 configure() {
   local folder=$1 made_by
   shift
-  made_by="$(meson --version) $CXX ${LD_LIBRARY_PATH:-} $(cksum <meson_options.txt)"
+  made_by="$(meson --version) $CXX ${CXX_LD:-} ${LD_LIBRARY_PATH:-} $(cksum <meson_options.txt)"
   [[ $(cat "$folder/made_by" 2>/dev/null) == "$made_by" ]] || rm -rf "$folder"
   if [[ -f $folder/build.ninja ]]; then
     meson setup --reconfigure "$folder" "$@"
@@ -19,8 +19,8 @@ configure() {
 # compile FOLDER [TARGET...]: in JOBS jobs (default: ninja's choice); goes on after an error, to show all.
 compile() { ninja -C "$1" -k 0 ${JOBS:+-j "$JOBS"} "${@:2}"; }
 
-# stage FOLDER "AREA..." OPTIONS...: configures, builds and runs the tests of these folders under tests/ or of this name (and
-# the examples where these are configured). What goes wrong is noted in `broken`, never ends the script.
+# stage FOLDER "AREA..." OPTIONS...: configures, builds and runs the tests of these folders under tests/ or of this name.
+# What goes wrong is noted in `broken`, never ends the script.
 broken=() tested=() left_to_all=""
 stage() {
   local folder=$1 areas=${2// /|}
@@ -34,10 +34,10 @@ stage() {
     return
   fi
   sed -nE '/^    [a-z]* *: (YES|NO)( \(.*\))?$/p' "$folder.log" # the summary: which backends and parts are built
-  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^(((tests/)?($areas)|examples|python/comp)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
+  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^(((tests/)?($areas)|python/comp)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
   compile "$folder" "${targets[@]}" || broken+=("$folder did not build whole")
   # shellcheck disable=SC2086 # several names
-  mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py $2 examples)
+  mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py $2)
   meson test -C "$folder" --no-rebuild --print-errorlogs "${tests[@]}" || true
   [[ -f $folder/meson-logs/testlog.json ]] || broken+=("$folder was not tested")
   tested+=("$folder")

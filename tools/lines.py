@@ -10,7 +10,7 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ['include', 'backends', 'python', 'examples', 'bench', 'tools', 'run']
 C_FAMILY = ('.hpp', '.cpp', '.cu', '.cuh', '.h')
-OTHERS = ('.py', '.pyi', '.sh', 'run', 'mutate', 'wheels')
+OTHERS = ('.py', '.pyi', '.sh', 'run', 'wheels')
 
 
 def counted(path, text):

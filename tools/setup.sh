@@ -33,7 +33,12 @@ test_packages=(
   "librapidcheck-dev  | header rapidcheck.h         | tests of properties"
   "libboost-context-dev | library boost_context     | fibres: tests of CUDA kernels without a GPU"
   "cmake              | command cmake               | a test of what CMake users have"
+)
+second_packages=(
   "clang              | clang                       | second compiler of the tests, fuzzing; version 16 or newer"
+)
+python_packages=(
+  "python3-dev        | python_h                    | the Python package"
 )
 demo_packages=(
   "jargon-text        | file $jargon_text           | input of the demo: the Jargon File, public domain"
@@ -46,7 +51,7 @@ gpu_packages=( # of the above what the CUDA backend needs: a machine with a GPU 
   "libboost-dev       | header boost/graph/boykov_kolmogorov_max_flow.hpp | minimum cuts: the cheapest plan"
   "doctest-dev        | header doctest/doctest.h    | tests"
 )
-not_required=" libdnnl-dev clang cmake jargon-text " # oneDNN has a wheel, the others a message
+not_required=" libdnnl-dev clang cmake python3-dev jargon-text " # oneDNN has a wheel, the others a message
 
 die() {
   echo "run: $*" >&2
@@ -86,6 +91,7 @@ probe() {
     library) find_compiler && "$compiler" -x c++ - -l"$2" -o /dev/null <<<'int main() {}' 2>/dev/null ;;
     file) [[ -r $2 ]] ;;
     clang) find_clang ;;
+    python_h) [[ -e $(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] ;;
     onednn) preprocesses <<<'#include <oneapi/dnnl/dnnl_version.h>
 #if DNNL_VERSION_MAJOR * 100 + DNNL_VERSION_MINOR < 206
 #error
@@ -301,6 +307,24 @@ find_python_torch() {
   done
   torch_python=
   return 1
+}
+
+# The same; where there is none, .venv gets the whole wheel of torch (3 GB, with the CUDA libraries that it depends on), which
+# is then LibTorch, too.
+need_python_torch() {
+  if ! find_python_torch; then
+    echo "Putting torch $torch_version into .venv (a download of 3 GB)"
+    { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" numpy && find_python_torch || return 1
+  fi
+  : "${COMP_TORCH_PATH:=$("$torch_python" -c 'import torch; print(torch.__path__[0])')}"
+}
+
+# Sets CXX_LD, which Meson reads, to a linker that is faster than the compiler's own, if there is one.
+find_linker() {
+  local one
+  for one in mold lld; do
+    [[ ${CXX_LD:-} ]] || ! $compiler -fuse-ld=$one -Wl,--version -o /dev/null &>/dev/null || export CXX_LD=$one
+  done
 }
 
 # What Meson is told, in with_torch: the LibTorch that is here, or that there is none.

@@ -27,10 +27,34 @@ class Commands(unittest.TestCase):
         for command in ('demo', 'test', 'bench', 'paper', 'gpu-check', 'clean', 'help'):
             self.assertIn(f'./run {command}', got.stdout)
 
+    def test_an_area_is_built_and_run_alone(self):
+        """In a copy whose Meson and ninja write down what they are asked."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / 'tests').symlink_to(ROOT / 'tests')
+            for part in ('tools', 'run', 'meson_options.txt'):
+                (folder / part).symlink_to(ROOT / part)
+            (folder / 'bin').mkdir()
+            asked = folder / 'asked'
+            for command, says in (('meson', 'case $1 in --version) echo 1.12.1 ;; setup) mkdir -p $2 ;; introspect) echo "[]" ;; esac'),
+                                  ('ninja', 'echo "tests/core/test_core: cpp_LINKER"; echo "tests/search/test_search: cpp_LINKER"')):
+                program = folder / 'bin' / command
+                program.write_text(f'#!/bin/bash\necho "{command} $*" >>{asked}\n{says}\n')
+                program.chmod(0o755)
+            script = f'cd {folder}; source run help >/dev/null; need_packages() {{ :; }}; compiler=g++; own_meson() {{ :; }}; need_torch() {{ false; }}; ' \
+                     'run_tests search'
+            got = subprocess.run(['/bin/bash', '-c', script], text=True, capture_output=True,
+                                 env={**os.environ, 'JOBS': '', 'PATH': f'{folder / "bin"}:{os.environ["PATH"]}'})
+            told = asked.read_text().splitlines()
+        self.assertIn('ninja -C build/test -k 0 tests/search/test_search', told, got.stdout + got.stderr)
+        self.assertFalse([line for line in told if 'test_core' in line or 'sanitize' in line or 'clang' in line], told)
+        self.assertIn('Left to ./run test --all: the other areas; sanitizers', got.stdout)
+
     def test_a_word_that_test_does_not_know_is_refused_before_anything_is_built(self):
         got = self.run_with('test', '--al')
         self.assertEqual((got.returncode, got.stdout), (1, ''))
-        self.assertIn('"--al" is nothing that test knows: it takes --all, or nothing', got.stderr)
+        self.assertIn('"--al" is nothing that test knows: it takes --all, nothing, or an area, which is one of autocast, cli, ', got.stderr)
+        self.assertEqual(self.run_with('test', 'core', 'search').returncode, 1)
 
     def test_no_command_is_a_call_for_help(self):
         self.assertEqual(self.run_with().stdout, self.run_with('help').stdout)
@@ -272,6 +296,13 @@ esac
             got = bash(f'cd {self.root}; find_python_torch || true; echo "[$torch_python]"', COMP_PYTHON=sys.executable,
                        PYTHONPATH=str(self.root))
             self.assertEqual(got.stdout, f'[{sys.executable if found else ""}]\n', got.stderr)
+
+    def test_the_torch_of_that_python_is_libtorch_too(self):
+        (self.root / 'torch').mkdir()
+        (self.root / 'torch/__init__.py').write_text('__version__ = "2.11.0"\n')
+        got = bash(f'cd {self.root}; need_python_torch; find_torch || echo "$torch_path"', COMP_PYTHON=sys.executable,
+                   PYTHONPATH=str(self.root))
+        self.assertEqual(got.stdout, f'{self.root}/torch\n', got.stderr)
 
     def test_without_it_meson_is_told_so(self):
         got = bash(f'cd {self.root}; torch_options; echo "${{with_torch[@]}}"')

@@ -79,7 +79,7 @@ TEST_CASE("each product of a linear layer rounds its two operands along what it 
     d.round_by({5, 2});
     auto weights = d.make_parameter(w.values, {outputs, inputs});
     auto in = d.cast(d.upload(x.values, {2, 21, inputs}, precision::bf16), p);
-    const auto format = [&](product of, operand o) { return format_of(p, of, o); };
+    const auto format = [&](comp::product of, operand o) { return format_of(p, of, o); };
     const native::dropout_key first{5, 2 << 20}, second{5, first.draw + 1}, third{5, first.draw + 2};
     const auto y = d.linear(in, weights, nullptr);
     CHECK(y.precision() == p);

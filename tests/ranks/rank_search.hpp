@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search that the tests of ranks run, compiled once, and the worlds that they run it in.
+// The search that the tests of ranks run, and the worlds that they run it in.
 #pragma once
 
 #include <comp/ranks/ranks.hpp>
@@ -11,9 +11,12 @@
 
 namespace thread_ranks {
 
-/// Compiled once, in rank_search.cpp.
-comp::outcome search(comp::ranks::team& team, fake::full_trainer& trainer, fake::watcher& watching,
-                     comp::search_settings settings = {});
+inline comp::outcome search(comp::ranks::team& team, fake::full_trainer& trainer, fake::watcher& watching,
+                            comp::search_settings settings = {}) {
+  return comp::ranks::search(
+      team, comp::two_stage{fake::lists{}, comp::strategy::guided{}, comp::strategy::greedy{}, std::move(settings)},
+      trainer, watching);
+}
 
 /// Two operators gain by BF16, two are harmed by it.
 inline fake::world typical() {

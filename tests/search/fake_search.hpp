@@ -18,8 +18,10 @@ inline comp::search_settings settings_with(comp::stages which) {
   return settings;
 }
 
-/// Compiled once, in fake_search.cpp.
-comp::outcome search_with(trainer& on, comp::search_settings settings, watcher& watching);
+inline comp::outcome search_with(trainer& on, comp::search_settings settings, watcher& watching) {
+  settings.epochs_tie = settings.batches_tie = comp::tie::none;
+  return greedy_search{.settings = std::move(settings)}.run(on, watching);
+}
 
 inline comp::outcome search_with(trainer& on, comp::search_settings settings = {}) {
   watcher silent;
@@ -27,7 +29,10 @@ inline comp::outcome search_with(trainer& on, comp::search_settings settings = {
 }
 
 /// The same search, or the guided one, which is the default.
-comp::outcome search_by(bool guided, full_trainer& on, const comp::search_settings& settings, watcher& watching);
+inline comp::outcome search_by(bool guided, full_trainer& on, const comp::search_settings& settings,
+                               watcher& watching) {
+  return guided ? comp::two_stage<lists>{.settings = settings}.run(on, watching) : search_with(on, settings, watching);
+}
 
 inline comp::outcome search_by(bool guided, full_trainer& on, const comp::search_settings& settings = {}) {
   watcher silent;
