@@ -48,5 +48,5 @@ with tempfile.TemporaryDirectory() as name:
         shutil.copy(next((folder / 'beside').rglob('libcomp_compiled.a')), prefix / 'lib/libcomp.a')
     built_and_run(folder / 'found', components, installed)
     refused(folder / 'no', 'this comp has no component mpi: it has compiled, host and libtorch', installed, '-DCOMP_COMPONENTS=mpi')
-    missing = 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere' if 'libtorch' in components else 'this comp has no component libtorch'
+    missing = 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere' if torch else 'this comp has no component libtorch'
     refused(folder / 'lost', missing, installed, '-DCOMP_COMPONENTS=libtorch', '-DCOMP_LIBTORCH_PATH=/nowhere')

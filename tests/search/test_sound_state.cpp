@@ -18,7 +18,7 @@
 
 #include "fake_search.hpp"
 
-namespace spoilt_lab {
+namespace {
 
 using comp::plan;
 using comp::sample;
@@ -176,23 +176,23 @@ std::size_t count_spoilt(std::uint64_t worlds, auto is_told) {
 
 const auto never = [](const comp::outcome&) { return false; };
 
-}  // namespace spoilt_lab
+}  // namespace
 
 TEST_CASE("no search and no training leaves a state that a plan has spoilt") {
   const std::uint64_t worlds = std::getenv("COMP_TEST_SMALL") != nullptr ? 60 : 500;
-  CHECK(spoilt_lab::count_spoilt<spoilt_lab::saving_trainer>(worlds, spoilt_lab::never) == 0);
-  CHECK(spoilt_lab::count_spoilt<spoilt_lab::counting_trainer>(worlds, spoilt_lab::never) == 0);
+  CHECK(count_spoilt<saving_trainer>(worlds, never) == 0);
+  CHECK(count_spoilt<counting_trainer>(worlds, never) == 0);
 }
 
 TEST_CASE("a training that cannot be restored is said to be spoilt, and since when") {
   const auto is_told = [](const comp::outcome& found) { return found.spoilt_since.has_value(); };
-  CHECK(spoilt_lab::count_spoilt<spoilt_lab::minimal_trainer>(200, is_told) == 0);
-  using enum spoilt_lab::spoiling::effect;
-  spoilt_lab::world w{.fp32_seconds = {1, 1}, .low_seconds = {0.5, 0.5}};
+  CHECK(count_spoilt<minimal_trainer>(200, is_told) == 0);
+  using enum spoiling::effect;
+  world w{.fp32_seconds = {1, 1}, .low_seconds = {0.5, 0.5}};
   SUBCASE("a plan that spoils it is dropped at the first batch that it loses") {
     w.spoilers = {{.what = loses_and_applies, .operators = {1}, .first = 30}};
-    spoilt_lab::minimal_trainer trainer{w};
-    const comp::outcome found = comp::two_stage<fake::lists>{.settings = spoilt_lab::settings()}.run(trainer);
+    minimal_trainer trainer{w};
+    const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
     REQUIRE(found.spoilt_since);
     CHECK(*found.spoilt_since == 30);
     CHECK(trainer.state().steps == 30 + 1 + 4);  // four of FP32's show that the weights are spoilt
@@ -203,8 +203,8 @@ TEST_CASE("a training that cannot be restored is said to be spoilt, and since wh
   }
   SUBCASE("one that only loses batches is dropped, too, and the training goes on") {
     w.spoilers = {{.what = loses_and_skips, .operators = {1}, .rate = 0.2}};
-    spoilt_lab::minimal_trainer trainer{w};
-    const comp::outcome found = comp::two_stage<fake::lists>{.settings = spoilt_lab::settings()}.run(trainer);
+    minimal_trainer trainer{w};
+    const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
     CHECK_FALSE(found.spoilt_since);
     CHECK(comp::summary(found)["spoilt_since"].is_null());
     for (const comp::trial& t : found.trials) {
@@ -214,7 +214,7 @@ TEST_CASE("a training that cannot be restored is said to be spoilt, and since wh
   }
 }
 
-namespace spoilt_lab {
+namespace {
 
 struct user_error : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -304,19 +304,19 @@ std::uint64_t search_throwing(bool compiles, bool low, std::uint64_t first, std:
   return trainer.calls;
 }
 
-}  // namespace spoilt_lab
+}  // namespace
 
 TEST_CASE("what a step throws under a plan is that plan's failure, whoever tries it") {
   for (const bool compiles : {false, true}) {
     bool thrown = false;
-    const std::uint64_t calls = spoilt_lab::search_throwing(compiles, true, 0, 0, thrown);
+    const std::uint64_t calls = search_throwing(compiles, true, 0, 0, thrown);
     CHECK(calls > 150);
     for (std::uint64_t first = 0; first < calls; ++first) {
       CAPTURE(compiles);
       CAPTURE(first);
-      (void)spoilt_lab::search_throwing(compiles, true, first, 1, thrown);
+      (void)search_throwing(compiles, true, first, 1, thrown);
       CHECK_FALSE(thrown);
-      (void)spoilt_lab::search_throwing(compiles, true, first, 1'000'000, thrown);
+      (void)search_throwing(compiles, true, first, 1'000'000, thrown);
       CHECK_FALSE(thrown);
     }
   }
@@ -325,12 +325,12 @@ TEST_CASE("what a step throws under a plan is that plan's failure, whoever tries
 TEST_CASE("what a step throws in FP32, too, comes out as it is, and the state is put back") {
   for (const bool compiles : {false, true}) {
     bool thrown = false;
-    const std::uint64_t calls = spoilt_lab::search_throwing(compiles, false, 0, 0, thrown);
+    const std::uint64_t calls = search_throwing(compiles, false, 0, 0, thrown);
     std::size_t searches_ended = 0;
     for (std::uint64_t first = 0; first < calls; ++first) {
       CAPTURE(compiles);
       CAPTURE(first);
-      (void)spoilt_lab::search_throwing(compiles, false, first, 1'000'000, thrown);
+      (void)search_throwing(compiles, false, first, 1'000'000, thrown);
       searches_ended += thrown ? 1 : 0;
     }
     CHECK(searches_ended > 8);

@@ -132,15 +132,14 @@ constexpr std::string_view in_words(stage s) {
   return words[static_cast<std::size_t>(s)];
 }
 /// The same for what a stage cost. What is measured before the first batch, such as the tuning of FP32, counts there.
-constexpr std::string_view cost_in_words(stage s) {
-  return s == stage::baseline ? "Preparation, FP32" : in_words(s);
-}
+constexpr std::string_view cost_in_words(stage s) { return s == stage::baseline ? "Preparation, FP32" : in_words(s); }
 
 /// Returns how a run ended: "accepted", "rejected" or "undecided" for one that was judged by its losses; "a first look"
-/// for one that only asks whether a precision is fast at all; "ok" for a timed batch and for FP32 with perturbed
-/// roundings; the status where it failed.
+/// for one that only asks whether a precision is fast at all; "a check" for FP32's batches from a state that other
+/// plans left; "ok" for a timed batch and for FP32 with perturbed roundings; the status where it failed.
 inline std::string_view fate_text(const trial& t, const outcome& result) {
   if (!t.sample.ok()) return name(t.sample.status);
+  if (t.repeat >= check_repeats) return "a check";
   if (t.repeat >= first_look_repeats) return "a first look";
   if (t.stage == stage::baseline || t.repeat >= perturbed_repeats) return "ok";
   if (is_undecided(t, result)) return "undecided";

@@ -124,6 +124,7 @@ class progress {
     }
     if (t.repeat >= profile_repeats) return line + fmt::format(" took {:.3g} ms", 1e3 * t.sample.seconds);
     line += fmt::format(" took {:.3g} ms per batch", 1e3 * own_seconds(t));
+    if (t.repeat >= check_repeats) return line + ", a check of the state";
     if (t.repeat >= first_look_repeats) return line + ", a first look";
     if (is_judged(t)) {
       if (!fp32_now_.empty()) line += fmt::format(", {:.2f}x FP32", median(fp32_now_) / own_seconds(t));

@@ -212,6 +212,7 @@ class search_run {
   // If a plan lost the last batches of a trainer that cannot restore its state, FP32 trains on, until a loss is finite.
   // Throws: `spoilt_training` if none is.
   void find_whether_spoilt() {
+    if (!run_->lost_since()) return;
     while (run_->lost_since()) (void)run_->run_batch(stage::baseline, plans_.fp32(), "fp32 after a lost batch");
     trainer_.set_precision(log_.plan);
   }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/search/convergence/loss_paths.hpp>
 #include <comp/search/convergence/reference_run.hpp>
@@ -119,6 +120,7 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool ke
             result.status = status::not_finite;
           }
         }
+        if (std::isfinite(found.next.loss)) result.loss = found.next.loss;
         result.batches = found.next.batches;
         result.seconds = found.next.seconds;
         return result;
