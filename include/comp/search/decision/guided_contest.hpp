@@ -140,10 +140,10 @@ class guided_contest {
     return seconds.at(0);
   }
 
-  // Throws: if FP32's compiled steps failed in the contest, what its other steps throw, else `error`.
+  // Throws: if FP32's compiled steps failed in the contest, what they throw when they are tried again, else `error`.
   void require_compiled(const contestant& fp32) const {
     if (fp32.status != status::failed) return;
-    require_trained(search_.run, search_.run.run_batch(stage::contest, fp32.plan, "fp32, not compiled").sample, 0);
+    require_trained(search_.run, compiled_batch(fp32), 0);
     const auto failed = std::find_if(search_.log.trials.rbegin(), search_.log.trials.rend(), [&](const trial& t) {
       return t.stage == stage::contest && t.plan == fp32.plan && t.sample.status == status::failed;
     });
@@ -174,7 +174,7 @@ class guided_contest {
         "out, and search again without it",
         gain.ratio, name(found_, search_.log.graph), winner.label));
   }
-  sample compiled_batch(const contestant& c) {
+  sample compiled_batch(const contestant& c) const {
     const compiled_steps on{search_.run};
     return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }

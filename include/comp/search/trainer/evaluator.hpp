@@ -240,8 +240,8 @@ class evaluator {
   bool has_run(const plan& p) const { return plans_run_.contains({p, compiled_}); }
 
   /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
-  /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws:
-  /// `error` with the message of what `work` threw.
+  /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws: what
+  /// `work` threw; `error` with its message if that was recorded.
   std::vector<double> record_numbers(const plan& p, std::string label, std::size_t repeat, auto work) {
     const trial t = run(
         stage::baseline, p, std::move(label),
@@ -255,6 +255,7 @@ class evaluator {
         },
         repeat);
     record(t);
+    if (failure_) std::rethrow_exception(failure_);
     require<error>(t.sample.ok(), "{}",
                    t.sample.message.empty() ? std::string{name(t.sample.status)} : t.sample.message);
     return t.sample.curve;
