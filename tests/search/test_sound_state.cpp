@@ -48,6 +48,7 @@ struct weights {
 /// Its loss is its error, which falls by a hundredth a step and by its moment, and a little noise of the batch.
 class minimal_trainer {
  public:
+  virtual ~minimal_trainer() = default;
   explicit minimal_trainer(world w) : world_{std::move(w)}, now_{world_.fp32_seconds.size()} {
     std::vector<comp::op_info> ops;
     for (std::size_t i = 0; i < now_.size(); ++i)
@@ -56,13 +57,13 @@ class minimal_trainer {
   }
   const comp::op_graph& graph() const { return graph_; }
   void set_precision(const plan& p) { now_ = p; }
-  sample run_batch() { return step(); }
+  virtual sample run_batch() { return step(); }
   sample run_epoch() {
     return run_epoch([](const sample&) { return false; });
   }
   sample run_epoch(const comp::stop_predicate& stop) {
     sample epoch;
-    do comp::detail::append(epoch, step());
+    do comp::detail::append(epoch, run_batch());
     while (epoch.batches < 20 && !stop(epoch));
     return epoch;
   }
@@ -224,18 +225,9 @@ struct user_error : std::runtime_error {
 class throwing_trainer : public counting_trainer {
  public:
   using counting_trainer::counting_trainer;
-  sample run_batch() {
+  sample run_batch() override {
     if (throws && throws(now_, calls++)) throw user_error{"the user's own"};
     return step();
-  }
-  sample run_epoch() {
-    return run_epoch([](const sample&) { return false; });
-  }
-  sample run_epoch(const comp::stop_predicate& stop) {
-    sample epoch;
-    do comp::detail::append(epoch, run_batch());
-    while (epoch.batches < 20 && !stop(epoch));
-    return epoch;
   }
   // Trains a step and undoes it, also if it throws.
   void try_step() {

@@ -3,7 +3,7 @@
 // the same batches.
 #pragma once
 
-#include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/run_samples.hpp>
@@ -41,7 +41,7 @@ class branch {
   std::size_t size() const { return static_cast<std::size_t>(so_far_.batches); }
   const sample& so_far() const { return so_far_; }
   /// Returns: true where its last batch was lost, so that its weights may be spoilt.
-  bool ends_lost() const { return !so_far_.curve.empty() && !std::isfinite(so_far_.curve.back()); }
+  bool ends_lost() const { return comp::ends_lost(so_far_); }
   /// Returns: the trainer's state after its last batch.
   const checkpoint& end() const { return end_; }
 
