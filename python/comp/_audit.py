@@ -305,6 +305,11 @@ class Audit:
     def _add(self, sights: list[Sight]) -> None:
         self._now.update((sight.body, sight) for sight in sights if sight.is_state())
 
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that the step reaches."""
+        held = (value for sight in self._now.values() for _, value in sight.tensors)
+        return [own_part(value) for value in held if isinstance(value, torch.Tensor)]
+
     def _watch(self) -> None:
         """Takes what the bodies hold now for what the next comparison begins with."""
         self._arrange()

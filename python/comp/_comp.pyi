@@ -265,6 +265,7 @@ class Training:
         save: Callable[[], Any],
         restore: Callable[[Any], None],
         tensors: Callable[[], list[torch.Tensor]],
+        others: Callable[[], list[torch.Tensor]],
         compile: Callable[[bool], bool],
         rates: Callable[[], list[float]] | None,
         length: int,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from comp._comp import SettingsError
 from comp._shards import own_part
@@ -134,6 +135,11 @@ class OtherState:
                 each.set_state(state)
             else:
                 each.load_state_dict(copied(state))
+
+    def named_tensors(self) -> list[torch.Tensor]:
+        """The tensors of what `state` names."""
+        states = [each.state_dict() for each in self._others if hasattr(each, "state_dict")]
+        return [own_part(leaf) for leaf in tree_leaves(states) if isinstance(leaf, torch.Tensor)]
 
     def tensors(self) -> list[torch.Tensor]:
         """The tensors that live from step to step."""

@@ -134,6 +134,11 @@ class _State:
             parameter.grad = put(parameter.grad, gradient)
 
 
+def _other_tensors(others: OtherState, audit: Audit) -> Callable[[], list[torch.Tensor]]:
+    """The tensors that have a place in neither model nor optimizer. The job is not held, or it would never be freed."""
+    return lambda: others.named_tensors() + audit.tensors()
+
+
 class Job:
     """The user's step, models, optimizers, data and state, and the C++ training over them. Raises: SettingsError."""
 
@@ -196,6 +201,7 @@ class Job:
             save=self.state.save,
             restore=self.state.restore,
             tensors=self.others.tensors,
+            others=_other_tensors(self.others, self.audit),
             compile=self.compiled.run_compiled,
             rates=_rates(self.optimizers) if counts else None,
             length=batches.length,

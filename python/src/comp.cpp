@@ -194,15 +194,15 @@ void add_training(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models,
                        std::vector<std::pair<std::string, parameter_tree::named>> read, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
-                       py::function tensors, py::function compile, py::object rates, std::int64_t length,
-                       std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune, bool protect_blocks,
-                       const std::optional<std::string>& states_on, std::string about, std::string target,
-                       bool separate_products, bool exchange, std::shared_ptr<rank_team> ranks) {
+                       py::function tensors, py::function others, py::function compile, py::object rates,
+                       std::int64_t length, std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune,
+                       bool protect_blocks, const std::optional<std::string>& states_on, std::string about,
+                       std::string target, bool separate_products, bool exchange, std::shared_ptr<rank_team> ranks) {
              return make_training(
                  {.models = std::move(models),
                   .read = std::move(read),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
-                           std::move(tensors), std::move(compile), std::move(rates)},
+                           std::move(tensors), std::move(others), std::move(compile), std::move(rates)},
                   .length = length,
                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
                   .choices =
@@ -217,9 +217,9 @@ void add_training(py::module_& m) {
                   .ranks = std::move(ranks)});
            }),
            py::kw_only(), "models"_a, "read"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a,
-           "compile"_a, "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a,
-           "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false, "exchange"_a = false,
-           "ranks"_a = py::none())
+           "others"_a, "compile"_a, "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a,
+           "protect_blocks"_a, "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false,
+           "exchange"_a = false, "ranks"_a = py::none())
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {

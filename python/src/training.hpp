@@ -62,6 +62,7 @@ struct callbacks {
   py::function save;     // () -> object
   py::function restore;  // (object)
   py::function tensors;  // () -> [tensor, ...]: those that live from step to step in its part of the state
+  py::function others;   // () -> [tensor, ...]: more of the state, as far as it is known
   py::function compile;  // (on) -> whether torch.compile has any part of the step, which runs compiled while it is on
   py::object rates;      // () -> [float], the optimizers' learning rates; None where they may differ in a repeated step
 };
@@ -235,11 +236,8 @@ class training_of final : public training {
                       [this](const std::any& s) {
                         fault_.whole([&] { given_.call.restore(std::any_cast<const py::object&>(s)); });
                       },
-                  .tensors =
-                      [this] {
-                        return fault_.kept(
-                            [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
-                      }},
+                  .tensors = [this] { return tensors_of(given_.call.tensors); },
+                  .others = [this] { return tensors_of(given_.call.others); }},
         .program = {.freed = given_.freed,
                     .protect_blocks = given_.protect_blocks,
                     .emulate = !given_.target.empty(),
@@ -261,6 +259,10 @@ class training_of final : public training {
     } else {
       return std::make_unique<trainer_type>(std::move(setup), std::move(from), step);
     }
+  }
+
+  std::vector<at::Tensor> tensors_of(const py::function& given) {
+    return fault_.kept([&] { return given().template cast<std::vector<at::Tensor>>(); });
   }
 
   std::optional<batch> pulled() {
@@ -316,9 +318,9 @@ class training_of final : public training {
     trainer_->executor().end_step();
   }
 
-  /// Turns what the user's step raises into a failure of the plan that is set. The search goes on if FP32 does not raise
-  /// it. On ranks, which have to agree, only exceptions that a low precision may cause are the plan's: any out of a region,
-  /// and outside of regions those that calculations raise.
+  /// Turns what the user's step raises into a failure of the plan that is set. The search goes on if FP32 does not
+  /// raise it. On ranks, which have to agree, only exceptions that a low precision may cause are the plan's: any out of
+  /// a region, and outside of regions those that calculations raise.
   void throw_if_the_plan_failed(const py::error_already_set& e, bool in_region) {
     const auto& executor = trainer_->executor();
     const auto is_any_of = [&](auto... types) { return (e.matches(types) || ...); };
@@ -334,7 +336,8 @@ class training_of final : public training {
         e.matches(py::module_::import("torch").attr("OutOfMemoryError")) || libtorch::detail::says_out_of_memory(said);
     if (memory && executor.changes()) throw out_of_memory{said};
     if (e.matches(PyExc_RuntimeError)) throw step_error{said, std::current_exception()};
-    throw step_error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, said), std::current_exception()};
+    throw step_error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, said),
+                     std::current_exception()};
   }
 
   job given_;

@@ -219,22 +219,22 @@ TEST_CASE("perturbed values are the same or neighbours, zeros stay, and LibTorch
   CHECK(torch::equal(whole, torch::arange(9)));
 }
 
-TEST_CASE("what is not finite in weights, gradients, buffers and moments is counted") {
+TEST_CASE("what is not finite or huge in weights, gradients, buffers and moments is counted") {
   const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
-  CHECK(lt::count_not_finite({torch::tensor({1.0F, nan, -infinity}), torch::tensor({infinity}).to(torch::kHalf),
-                              torch::tensor({1, 2}), at::Tensor{}, torch::empty({0}),
-                              torch::tensor({0.0F, nan}).to_sparse()}) == 4);
+  CHECK(lt::count_extreme({torch::tensor({1.0F, nan, -infinity, -2e7F, 9e6F}),
+                           torch::tensor({infinity}).to(torch::kHalf), torch::tensor({1, 2}), at::Tensor{},
+                           torch::empty({0}), torch::tensor({0.0F, nan}).to_sparse()}) == 5);
   classification job;
   lt::trainer t{job.setup, job.batches, job.make_step()};
   (void)t.run_batch();
-  CHECK(t.count_not_finite() == 0);
+  CHECK(t.count_extreme() == 0);
   const auto before = t.save();
   const torch::NoGradGuard no_grad;
   job.setup.modules[0].module->parameters()[0].view(-1)[2] = nan;
   job.setup.modules[0].module->buffers()[0].view(-1)[0] = infinity;
-  CHECK(t.count_not_finite() == 2);
+  CHECK(t.count_extreme() == 2);
   t.restore(before);
-  CHECK(t.count_not_finite() == 0);
+  CHECK(t.count_extreme() == 0);
 }
 
 TEST_CASE("sensitivities are those of a few roundings, and the training is left as it was") {

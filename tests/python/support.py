@@ -173,6 +173,7 @@ def operators_of(net, run, protect_blocks=True):
         save=state.save,
         restore=state.restore,
         tensors=state.tensors,
+        others=state.named_tensors,
         compile=lambda on: False,
         rates=None,
         length=1,

@@ -118,7 +118,7 @@ class saving_trainer : public minimal_trainer {
 class counting_trainer : public saving_trainer {
  public:
   using saving_trainer::saving_trainer;
-  std::int64_t count_not_finite() const { return !std::isfinite(weights_.error) + !std::isfinite(weights_.moment); }
+  std::int64_t count_extreme() const { return !(std::abs(weights_.error) < 1e7) + !(std::abs(weights_.moment) < 1e7); }
 };
 
 world drawn_world(std::uint64_t seed) {

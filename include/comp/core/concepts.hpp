@@ -44,7 +44,7 @@ COMP_DETAIL_NAMES(restore)
 COMP_DETAIL_CAPABILITY(profile, profiles, requires(B& b) { { b.profile() } -> std::same_as<std::vector<op_time>>; })
 COMP_DETAIL_CAPABILITY(sensitivity, scores_operators, requires(B& b) { { b.sensitivity(precision::bf16) } -> std::same_as<std::vector<op_error>>; })
 COMP_DETAIL_CAPABILITY(perturb, perturbs, requires(B& b) { { b.perturb(std::uint64_t{1}) } -> std::same_as<void>; })
-COMP_DETAIL_CAPABILITY(count_not_finite, counts_not_finite, requires(B& b) { { b.count_not_finite() } -> std::integral; })
+COMP_DETAIL_CAPABILITY(count_extreme, counts_extreme, requires(B& b) { { b.count_extreme() } -> std::integral; })
 COMP_DETAIL_CAPABILITY(batches_per_epoch, counts_batches, requires(B& b) { { b.batches_per_epoch() } -> std::integral; })
 COMP_DETAIL_CAPABILITY(validate, validates, requires(B& b) { { b.validate() } -> std::same_as<double>; })
 COMP_DETAIL_CAPABILITY(supported_precisions, knows_precisions, requires(const B& b) { { b.supported_precisions() } -> std::same_as<std::vector<precision>>; })
@@ -166,7 +166,7 @@ constexpr bool expect_backend() {
   static_assert(!Aloud || fits_profile<B>, "a Backend's profile needs the form: std::vector<comp::op_time> profile()");
   static_assert(!Aloud || fits_sensitivity<B>, "a Backend's sensitivity needs the form: std::vector<comp::op_error> sensitivity(comp::precision)");
   static_assert(!Aloud || fits_perturb<B>, "a Backend's perturb needs the form: void perturb(std::uint64_t seed)");
-  static_assert(!Aloud || fits_count_not_finite<B>, "a Backend's count_not_finite needs the form: std::int64_t count_not_finite()");
+  static_assert(!Aloud || fits_count_extreme<B>, "a Backend's count_extreme needs the form: std::int64_t count_extreme()");
   static_assert(!Aloud || fits_batches_per_epoch<B>, "a Backend's batches_per_epoch needs the form: std::uint64_t batches_per_epoch() const");
   static_assert(!Aloud || fits_validate<B>, "a Backend's validate needs the form: double validate()");
   static_assert(!Aloud || fits_supported_precisions<B>, "a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const");
@@ -188,7 +188,7 @@ constexpr bool expect_backend() {
   static_assert(!Aloud || !misnames_hardware<B>, "a Backend's machine, device or get_hardware is never called: name it hardware");
   static_assert(!Aloud || !misnames_post_training<B>, "a Backend's set_post_training or postTraining is never called: name it post_training");
   return gives_graph<B> && takes_plans<B> && runs_epochs<B> && runs_batches<B> && fits_second_run_epoch<B> && fits_save<B> &&
-         fits_profile<B> && fits_sensitivity<B> && fits_perturb<B> && fits_count_not_finite<B> && fits_batches_per_epoch<B> && fits_validate<B> &&
+         fits_profile<B> && fits_sensitivity<B> && fits_perturb<B> && fits_count_extreme<B> && fits_batches_per_epoch<B> && fits_validate<B> &&
          fits_supported_precisions<B> && fits_supports<B> && fits_own_autocast<B> && fits_tuned_fp32<B> && fits_execution<B> &&
          fits_hardware<B> && fits_signature<B> && fits_post_training<B> && fits_run_compiled<B> && !misnames_save<B> &&
          !misnames_batches_per_epoch<B> && !misnames_profile<B> && !misnames_sensitivity<B> && !misnames_supported_precisions<B> &&
@@ -229,8 +229,9 @@ constexpr bool expect_trainer() {
 ///                               training state must be the same afterwards.
 ///   perturb(seed)               Moves each weight at random by about half a unit in its last place. A training from there
 ///                               shows how far roundings alone drive two FP32 trainings apart.
-///   count_not_finite()          Counts the values of the training state that are NaN or infinite. A plan whose batches add
-///                               some is rejected at once. Without it, only the losses of FP32's next batches show them.
+///   count_extreme()             Counts the values of the training state that are NaN, infinite or huge (say above 1e7). A
+///                               plan whose batches add some that FP32's do not is rejected. Without it, only the losses of
+///                               FP32's next batches show them.
 ///   batches_per_epoch()         Lets the batches that a search trained count as part of the training. Without it they are
 ///                               undone when the search ends, since nobody knows which epoch they belong to.
 ///   validate()                  Returns a score; higher is better.

@@ -97,9 +97,9 @@ class leading_trainer final : public any_trainer {
     return slowest(all_give<std::vector<op_error>>(o), &op_error::output, &op_error::gradient);
   }
   void perturb(std::uint64_t seed) override { (void)carried_out({.what = task::perturb, .number = seed}); }
-  std::int64_t count_not_finite() override {
+  std::int64_t count_extreme() override {
     std::int64_t sum = 0;
-    for (const std::int64_t count : all_give<std::int64_t>({.what = task::count_not_finite})) sum += count;
+    for (const std::int64_t count : all_give<std::int64_t>({.what = task::count_extreme})) sum += count;
     return sum;
   }
   /// Returns: the fewest of any rank; 0 where a rank does not know.

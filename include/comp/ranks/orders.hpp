@@ -32,7 +32,7 @@ enum class task : std::uint8_t {
   profile,
   sensitivity,
   perturb,
-  count_not_finite,
+  count_extreme,
   batches_per_epoch,
   validate,
   own_autocast,
@@ -132,8 +132,8 @@ class own_part {
       case task::perturb:
         trainer_.perturb(o.number);
         return {};
-      case task::count_not_finite:
-        return packed(trainer_.count_not_finite());
+      case task::count_extreme:
+        return packed(trainer_.count_extreme());
       case task::batches_per_epoch:
         return packed(trainer_.batches_per_epoch());
       case task::validate:

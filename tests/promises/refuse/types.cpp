@@ -53,11 +53,11 @@ struct backend_perturb_without_seed : whole::capable_backend {
 };
 static_assert(comp::expect_backend<backend_perturb_without_seed>());
 
-// expect: a Backend's count_not_finite needs the form: std::int64_t count_not_finite()
-struct backend_count_not_finite_of_nothing : whole::capable_backend {
-  void count_not_finite() {}
+// expect: a Backend's count_extreme needs the form: std::int64_t count_extreme()
+struct backend_count_extreme_of_nothing : whole::capable_backend {
+  void count_extreme() {}
 };
-static_assert(comp::expect_backend<backend_count_not_finite_of_nothing>());
+static_assert(comp::expect_backend<backend_count_extreme_of_nothing>());
 
 // expect: a Backend's post_training needs the form: void post_training(bool on)
 struct backend_post_training_without_end : whole::capable_backend {

@@ -103,7 +103,7 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     return inner_.sensitivity(p);
   }
   void perturb(std::uint64_t seed) requires(comp::detail::perturbs<B>) { inner_.perturb(seed); }
-  std::int64_t count_not_finite() requires(comp::detail::counts_not_finite<B>) { return inner_.count_not_finite(); }
+  std::int64_t count_extreme() requires(comp::detail::counts_extreme<B>) { return inner_.count_extreme(); }
   std::uint64_t batches_per_epoch() requires(comp::detail::counts_batches<B>) {
     return static_cast<std::uint64_t>(inner_.batches_per_epoch());
   }

@@ -39,14 +39,14 @@ inline std::string sentence_of_spoiling(const std::string& label) {
 
 /// What FP32 finds when it trains on from a state.
 struct state_probe {
-  sample next = {};             // FP32's next batches
-  std::int64_t not_finite = 0;  // how many values of the state are NaN or infinite
-  bool failed = false;          // FP32's step threw an exception
+  sample next = {};          // FP32's next batches
+  std::int64_t extreme = 0;  // how many values of the state are NaN, infinite or huge; -1: not counted
+  bool failed = false;       // FP32's step threw an exception
 };
 
 /// Trains FP32 from the trainer's state. The trainer is left after these batches.
 inline state_probe probe_state(evaluator& run, const trial& begun) {
-  state_probe found{.not_finite = run.trainer().count_not_finite()};
+  state_probe found{.extreme = run.trainer().count_extreme()};
   try {
     run.train(begun, run.fp32(), static_cast<std::size_t>(lost_in_a_row_that_spoil), found.next, never_cut);
   } catch (const interrupted&) {
@@ -64,26 +64,30 @@ inline state_probe probe_state(evaluator& run, const trial& begun) {
 /// Returns: the later half of a probe's losses: a spoilt moment changes the weights only in the first step.
 inline std::span<const double> later_half(std::span<const double> losses) { return losses.last(losses.size() / 2); }
 
-/// Returns: true if FP32 has to show what a state should be. An exception says little of a trainer that counts what is
-/// not finite: a schedule may have ended. That losses are somewhat high is looked into only if that is cheap, because
+/// Returns: true if FP32 has to show what a state should be. An exception says little of a trainer that counts extreme
+/// values: a schedule may have ended. That losses are somewhat high is looked into only if that is cheap, because
 /// they may be so after a restart of the learning rate.
 inline bool looks_wrong(const state_probe& probe, const checkpoint& here, const outcome& log) {
   constexpr std::size_t cheap = 256;  // batches
   const unchecked_batches& path = here.unchecked;
-  if (probe.not_finite > path.not_finite || probe.next.not_finite > 0 || (probe.failed && path.not_finite < 0))
-    return true;
+  if (probe.extreme > path.extreme || probe.next.not_finite > 0 || (probe.failed && path.extreme < 0)) return true;
   const std::vector<double> losses = finite_of(probe.next.curve);
   const auto later = later_half(losses);
   if (later.empty()) return false;
   if (std::ranges::all_of(later, [&](double loss) { return explodes(log, loss); })) return true;
-  const recent_losses last{here.trained.curve, loss_sign_of(log)};
-  return last.known && path.count <= cheap &&
-         std::ranges::all_of(later, [&](double loss) { return loss_sign_of(log) * loss > 2 * last.high - last.low; });
+  if (path.count > cheap) return false;
+  const auto are_above = [&](const std::vector<double>& curve) {
+    const recent_losses last{curve, loss_sign_of(log)};
+    const auto is_above = [&](double loss) { return loss_sign_of(log) * loss > 2 * last.high - last.low; };
+    return last.known && std::ranges::all_of(later, is_above);
+  };
+  const std::vector<double>& before = path.from->trained.curve;
+  return are_above(here.trained.curve) || are_above(before.empty() ? log.baseline.curve : before);
 }
 
 /// Returns: true if a state is worse than `fp32`'s, which comes from the same batches, beyond doubt.
 inline bool is_spoilt(const state_probe& state, const state_probe& fp32, const outcome& log) {
-  if (state.not_finite > fp32.not_finite || (state.failed && !fp32.failed)) return true;
+  if (state.extreme > fp32.extreme || (state.failed && !fp32.failed)) return true;
   if (lost_alone(state.next.curve, fp32.next.curve) > 0) return true;
   // FP32 loses the same batches, if any.
   const std::vector<double> path =
@@ -136,11 +140,11 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool ke
 /// Returns: true if the trainer's state was sound; it is sound now in any case, as replace_spoilt() says.
 inline bool leave_sound(evaluator& run, stage where, bool keep = false) { return !replace_spoilt(run, where, keep); }
 
-/// Returns: false if the trainer counts more values of its state that are not finite than in the last sound state. The
-/// trainer is left as leave_sound() says. Costs no batch if it counts no more.
+/// Returns: false if the trainer counts more extreme values in its state than in the last sound state. The trainer is
+/// left as leave_sound() says. Costs no batch if it counts no more.
 inline bool leave_finite(evaluator& run, stage where) {
   const unchecked_batches& path = run.unchecked();
-  return path.from == nullptr || run.trainer().count_not_finite() <= path.not_finite || leave_sound(run, where);
+  return path.from == nullptr || run.trainer().count_extreme() <= path.extreme || leave_sound(run, where);
 }
 
 }  // namespace comp

@@ -44,8 +44,8 @@ class any_trainer {
   virtual std::vector<op_time> profile() = 0;
   virtual std::vector<op_error> sensitivity(precision low) = 0;
   virtual void perturb(std::uint64_t seed) = 0;
-  /// Returns: how many values of the state are NaN or infinite; -1 for a trainer that does not count them.
-  virtual std::int64_t count_not_finite() = 0;
+  /// Returns: how many values of the state are NaN, infinite or huge; -1 for a trainer that does not count them.
+  virtual std::int64_t count_extreme() = 0;
   virtual std::size_t batches_per_epoch() = 0;
   virtual double validate() = 0;
   virtual std::vector<precision> supported_precisions() const = 0;
@@ -113,8 +113,8 @@ class trainer_of final : public any_trainer {
   void perturb([[maybe_unused]] std::uint64_t seed) override {
     if constexpr (detail::perturbs<B>) trainer_.perturb(seed);
   }
-  std::int64_t count_not_finite() override {
-    if constexpr (detail::counts_not_finite<B>) return static_cast<std::int64_t>(trainer_.count_not_finite());
+  std::int64_t count_extreme() override {
+    if constexpr (detail::counts_extreme<B>) return static_cast<std::int64_t>(trainer_.count_extreme());
     return -1;
   }
   std::size_t batches_per_epoch() override {

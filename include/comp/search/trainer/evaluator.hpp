@@ -333,7 +333,7 @@ class evaluator {
   }
   void expect_low(const plan& p) {
     if (unchecked_.from == nullptr && restores())
-      unchecked_ = {std::make_shared<const checkpoint>(save()), trainer_.count_not_finite()};
+      unchecked_ = {std::make_shared<const checkpoint>(save()), trainer_.count_extreme()};
     unchecked_.low = p;
   }
 

@@ -26,7 +26,7 @@ struct checkpoint;
 /// (sound_state.hpp). Other plans may spoil a state although their own losses are finite.
 struct unchecked_batches {
   std::shared_ptr<const checkpoint> from = {};  // the last sound state; null: the present state is sound
-  std::int64_t not_finite = -1;                 // how many values of `from` are NaN or infinite; -1: not counted
+  std::int64_t extreme = -1;                    // how many values of `from` are NaN, infinite or huge; -1: not counted
   std::size_t count = 0;                        // how many batches led from `from` to the present state
   plan low = {};                                // the last plan other than FP32 among them
 };

@@ -134,7 +134,7 @@ class guarded_training {
     const bool last = result().epochs.size() >= settings_.epochs;
     if (checks_states() && (last || affordable >= lost_in_a_row_that_spoil))
       return replace_spoilt(run_, stage::training);
-    return run_.trainer().count_not_finite() > path.not_finite ? replace_spoilt(run_, stage::training) : std::nullopt;
+    return run_.trainer().count_extreme() > path.extreme ? replace_spoilt(run_, stage::training) : std::nullopt;
   }
   // The plan spoilt the state, and `fp32` was trained in its place.
   void give_up_spoilt(const sample& fp32) {

@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <comp_libtorch/support/freed_memory.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -43,19 +42,21 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-/// Returns: how many values of `tensors` are NaN or infinite. Formats of 8 bits, and layouts that are neither strided nor
-/// sparse, count nothing.
-inline std::int64_t count_not_finite(const std::vector<at::Tensor>& tensors) {
+/// Returns: how many values of `tensors` are NaN, infinite or above 1e7, which no sound weight or moment is. Formats of
+/// 8 bits, and layouts that are neither strided nor sparse, count nothing.
+inline std::int64_t count_extreme(const std::vector<at::Tensor>& tensors) {
+  constexpr double huge = 1e7;
   const at::NoGradGuard no_grad;
   std::int64_t count = 0;
   for (const at::Tensor& t : tensors) {
     if (!t.defined() || t.is_meta() || (t.layout() != at::kStrided && !t.is_sparse())) continue;
     const at::Tensor& values = t.is_sparse() ? t._values() : t;
-    if (values.numel() == 0 || values.element_size() == 1 || !(values.is_floating_point() || values.is_complex())) continue;
+    if (values.numel() == 0 || values.element_size() == 1 || !(values.is_floating_point() || values.is_complex()))
+      continue;
     const at::Tensor real = values.is_complex() ? at::view_as_real(values.resolve_conj()) : values;
     const auto [least, most] = real.aminmax();  // one pass, which passes NaN on
-    if (std::isfinite(least.item<double>()) && std::isfinite(most.item<double>())) continue;
-    count += at::isfinite(real).logical_not().sum().item<std::int64_t>();
+    if (least.item<double>() >= -huge && most.item<double>() <= huge) continue;
+    count += at::isfinite(real).logical_and_(real.abs().le(huge)).logical_not_().sum().item<std::int64_t>();
   }
   return count;
 }

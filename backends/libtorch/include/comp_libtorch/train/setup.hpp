@@ -50,6 +50,7 @@ struct extra_state {
   std::function<std::any()> save = {};
   std::function<void(const std::any&)> restore = {};
   std::function<std::vector<at::Tensor>()> tensors = {};  // those that live from step to step, for the peak of memory
+  std::function<std::vector<at::Tensor>()> others = {};   // more of the state, whose extreme values are counted
 };
 
 /// Whether losses are scaled against the underflow of FP16 gradients.

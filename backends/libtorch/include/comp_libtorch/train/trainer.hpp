@@ -11,6 +11,7 @@
 // Not here: the search (comp/search); training with a plan from a file and no trainer (planned_region.hpp).
 #pragma once
 
+#include <algorithm>
 #include <comp/core/concepts.hpp>
 #include <comp_libtorch/plan/instrumentation.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
@@ -32,6 +33,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -188,11 +190,14 @@ class trainer
     });
   }
 
-  /// Returns: how many values of weights, pending gradients, buffers and optimizers' states are NaN or infinite.
-  std::int64_t count_not_finite() {
+  /// Returns: how many values of weights, pending gradients, buffers, optimizers' states and what the user adds
+  /// (extra_state) are NaN, infinite or above 1e7.
+  std::int64_t count_extreme() {
     return translated([&] {
       used_gradients_.zero();
-      return libtorch::count_not_finite(tensors_held(setup_));
+      std::vector<at::Tensor> all = tensors_held(setup_);
+      if (setup_.extra.others) std::ranges::copy(setup_.extra.others(), std::back_inserter(all));
+      return libtorch::count_extreme(all);
     });
   }
 
