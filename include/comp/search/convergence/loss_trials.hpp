@@ -414,6 +414,7 @@ class loss_trials {
     recalled_ = run_.last_was_recalled();
     const trial turns = run_.run(stage::baseline, run_.fp32(), "fp32 in turns", [&](const trial&) { return fp32; });
     run_.record(turns);
+    if (turns.sample.status == status::not_finite && run_.lost_since()) throw spoilt_training{*run_.lost_since()};
     require_trained(run_, turns.sample, turns.sample.batches);
     judgement.verdict.answer = loss_answer::rejected;
     if (judgement.trial.sample.ok()) judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
