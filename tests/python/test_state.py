@@ -30,6 +30,16 @@ from support import QUICK, Classification, NoPlan, same
 GLOBAL_COUNT = 0
 
 
+class Stream:
+    """Data whose iterators `made` makes."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def __iter__(self):
+        return self.made()
+
+
 class Average:
     """An EMA as people write it, through `.data`, which no version counter sees."""
 
@@ -367,13 +377,6 @@ class Rarely(unittest.TestCase):
 
             def trial_done(self, trial):
                 self.told.append(trial.label)
-
-        class Stream:
-            def __init__(self, made):
-                self.made = made
-
-            def __iter__(self):
-                return self.made()
 
         job = Watched()
         found = comp.search(
@@ -716,13 +719,6 @@ class Others(unittest.TestCase):
 
             def trial_done(self, trial):
                 self.told.append(trial.label)
-
-        class Stream:
-            def __init__(self, made):
-                self.made = made
-
-            def __iter__(self):
-                return self.made()
 
         job = Experiment()
         found = job.search(data=Stream(job.stream), batches_per_epoch=8, observers=[job])

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <comp/core/statistics.hpp>
 #include <comp/search/convergence/reference_run.hpp>
 #include <comp/search/convergence/sound_state.hpp>
