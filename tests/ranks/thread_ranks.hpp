@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of the test, with a communicator in memory. A rank may be killed or stopped at any time, and
-// what the others then see is what they see of a process.
+// Ranks that are threads of the test, with a communicator in memory. A rank may be killed or fall silent at any time, and
+// what the others then see is what they see of a process. No clock is read: a timeout ends if a rank is silent.
 #pragma once
 
-#include <chrono>
 #include <comp/ranks/ranks.hpp>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -26,8 +26,8 @@ struct killed {};
 /// The wires between the ranks.
 class wires {
  public:
-  explicit wires(int size, std::chrono::milliseconds timeout = std::chrono::milliseconds{20000})
-      : size_{size}, timeout_{timeout}, to_(static_cast<std::size_t>(size)), from_(static_cast<std::size_t>(size)) {}
+  explicit wires(int size)
+      : size_{size}, to_(static_cast<std::size_t>(size)), from_(static_cast<std::size_t>(size)) {}
 
   int size() const { return size_; }
   void send(bool down, int rank, std::string bytes) {
@@ -42,9 +42,10 @@ class wires {
     require_running(down ? rank : 0);
     const int sender = down ? 0 : rank;
     auto& from = lane(down, rank);
-    const bool came = changed_.wait_for(lock, timeout_, [&] { return !from.empty() || dead_.contains(sender); });
+    changed_.wait(lock, [&] { return !from.empty() || dead_.contains(sender) || silent_.contains(sender); });
     if (from.empty()) require_alive(sender);
-    comp::require<comp::rank_error>(came, "rank {} has not answered", sender);
+    timeouts += from.empty() ? 1 : 0;
+    comp::require<comp::rank_error>(!from.empty(), "rank {} has not answered", sender);
     std::string got = std::move(from.front());
     from.pop_front();
     return got;
@@ -54,6 +55,14 @@ class wires {
     dead_.insert(rank);
     changed_.notify_all();
   }
+  /// For the others the timeout is over. Returns when `listener` has given up, if there is one.
+  void fall_silent(int rank, std::optional<int> listener = {}) {
+    std::unique_lock lock{mutex_};
+    silent_.insert(rank);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !listener || dead_.contains(*listener); });
+  }
+  int timeouts = 0;  // that were waited for
 
  private:
   std::deque<std::string>& lane(bool down, int rank) { return (down ? to_ : from_)[static_cast<std::size_t>(rank)]; }
@@ -65,11 +74,10 @@ class wires {
   }
 
   int size_;
-  std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::deque<std::string>> to_, from_;
-  std::set<int> dead_;
+  std::set<int> dead_, silent_;
 };
 
 class communicator {

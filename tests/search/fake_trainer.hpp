@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainers whose times and losses are made up, so that a test knows what a search should find.
-// No time passes unless asked for: `seconds` are computed from the plan. The weights are one number, `error`, that
+// `seconds` are computed from the plan, and pass on a clock that only tests move. The weights are one number, `error`, that
 // training shrinks and harmful plans raise, so a search that forgets to restore the state is caught. What belongs to
 // the machine and not to the training (the noise, the drift, the counters) is not restored.
 #pragma once
 
-#include <chrono>
 #include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/search/observers.hpp>
@@ -14,10 +13,10 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <moved_clock.hpp>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -96,7 +95,6 @@ struct world {
   std::function<double(std::uint64_t)> length = [](std::uint64_t) { return 1.0; };  // of the training's batch k, times
   std::function<double(std::uint64_t)> swing = [](std::uint64_t) { return 0.0; };   // of its loss, added
   double first_batch = 1;  // times the others' seconds, of a plan's very first
-  double really = 0;       // seconds of the clock that a made-up second takes; 0: no time passes
   bool times_batches = true;
   bool stops_on_nan = false;  // itself, whatever the search says
   std::vector<precision> precisions = {precision::fp32, precision::bf16};
@@ -156,7 +154,7 @@ class minimal_trainer {
     const double drifted = 1 + world_.drift * static_cast<double>(count_.batches) / 100;
     double seconds = world_.seconds(now_) * warm * drifted * (1 + world_.noise * uniform());
     seconds *= world_.length(weights_.steps);
-    if (world_.really > 0) seconds = slept(seconds * world_.really);
+    moved_clock::pass(seconds);
     const double loss = world_.loss_sign * (weights_.error + world_.loss_offset + world_.swing(weights_.steps));
     weights_.error = weights_.error * 0.99 + world_.harm(now_);
     ++weights_.steps;
@@ -169,11 +167,6 @@ class minimal_trainer {
     got.losses.assign(world_.losses, got.loss);
     for (std::size_t i = 1; i < got.losses.size(); i += 2) got.losses[i] = -got.loss;
     got.peak_bytes = static_cast<std::int64_t>(1000 - 10 * now_.count_low());
-  }
-  static double slept(double seconds) {
-    const auto begin = std::chrono::steady_clock::now();
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   double uniform() { return std::uniform_real_distribution<double>{0, 1}(machine_); }
 

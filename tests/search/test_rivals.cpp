@@ -256,7 +256,7 @@ struct with_autocast : fake::trainer {
         lowers_{std::move(lowers)} {}
   plan own_autocast(precision low) {
     ++asked;
-    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    moved_clock::pass(20e-3);
     if (lowers_.empty()) throw comp::error{fmt::format("no autocast to {}", name(low))};
     return lowers_.as_autocast();
   }

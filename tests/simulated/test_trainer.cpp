@@ -9,7 +9,6 @@
 #include <comp/strategy/exhaustive.hpp>
 #include <comp_simulated/trainer.hpp>
 #include <memory>
-#include <thread>
 
 #include "graphs.hpp"
 #include "search/fake_trainer.hpp"
@@ -88,9 +87,7 @@ TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of th
 }
 
 TEST_CASE("all that shows modelled times says so, and comp's clock does not contradict them") {
-  fake::world slow = layers();
-  slow.really = 1;
-  fake::full_trainer inner{slow};
+  fake::full_trainer inner{layers()};
   on_gpu trainer{inner, "B200"};
   const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
   const std::string sentence =
@@ -108,7 +105,7 @@ TEST_CASE("a sensitivity that takes this machine long leaves a budget of modelle
   fake::world slow = layers(512);
   slow.harm = [](const plan& p) { return 0.1 * comp::is_low(p[2]); };
   slow.sensitivity = [](precision) {
-    std::this_thread::sleep_for(std::chrono::seconds{1});  // more than the whole budget
+    moved_clock::pass(1);  // more than the whole budget
     return std::vector<comp::op_error>(4);
   };
   fake::full_trainer inner{slow};

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/files/file.hpp>
 #include <comp/observe/report_info.hpp>
@@ -50,7 +50,7 @@ class html_report {
     if (so_far_ != nullptr) write_so_far(*so_far_);
   }
   void trial_done(const trial& t) {
-    if (so_far_ == nullptr || t.stage == stage::training || clock::now() < next_) return;
+    if (so_far_ == nullptr || t.stage == stage::training || detail::clock_seconds() < next_) return;
     try {
       write_so_far(*so_far_);
     } catch (const file_error&) {  // a full disk must not end a search of hours; its end reports the error
@@ -68,21 +68,18 @@ class html_report {
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-
   // Writes the page at most every two seconds, and seldom enough to take no more than a hundredth of the search's time.
   void write_so_far(const outcome& so_far) {
-    const auto begin = clock::now();
-    next_ = begin + std::chrono::minutes{1};  // holds only where writing fails: it is tried again in a minute
+    const detail::stopwatch watch;
+    next_ = detail::clock_seconds() + 60;  // holds only where writing fails: it is tried again in a minute
     detail::write_file(path_, html_text_so_far(so_far, info_));
-    const auto end = clock::now();
-    next_ = end + std::max<clock::duration>(std::chrono::seconds{2}, 100 * (end - begin));
+    next_ = detail::clock_seconds() + std::max(2.0, 100 * watch.seconds());
   }
 
   std::string path_;
   report_info info_;
   const outcome* so_far_ = nullptr;
-  clock::time_point next_ = {};
+  double next_ = 0;  // by clock_seconds()
 };
 
 }  // namespace comp

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cassert>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/search/convergence/loss_trials.hpp>
 #include <comp/search/convergence/sound_state.hpp>
@@ -110,7 +110,7 @@ class search_run {
     if (settings_.self_check && !budget().is_too_short())
       checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
-    log_.cost(stage::baseline).seconds += detail::seconds_since(started_);
+    log_.cost(stage::baseline).seconds += watch_.seconds();
     std::vector<std::string> findings = checked_.findings();
     if (is_modelled(log_.hardware)) {
       findings.push_back(
@@ -325,7 +325,7 @@ class search_run {
 
   static constexpr std::size_t batches_of_a_search = 60;  // batches of a search that are not training
 
-  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  const detail::stopwatch watch_;
   const any_strategy &stage1_, &stage2_;
   const search_settings& settings_;
   any_trainer& trainer_;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <moved_clock.hpp>
 #include <numbers>
 #include <unordered_set>
 #include <utility>
@@ -123,7 +124,7 @@ class bare_trainer {
     return got;
   }
   // Work beside training that takes as long as `batches` batches under the current plan.
-  void work(double batches) { bill_.seconds += batches * seconds_; }
+  void work(double batches) { take(batches * seconds_); }
 
   world world_;
   draw machine_;
@@ -132,6 +133,10 @@ class bare_trainer {
   truth::bill bill_;
 
  private:
+  void take(double seconds) {
+    bill_.seconds += seconds;
+    moved_clock::pass(seconds);
+  }
   void step(sample& got) {
     if (world_.device_bytes > 0 && bytes_ > world_.device_bytes) throw comp::out_of_memory{"the device is full"};
     const std::uint64_t at = weights_.step;
@@ -143,7 +148,7 @@ class bare_trainer {
     const double before = weights_.progress / static_cast<double>(world_.batches);
     const double loss = trained(world_.losses, law_, effect_, static_cast<double>(world_.batches), world_.seed + 3,
                                 machine_.normal(), weights_);
-    bill_.seconds += seconds_ * first;
+    take(seconds_ * first);
     ++bill_.batches;
     bill_.diverged_now = weights_.late >= 1 ? bill_.diverged_now + 1 : 0;
     bill_.diverged = std::max(bill_.diverged, bill_.diverged_now);

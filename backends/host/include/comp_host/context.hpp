@@ -6,7 +6,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -220,9 +220,9 @@ class context {
   }
   void clocked(double& share, auto f) {
     if (!profiling_) return f();
-    const auto start = std::chrono::steady_clock::now();
+    const comp::detail::stopwatch watch;
     f();
-    share += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    share += watch.seconds();
   }
 
   std::unordered_map<key, std::unique_ptr<primitive>, key::hash> primitives_;

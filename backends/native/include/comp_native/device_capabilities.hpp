@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
@@ -59,7 +59,7 @@ double seconds_of(const Device auto& device) {
                   { device.seconds() } -> std::same_as<double>;
                 })
     return device.seconds();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return comp::detail::clock_seconds();
 }
 
 }  // namespace comp::native

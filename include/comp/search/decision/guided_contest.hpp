@@ -4,7 +4,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/search/decision/guided_search.hpp>
 #include <comp/search/decision/search_budget.hpp>
 #include <comp/search/decision/session.hpp>
@@ -131,9 +131,9 @@ class guided_contest {
     const checkpoint here = search_.run.save();
     const auto compile = [](any_trainer& trainer) {
       const compiled_steps on{trainer};
-      const auto began = std::chrono::steady_clock::now();
+      const detail::stopwatch watch;
       (void)trainer.run_batch();
-      return std::vector<double>{detail::seconds_since(began)};
+      return std::vector<double>{watch.seconds()};
     };
     const auto seconds = search_.run.record_numbers(search_.fp32(), "compiling", compile_repeat, compile);
     search_.run.restore(here);

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
@@ -183,10 +183,10 @@ class evaluator {
     begin_batches(p);
     warmed_up_.insert({p, compiled_});
     while (so_far.ok() && static_cast<std::size_t>(so_far.batches) < batches) {
-      const auto began = std::chrono::steady_clock::now();
+      const detail::stopwatch watch;
       saved_state_.reset();
       sample next = trainer_.run_batch();
-      const double wall_seconds = detail::seconds_since(began);
+      const double wall_seconds = watch.seconds();
       clock_.add(p, next.seconds, wall_seconds);
       detail::complete(next, wall_seconds);
       count_as_trained(next);
@@ -246,10 +246,10 @@ class evaluator {
     const trial t = run(
         stage::baseline, p, std::move(label),
         [&](const trial&) {
-          const auto began = std::chrono::steady_clock::now();
+          const detail::stopwatch watch;
           trainer_.set_precision(p);
           sample answer{.loss = 0, .batches = 1, .curve = work(trainer_)};
-          answer.seconds = seconds_of_numbers(detail::seconds_since(began));
+          answer.seconds = seconds_of_numbers(watch.seconds());
           seconds_ += answer.seconds;
           return answer;
         },
@@ -276,16 +276,16 @@ class evaluator {
 
   /// Runs `work` and adds its wall time to a stage. Recalled runs are added with the time that they took once.
   void timed(stage where, auto&& work) {
-    const auto began = std::chrono::steady_clock::now();
+    const detail::stopwatch watch;
     const double recalled_before = recalled_seconds_;
     work();
-    log_.cost(where).seconds += detail::seconds_since(began) + recalled_seconds_ - recalled_before;
+    log_.cost(where).seconds += watch.seconds() + recalled_seconds_ - recalled_before;
   }
 
  private:
   // Runs `work` into t.sample. An exception becomes a status, and the state is put back.
   void run_and_catch(trial& t, auto work) {
-    const auto began = std::chrono::steady_clock::now();
+    const detail::stopwatch watch;
     try {
       t.sample = work();
       if (trainer_.has.validate && needs_score(t) && t.sample.ok()) t.sample.score = trainer_.validate();
@@ -304,7 +304,7 @@ class evaluator {
       restore_kept_state();
       std::rethrow_exception(std::exchange(search_error_, nullptr));
     }
-    detail::complete(t.sample, detail::seconds_since(began));
+    detail::complete(t.sample, watch.seconds());
     if (stop_requested_) throw_if_stop_requested();
     if (!t.sample.ok()) restore_kept_state();
   }
@@ -378,7 +378,7 @@ class evaluator {
   sample run_watched_epoch(const trial& begun, auto cut) {
     sample epoch;
     saved_state_.reset();
-    const auto began = std::chrono::steady_clock::now();
+    const detail::stopwatch watch;
     status cut_status = status::ok;
     const bool is_low = begun.plan != fp32_;
     epoch = trainer_.run_epoch([&](const sample& so_far) {
@@ -390,7 +390,7 @@ class evaluator {
     // A backend may report our stop as stopped_early. The reason is known here.
     if (cut_status != status::ok && (epoch.ok() || epoch.status == status::stopped_early)) epoch.status = cut_status;
     if (epoch.batches <= 0) epoch.batches = count_batches(epoch);
-    detail::complete(epoch, detail::seconds_since(began));
+    detail::complete(epoch, watch.seconds());
     count_as_trained(epoch);
     if (loses_for_good(begun.plan, epoch)) epoch.status = status::not_finite;
     return epoch;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/core/lost_batches.hpp>
@@ -39,10 +38,6 @@ struct checkpoint {
 };
 
 namespace detail {
-
-inline double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Sets the status and the message of `run` from the exception that is being handled. Returns: true for a
 /// std::exception.

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/search/check.hpp>
 #include <comp/search/outcome.hpp>
@@ -37,11 +37,11 @@ class trainer_check {
     try {
       trainer_.set_precision(p);
       while (run.ok() && static_cast<std::size_t>(run.batches) < count) {
-        const auto started = std::chrono::steady_clock::now();
+        const stopwatch watch;
         sample next = trainer_.run_batch();
         if (!wrong) wrong = problem_of_sample(next);
         const double loss = next.loss;
-        complete(next, seconds_since(started));
+        complete(next, watch.seconds());
         append(run, next);
         if (next.not_finite > 0 && fp32) ++count;  // another batch tells whether all of them are lost
         if (keeps_losing(run)) {
