@@ -216,7 +216,8 @@ TEST_CASE("a permutation has every number, whatever the seed") {
   for (const int count : seen) CHECK(std::abs(count - 1000) < 150);  // five deviations
 }
 
-/// How often which example was written, by whom, and how long one takes.
+/// How often which example was written, by whom, and how long one takes. None goes on before `together` threads have
+/// written at once.
 struct watched {
   struct seen {
     std::mutex mutex;
@@ -225,7 +226,8 @@ struct watched {
     std::atomic<int> now = 0, most = 0;
   };
   std::shared_ptr<seen> notes = std::make_shared<seen>();
-  std::chrono::microseconds each{0};
+  std::chrono::milliseconds each{0};
+  int together = 1;
   std::size_t size() const { return 64; }
   example_layout layout() const { return {.input_shape = {1}}; }
   void write(std::size_t i, const example_spans& to) const {
@@ -237,6 +239,8 @@ struct watched {
       notes->by.insert(std::this_thread::get_id());
       notes->most = std::max<int>(notes->most, now);
     }
+    notes->most.notify_all();
+    for (int most = notes->most; most < together; most = notes->most) notes->most.wait(most);
     --notes->now;
     to.values[0] = static_cast<float>(to.draw >> 40);
     to.labels[0] = static_cast<std::int32_t>(i);
@@ -244,12 +248,11 @@ struct watched {
   std::string signature() const { return "watched"; }
 };
 TEST_CASE("several threads make one batch, and the next ones while it is in use") {
-  const watched data{.each = std::chrono::microseconds{200}};
+  const watched data{.together = 2};
   loader all{data, {.batch = 16, .shuffle = false, .threads = 3}};
   (void)all.next();
   all.prepare();
   CHECK(all.prepared());
-  CHECK(data.notes->most > 1);
   CHECK(data.notes->by.size() > 1);
   CHECK(data.notes->written.size() == 48);  // the batch in use and two more
   (void)all.next();
@@ -373,7 +376,7 @@ TEST_CASE("a loader that does not go on makes nothing of the next epoch, until i
 }
 
 TEST_CASE("a loader ends in the middle of a batch") {
-  const watched data{.each = std::chrono::microseconds{500}};
+  const watched data{.each = std::chrono::milliseconds{10}};
   { const loader never_asked{data, {.batch = 32, .threads = 2}}; }
   {
     loader asked{data, {.batch = 32, .threads = 2}};
