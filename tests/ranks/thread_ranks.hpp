@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of the test, with a communicator in memory. A rank may be killed or fall silent at any time, and
-// what the others then see is what they see of a process. No clock is read: a timeout ends if a rank is silent.
+// Ranks that are threads of the test, with a communicator in memory. A rank may be killed or fall silent at any time,
+// and what the others then see is what they see of a process. No clock is read: a timeout ends if a rank is silent.
 #pragma once
 
 #include <comp/ranks/ranks.hpp>
@@ -26,8 +26,7 @@ struct killed {};
 /// The wires between the ranks.
 class wires {
  public:
-  explicit wires(int size)
-      : size_{size}, to_(static_cast<std::size_t>(size)), from_(static_cast<std::size_t>(size)) {}
+  explicit wires(int size) : size_{size}, to_(static_cast<std::size_t>(size)), from_(static_cast<std::size_t>(size)) {}
 
   int size() const { return size_; }
   void send(bool down, int rank, std::string bytes) {

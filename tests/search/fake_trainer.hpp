@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainers whose times and losses are made up, so that a test knows what a search should find.
-// `seconds` are computed from the plan, and pass on a clock that only tests move. The weights are one number, `error`, that
-// training shrinks and harmful plans raise, so a search that forgets to restore the state is caught. What belongs to
-// the machine and not to the training (the noise, the drift, the counters) is not restored.
+// `seconds` are computed from the plan, and pass on a clock that only tests move. The weights are one number, `error`,
+// that training shrinks and harmful plans raise, so a search that forgets to restore the state is caught. What belongs
+// to the machine and not to the training (the noise, the drift, the counters) is not restored.
 #pragma once
 
 #include <cmath>

@@ -13,6 +13,7 @@
 #include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/decision/guided_contest.hpp>
 #include <comp/search/decision/guided_search.hpp>
+#include <comp/search/decision/paper_stages.hpp>
 #include <comp/search/decision/reasons.hpp>
 #include <comp/search/decision/room_for_fp32.hpp>
 #include <comp/search/decision/search_budget.hpp>
@@ -175,6 +176,8 @@ class search_run {
     }
     if (budget().is_too_short()) {
       look_at_rules();
+    } else if (settings_.verbatim) {
+      by_paper();
     } else if (guide_ != nullptr) {
       guided();
     } else {
@@ -250,6 +253,16 @@ class search_run {
     crown(sound(staged_contest{session(), budget()}.hold(std::move(racers))));
   }
 
+  // Runs the paper's two stages to the letter, without a contest: the plan of stage 2 is taken.
+  void by_paper() {
+    paper_stages search{session(), plans_};
+    stage_two_plan_ = search.find(stage1_, stage2_);
+    stage_one_plan_ = search.stage_one_plan();
+    segments_ = search.segments();
+    run_->restore(trials_->reference().start());
+    crown(log_.contest.size() - 1);
+  }
+
   // Decides for a training that is too short to search in: takes the rule-based plan where one look at its losses and
   // times finds nothing against it, else FP32.
   void look_at_rules() {
@@ -288,7 +301,8 @@ class search_run {
   // losses.
   bool may_win(const plan& p) const {
     const auto* judged = trials_->known(p);
-    return p == plans_.fp32() || settings_.stages == stages::batches_only || (judged && judged->trial.accepted);
+    return p == plans_.fp32() || settings_.stages == stages::batches_only || settings_.verbatim ||
+           (judged && judged->trial.accepted);
   }
 
   // Returns: `winner` if the state that the search leaves is sound; else FP32's place in the contest. The trainer is
@@ -310,7 +324,7 @@ class search_run {
     log_.speedup_bounds = winner.plan == plans_.fp32() ? interval{1, 1} : winner.over_fp32.bounds;
     log_.fallbacks = conservative_ladder(winner.plan, plans_.candidates().decisions, plans_.fp32());
     log_.batch_seconds = winner.seconds.empty() ? trials_->fp32_seconds() : median(winner.seconds);
-    const bool counts = run_->restores() && log_.batches_per_epoch > 0;
+    const bool counts = run_->restores() && !settings_.verbatim && log_.batches_per_epoch > 0;
     // Nobody could say how much of an epoch is done, so the search's batches are undone.
     if (!counts) run_->restore(trials_->reference().start());
     log_.trained = counts ? run_->trained() : sample{};

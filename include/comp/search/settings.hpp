@@ -72,6 +72,7 @@ struct search_settings {
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed
   rival_source rivals = {};  // makes plans that the found one has to beat, besides FP32 and those of the policy's rules
+  bool verbatim = false;     // true: the stages of the paper to the letter, as paper_search.hpp sets it
   bool self_check = true;    // true: a batch or two, which are undone, show at the start whether the trainer has faults
 
   /// Throws: `settings_error` for a value that cannot be used.

@@ -32,6 +32,8 @@ template <class P, class S1 = strategy::guided, class S2 = strategy::greedy>
 struct two_stage {
   static_assert(!std::is_same_v<P, detail::no_policy>,
                 "two_stage needs a policy: comp::two_stage{comp::policy::pytorch{}}");
+  static_assert(!std::is_same_v<S1, strategy::guided> || std::is_same_v<S2, strategy::greedy>,
+                "strategy::guided does both stages: leave the second strategy out, or give another first one");
 
   P policy = {};
   S1 stage1 = {};  // proposes plans that are judged by losses; strategy::guided, the default, does both stages

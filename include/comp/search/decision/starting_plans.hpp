@@ -43,8 +43,8 @@ class starting_plans {
     }
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, log.warnings);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
-    if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
-    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change()) add_tuned(trainer);
+    if (trainer.has.own_autocast && any_may_change() && !settings.verbatim) add_autocast(trainer);
+    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change() && !settings.verbatim) add_tuned(trainer);
   }
 
   /// Returns: the plan that "FP32" stands for: the most conservative one that the backend runs.
