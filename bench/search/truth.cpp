@@ -50,6 +50,7 @@ const std::vector<bench::named_row>& all_rows() {
                                                   {"repeat", bench::repeated},
                                                   {"worth", bench::score_worth},
                                                   {"explicit", bench::explicit_strategies},
+                                                  {"paper", bench::beside_the_paper},
                                                   {"short", bench::short_trainings}};
   return rows;
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/search/paper_search.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <cstddef>
@@ -302,6 +303,44 @@ inline std::vector<row> explicit_strategies(const scale& runs) {
   add_explicit(rows, "greedy", comp::strategy::greedy{}, runs);
   add_explicit(rows, "delta debugging", comp::strategy::delta_debugging{}, runs);
   add_explicit(rows, "genetic", comp::strategy::genetic{.trials = 32}, runs);
+  return rows;
+}
+
+/// The paper's search and the default one in the same worlds.
+inline std::vector<row> beside_the_paper(const scale& runs) {
+  const comp::paper_search<truth::lists> paper{.policy = truth::lists{}, .low = comp::precision::bf16, .limit = 4096};
+  const auto measured = [&](const auto& search, auto make) {
+    figures epochs, cost, part;
+    std::size_t harms = 0, refused = 0;
+    for (std::size_t i = 0; i < runs(60); ++i) {
+      const truth::world w = make(33000 + i);
+      const truth::found got = truth::search_in(w, search);
+      if (!got.ended) {
+        ++refused;
+        continue;
+      }
+      epochs.add(got.epochs);
+      cost.add(got.cost);
+      part.add(truth::part_of_saving(w, got.plan, truth::best_plan(w)));
+      harms += got.harms ? 1 : 0;
+    }
+    if (epochs.size() == 0) return std::string{"refused in all"};
+    return fmt::format(
+        "{:.1f} epochs, {:.1f}% of 100, {:.0f}% of the best plan's saving, harm in {}, refused in {} of {}",
+        epochs.mean(), 100 * cost.mean(), 100 * part.mean(), harms, refused, runs(60));
+  };
+  std::vector<row> rows;
+  const auto add = [&](std::string_view what, auto make) {
+    rows.push_back(
+        {fmt::format("the paper's search beside the default one, {}", what),
+         fmt::format("paper: {}; default: {}", measured(paper, make), measured(comp::two_stage<truth::lists>{}, make)),
+         "none, a comparison", true});
+  };
+  add("12 operators, none harmful", truth::small_dag);
+  add("16 allow operators, one harmful", [](std::uint64_t seed) { return truth::one_of_a_kind(seed, 16); });
+  add("operators that harm in pairs", truth::pairs);
+  add("losses that differ from run to run", truth::noisy_losses);
+  add("times that differ by 20%", [](std::uint64_t seed) { return truth::noisy_times(seed, 0.2); });
   return rows;
 }
 

@@ -71,7 +71,9 @@ found search_on(Trainer& trainer, std::optional<comp::outcome>* kept = nullptr, 
   const auto epoch = static_cast<double>(w.batches);
   got.epochs = static_cast<double>(trainer.billed().batches) / epoch;
   const double beyond = trainer.billed().seconds - got.seconds * static_cast<double>(trainer.weights().step);
-  const auto planned = static_cast<double>(search.settings.planned_epochs);
+  double planned = 100;  // the paper's, whose search asks for no number
+  if constexpr (requires { search.settings.planned_epochs; })
+    planned = static_cast<double>(search.settings.planned_epochs);
   got.cost = beyond / (beyond + planned * epoch * got.seconds);
   return got;
 }
