@@ -68,6 +68,10 @@ def _precisions(
 def _chosen(policy: Any, strategy: Any, batches_strategy: Any) -> dict[str, Any]:
     a_strategy = "a name, one of comp.strategy or an object with ask and tell"
     a_policy = "a name, one of comp.policy or a callable"
+    if strategy in ("guided", "paper") and batches_strategy != "greedy":
+        raise SettingsError(f'batches_strategy with strategy "{strategy}" (it does both stages): leave it out')
+    if strategy == "paper":
+        strategy = batches_strategy = "exhaustive"
     return {
         "policy": _named("policy", _comp.policy, _comp.policy.Policy, policy, a_policy),
         "stage1": _named("strategy", _comp.strategy, _comp.strategy.Strategy, strategy, a_strategy),
@@ -143,6 +147,8 @@ def search(
         processes are not.
     policy, strategy, batches_strategy: by name, from comp.policy and comp.strategy, or your own: a callable of an
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
+        strategy="paper" is the CoMP paper's own search (docs/guide.md): whole epochs, FP16 unless `precisions` says
+        otherwise, and no GradScaler is asked for, since the paper has none.
     precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
     target: a GPU that is not here ("A100", "RTX 4090", "H100", "H200", "B200", "B300"). Losses are this training's, times
         are modelled for that GPU, and linear layers may have formats below 16 bits, whose arithmetic is emulated: the
@@ -196,7 +202,11 @@ def search(
             separate_products=products == "separate" or (products == "auto" and scaled),
             exchange=exchange,
         )
-        wanted = _precisions(precisions, state, job.device, target is not None)
+        if isinstance(strategy, str) and strategy == "paper":
+            settings["verbatim"] = True
+            wanted = ["fp16"] if precisions is None else precisions
+        else:
+            wanted = _precisions(precisions, state, job.device, target is not None)
         if wanted is not None:
             settings["precisions"] = list(wanted)
         chosen = _chosen(policy, strategy, batches_strategy)

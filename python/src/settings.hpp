@@ -7,6 +7,7 @@
 
 #include <comp/comp.hpp>
 #include <comp/policy/nearest.hpp>
+#include <comp/search/paper_search.hpp>
 #include <functional>
 #include <map>
 #include <string>
@@ -83,6 +84,7 @@ inline void put(const setters& known, const py::dict& given, std::string_view wh
 /// Throws: `settings_error` for a name that is no setting, and a value that is none of its.
 inline search_settings settings_of(const py::dict& given) {
   search_settings s;
+  bool verbatim = false;
   using detail::as, detail::into;
   const auto by_word = [](auto& to, auto... words) {
     return
@@ -129,9 +131,10 @@ inline search_settings settings_of(const py::dict& given) {
                          parts{"batches_only", stages::batches_only})},
       {"cut", [&](py::handle v) { detail::put(cut, as<py::dict>(v), "setting of cut"); }},
       {"race", [&](py::handle v) { detail::put(race, as<py::dict>(v), "setting of race"); }},
+      {"verbatim", into(verbatim)},
       {"self_check", into(s.self_check)}};
   detail::put(known, given, "setting");
-  return s;
+  return verbatim ? paper_settings(std::move(s)) : s;
 }
 
 }  // namespace comp::python

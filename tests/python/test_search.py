@@ -643,6 +643,21 @@ class Choices(unittest.TestCase):
             self.assertGreater(len(Classification().search(strategy=name, stages='epochs_only').trials), 0)
 
 
+    def test_the_papers_search_by_its_name(self):
+        job = Classification()
+        before = [p.detach().clone() for p in job.net.parameters()]
+        found = job.search(strategy='paper', precisions=['bf16'])
+        length = found.batches_per_epoch
+        runs = [(t.stage, t.sample.batches) for t in found.trials if t.sample.status == 'ok']
+        self.assertEqual(runs[0], ('baseline', length))
+        self.assertEqual(set(runs), {('baseline', length), ('epochs', length), ('batches', 1)})
+        self.assertEqual(found.trained_batches, 0)
+        self.assertTrue(all(map(torch.equal, before, job.net.parameters())))
+        for strategy in 'paper', 'guided':
+            with self.assertRaisesRegex(comp.SettingsError, 'does both stages'):
+                Classification().search(strategy=strategy, batches_strategy='random')
+
+
 class Trainings(unittest.TestCase):
     """Steps that are not one forward, one loss and one update."""
 

@@ -21,8 +21,20 @@
 #include <comp/strategy/exhaustive.hpp>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace comp {
+
+/// Returns: `settings` as the paper's search has them; what says nothing of its method stays.
+inline search_settings paper_settings(search_settings settings) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  settings.criterion = criterion::epoch_losses;
+  settings.epochs_tie = settings.batches_tie = tie::none;
+  settings.cut.slower_than_fp32 = settings.cut.slower_than_best = settings.cut.diverged = never;
+  settings.self_check = false;
+  settings.verbatim = true;
+  return settings;
+}
 
 template <class P>
 struct paper_search {
@@ -32,25 +44,13 @@ struct paper_search {
   comp::stages stages = comp::stages::both;  // one stage alone: the paper's ablation (section 4.6)
   std::uint64_t limit = 1024;                // plans of a stage; a larger space is refused
 
-  search_settings settings() const {
-    constexpr double never = std::numeric_limits<double>::infinity();
-    return {.tolerance = tolerance,
-            .criterion = criterion::epoch_losses,
-            .precisions = {low},
-            .epochs_tie = tie::none,
-            .batches_tie = tie::none,
-            .stages = stages,
-            .cut = {.slower_than_fp32 = never, .slower_than_best = never, .diverged = never},
-            .verbatim = true,
-            .self_check = false};
-  }
-
   /// Searches a plan for `trainer`, which is left at the start. Throws: what two_stage::run throws; `settings_error` if
   /// the trainer cannot save and restore its state; `space_error` if a stage has more than `limit` plans.
   template <class B, class... Observers>
   outcome run(B&& trainer, Observers&&... observers) const {
     const strategy::exhaustive all{.limit = limit};
-    return two_stage{policy, all, all, settings()}.run(trainer, observers...);
+    search_settings settings{.tolerance = tolerance, .precisions = {low}, .stages = stages};
+    return two_stage{policy, all, all, paper_settings(std::move(settings))}.run(trainer, observers...);
   }
 };
 
