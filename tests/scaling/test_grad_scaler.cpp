@@ -92,10 +92,10 @@ TEST_CASE("a preset has a name; a number is a static scale; anything else is ref
   CHECK(preset("off") == off());
   CHECK(preset("1024") == fixed(1024));
   CHECK_THROWS_WITH_AS(preset("tensorflow"),
-                       "loss scaling \"tensorflow\" (it is pytorch, paddle, paddle-guide, keras, off, or a positive "
-                       "number, which is a static scale): choose one of those",
+                       "loss scaling \"tensorflow\" (it is pytorch, paddle, paddle-guide, keras, off, or a number, "
+                       "which is a static scale): choose one of those",
                        settings_error);
-  for (const char* wrong : {"", "0", "-8", "inf", "nan", "128x"}) {
+  for (const char* wrong : {"", "0", "-8", "inf", "nan", "128x", "1000", "1e-310"}) {
     CAPTURE(wrong);
     CHECK_THROWS_AS(preset(wrong), settings_error);
   }

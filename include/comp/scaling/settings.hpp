@@ -6,6 +6,7 @@
 // guide to automatic mixed precision, section 1.2.2; keras.optimizers.LossScaleOptimizer of Keras 3.15.
 #pragma once
 
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <comp/core/error.hpp>
@@ -34,8 +35,16 @@ constexpr settings pytorch() { return {}; }
 /// The defaults of Paddle's guide: 2^15, 2.0, 0.5, 1000, 2.
 constexpr settings paddle_guide() { return {.initial = 32768, .growth_interval = 1000, .backoff_interval = 2}; }
 constexpr settings keras() { return {.initial = 32768}; }
-/// Static scaling. Requires: `scale` is a power of two; any other factor would round every gradient.
-constexpr settings fixed(double scale) { return {.initial = scale, .floor = scale, .dynamic = false}; }
+/// Static scaling. Throws: `settings_error` if `scale` is no power of two, because it would round every gradient.
+constexpr settings fixed(double scale) {
+  const auto bits = std::bit_cast<std::uint64_t>(scale);
+  const std::uint64_t fraction = bits << 12, sign_and_exponent = bits >> 52;
+  if (fraction != 0 || sign_and_exponent == 0 || sign_and_exponent >= 0x7ff) {
+    throw settings_error{
+        fmt::format("static loss scale {} (only a power of two rounds no gradient): give one, such as 1024", scale)};
+  }
+  return {.initial = scale, .floor = scale, .dynamic = false};
+}
 /// No scaling, for precisions with FP32's range. Steps whose gradients are not finite are still skipped.
 constexpr settings off() { return fixed(1); }
 /// The defaults of Paddle 3, whose scaler turns itself off where `low`, the precision of auto_cast, is not FP16.
@@ -51,9 +60,9 @@ inline settings preset(std::string_view name) {
   if (name == "off") return off();
   double scale = 0;
   const auto [end, fault] = std::from_chars(name.data(), name.data() + name.size(), scale);
-  require<settings_error>(fault == std::errc{} && end == name.data() + name.size() && std::isfinite(scale) && scale > 0,
-                          "loss scaling \"{}\" (it is pytorch, paddle, paddle-guide, keras, off, or a positive number, "
-                          "which is a static scale): choose one of those",
+  require<settings_error>(fault == std::errc{} && end == name.data() + name.size(),
+                          "loss scaling \"{}\" (it is pytorch, paddle, paddle-guide, keras, off, or a number, which "
+                          "is a static scale): choose one of those",
                           name);
   return fixed(scale);
 }
