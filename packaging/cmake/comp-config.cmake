@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # comp::comp, and of the components that are asked for comp::compiled (comp with its search, files and reports in a
-# library, which compiles faster), comp::host (the native trainer on this CPU) and comp::libtorch, for which
-# COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/. Every file of a program links comp::compiled or none:
+# library, which compiles faster), comp::host (the native trainer on this CPU), comp::libtorch, for which
+# COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/, and comp::libtorch_compiled, which is both in
+# libraries. Every file of a program links a compiled one or none:
 #   find_package(comp 0.2 REQUIRED COMPONENTS host)
 # The same file serves an installed comp and, through CMakeLists.txt, its sources.
 include(CMakeFindDependencyMacro)
@@ -35,6 +36,9 @@ if(NOT TARGET comp::comp)
   target_link_libraries(comp::comp INTERFACE fmt::fmt nlohmann_json::nlohmann_json)
 endif()
 
+if("libtorch_compiled" IN_LIST comp_FIND_COMPONENTS)
+  list(PREPEND comp_FIND_COMPONENTS compiled libtorch)
+endif()
 foreach(_comp_component IN LISTS comp_FIND_COMPONENTS)
   set(_comp_is_there FALSE)
   foreach(_comp_part IN LISTS _comp_includes)
@@ -42,26 +46,35 @@ foreach(_comp_component IN LISTS comp_FIND_COMPONENTS)
       set(_comp_is_there TRUE)
     endif()
   endforeach()
-  if(_comp_component STREQUAL "compiled" AND NOT EXISTS "${_comp_root}/src/comp.cpp")
-    find_library(COMP_COMPILED_LIBRARY comp PATHS "${_comp_root}/.." PATH_SUFFIXES lib lib64
-                 lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_DEFAULT_PATH)
+  if(_comp_component MATCHES "^(libtorch_)?compiled$")
+    string(REPLACE compiled comp _comp_library "${_comp_component}")
+    string(REPLACE libtorch_comp comp_libtorch _comp_library "${_comp_library}")
+    file(GLOB _comp_sources "${_comp_root}/src/${_comp_library}.cpp" "${_comp_root}/src/${_comp_library}_training.cpp")
+    if(NOT _comp_sources)
+      find_library(${_comp_library}_LIBRARY ${_comp_library} PATHS "${_comp_root}/.." PATH_SUFFIXES lib lib64
+                   lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_DEFAULT_PATH)
+    endif()
+    if(${_comp_library}_LIBRARY OR _comp_sources)
+      set(_comp_is_there TRUE)
+    endif()
   endif()
-  if(_comp_component STREQUAL "compiled" AND (COMP_COMPILED_LIBRARY OR EXISTS "${_comp_root}/src/comp.cpp"))
-    set(_comp_is_there TRUE)
-  endif()
-  _comp_need(_comp_is_there "this comp has no component ${_comp_component}: it has compiled, host and libtorch, as far as \
-it was built with them")
+  _comp_need(_comp_is_there "this comp has no component ${_comp_component}: it has compiled, host, libtorch and \
+libtorch_compiled, as far as it was built with them")
   if(TARGET comp::${_comp_component})
-  elseif(_comp_component STREQUAL "compiled")
-    if(COMP_COMPILED_LIBRARY)
-      add_library(comp::compiled INTERFACE IMPORTED GLOBAL)
-      target_link_libraries(comp::compiled INTERFACE ${COMP_COMPILED_LIBRARY} comp::comp)
-      target_compile_definitions(comp::compiled INTERFACE COMP_HEADER_ONLY=0)
+  elseif(_comp_component MATCHES "compiled$")
+    set(_comp_links comp::comp)
+    if(_comp_component STREQUAL "libtorch_compiled")
+      set(_comp_links comp::compiled comp::libtorch)
+    endif()
+    if(_comp_sources)
+      add_library(comp_${_comp_component} STATIC ${_comp_sources})
+      add_library(comp::${_comp_component} ALIAS comp_${_comp_component})
+      target_link_libraries(comp_${_comp_component} PUBLIC ${_comp_links})
+      target_compile_definitions(comp_${_comp_component} PUBLIC COMP_HEADER_ONLY=0)
     else()
-      add_library(comp_compiled STATIC "${_comp_root}/src/comp.cpp")
-      add_library(comp::compiled ALIAS comp_compiled)
-      target_link_libraries(comp_compiled PUBLIC comp::comp)
-      target_compile_definitions(comp_compiled PUBLIC COMP_HEADER_ONLY=0)
+      add_library(comp::${_comp_component} INTERFACE IMPORTED GLOBAL)
+      target_link_libraries(comp::${_comp_component} INTERFACE ${${_comp_library}_LIBRARY} ${_comp_links})
+      target_compile_definitions(comp::${_comp_component} INTERFACE COMP_HEADER_ONLY=0)
     endif()
   elseif(_comp_component STREQUAL "host")
     find_dependency(OpenMP COMPONENTS CXX)

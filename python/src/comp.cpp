@@ -7,6 +7,7 @@
 #include <comp/comp.hpp>
 #include <comp/files/training_file.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/plan/optimized_scripts.hpp>
 
 #include "choices.hpp"
 #include "parts.hpp"

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/hook/capture.hpp>
+#include <comp_libtorch/hook/session.hpp>
 #include <cstddef>
 #include <functional>
 #include <iterator>

@@ -10,6 +10,8 @@
 #include <any>
 #include <comp/comp.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
+#include <comp_libtorch/train/rate_watch.hpp>
 #include <comp_simulated/trainer.hpp>
 #include <cstdint>
 #include <memory>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <comp/files/plan_file.hpp>
+#include <comp_libtorch/plan/executor_tuning.hpp>
 #include <mutex>
 #include <optional>
 #include <random>

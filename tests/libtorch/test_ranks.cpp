@@ -3,6 +3,7 @@
 // up here; real ones are in tests/python/test_ranks.py.
 
 #include <chrono>
+#include <comp_libtorch/plan/plan_tuner.hpp>
 #include <thread>
 
 #include "trainer_support.hpp"

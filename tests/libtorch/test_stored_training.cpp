@@ -5,6 +5,7 @@
 #include <comp/core/stored_state.hpp>
 #include <comp/files/training_file.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/train/stored_values.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <functional>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <comp/comp.hpp>
 #include <comp/search/convergence/candidate_cut.hpp>
+#include <comp_libtorch/plan/plan_tuner.hpp>
 #include <limits>
 #include <random>
 #include <string>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# comp as CMake users have it: installed, by find_package with these components, and, if "compiled" is one, its sources by
+# comp as CMake users have it: installed, by find_package with these components, and those that are compiled from its sources by
 # add_subdirectory. What is asked for and cannot be had is refused in a sentence.
 # Usage: cmake.py MESON BUILD_FOLDER SOURCE_ROOT COMPILER LIBTORCH_PATH COMPONENT...   (MESON: one word for the shell to split)
 import pathlib
@@ -40,13 +40,16 @@ with tempfile.TemporaryDirectory() as name:
                    stdout=subprocess.DEVNULL)
     prefix = next(folder.rglob('comp-config.cmake')).parents[3]
     installed = f'-DCMAKE_PREFIX_PATH={prefix}'
-    if 'compiled' in components:
-        built_and_run(folder / 'beside', ['compiled'], f'-DCOMP_SOURCE={root}')
-    if 'compiled' in components and not list(prefix.rglob('libcomp.a')):  # this build does not install it
+    compiled = [part for part in components if part.endswith('compiled')]
+    if compiled:
+        built_and_run(folder / 'beside', compiled, f'-DCOMP_SOURCE={root}')
+    if compiled and not list(prefix.rglob('libcomp.a')):  # this build does not install it
         refused(folder / 'none', 'this comp has no component compiled', installed, '-DCOMP_COMPONENTS=compiled')
         (prefix / 'lib').mkdir(exist_ok=True)
-        shutil.copy(next((folder / 'beside').rglob('libcomp_compiled.a')), prefix / 'lib/libcomp.a')
+        for part in compiled:
+            library = {'compiled': 'libcomp.a', 'libtorch_compiled': 'libcomp_libtorch.a'}[part]
+            shutil.copy(next((folder / 'beside').rglob(f'libcomp_{part}.a')), prefix / 'lib' / library)
     built_and_run(folder / 'found', components, installed)
-    refused(folder / 'no', 'this comp has no component mpi: it has compiled, host and libtorch', installed, '-DCOMP_COMPONENTS=mpi')
+    refused(folder / 'no', 'this comp has no component mpi: it has compiled, host, libtorch and libtorch_compiled', installed, '-DCOMP_COMPONENTS=mpi')
     missing = 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere' if torch else 'this comp has no component libtorch'
     refused(folder / 'lost', missing, installed, '-DCOMP_COMPONENTS=libtorch', '-DCOMP_LIBTORCH_PATH=/nowhere')

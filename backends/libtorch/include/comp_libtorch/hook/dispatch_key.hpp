@@ -14,6 +14,7 @@
 #include <comp_libtorch/hook/bernoulli.hpp>
 #include <comp_libtorch/hook/direct_calls.hpp>
 #include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/hook/listening.hpp>
 #include <optional>
 #include <utility>
 
@@ -98,42 +99,6 @@ class random_registration {
   c10::DispatchKey key_;
   torch::Library library_;
   torch::Library aten_;
-};
-
-/// While it lives, `key` is on for this thread. Its end restores exactly what was before, so guards nest.
-class key_guard {
- public:
-  explicit key_guard(c10::DispatchKey key)
-      : key_{key},
-        was_included_{c10::impl::tls_is_dispatch_key_included(key_)},
-        was_excluded_{c10::impl::tls_is_dispatch_key_excluded(key_)} {
-    c10::impl::tls_set_dispatch_key_excluded(key_, false);
-    c10::impl::tls_set_dispatch_key_included(key_, true);
-  }
-  ~key_guard() {
-    c10::impl::tls_set_dispatch_key_included(key_, was_included_);
-    c10::impl::tls_set_dispatch_key_excluded(key_, was_excluded_);
-  }
-  key_guard(const key_guard&) = delete;
-  key_guard& operator=(const key_guard&) = delete;
-
- private:
-  c10::DispatchKey key_;
-  bool was_included_;
-  bool was_excluded_;
-};
-
-/// While it lives, the operators of this thread go to `to`.
-class listening_guard {
- public:
-  explicit listening_guard(listener* to) : key_{registration::once().key()}, before_{std::exchange(listening, to)} {}
-  ~listening_guard() { listening = before_; }
-  listening_guard(const listening_guard&) = delete;
-  listening_guard& operator=(const listening_guard&) = delete;
-
- private:
-  key_guard key_;
-  listener* before_;
 };
 
 }  // namespace comp::libtorch::detail

@@ -9,12 +9,13 @@
 #include <comp/core/op_graph.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/composite.hpp>
+#include <comp_libtorch/hook/problems.hpp>
 #include <comp_libtorch/hook/session.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
 #include <comp_libtorch/plan/input_casts.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/plan/profiler.hpp>
-#include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/plan/unrecorded.hpp>

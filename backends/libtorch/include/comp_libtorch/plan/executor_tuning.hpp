@@ -16,8 +16,10 @@
 #include <comp/files/json_reader.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp_libtorch/kernels/kernels.hpp>
+#include <comp_libtorch/plan/executor_choice.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
+#include <comp_libtorch/plan/tuning_settings.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -29,16 +31,6 @@
 
 namespace comp::libtorch {
 
-struct executor_choice {
-  weight_casts weights = weight_casts::cast;
-  memory_format images = memory_format::as_is;
-  std::map<std::string, kernel_use> kernels = {};
-  friend bool operator==(const executor_choice&, const executor_choice&) = default;
-};
-inline executor_choice choice_in(const program_settings& s) {
-  return {s.weights, s.images, {s.kernels.begin(), s.kernels.end()}};
-}
-
 /// Has `p` run its plan by `choice` from now on.
 inline void use(program& p, const executor_choice& choice) {
   program_settings now = p.settings();
@@ -49,38 +41,11 @@ inline void use(program& p, const executor_choice& choice) {
   p.set_settings(now);
 }
 
-/// The best choice, and how many times as fast a batch was with it; NaN where that was not tried.
-struct tuned_choice {
-  executor_choice choice = {};
-  paired_speedup keeping = {};
-  paired_speedup channels_last = {};                   // with comp's kernels for these images
-  std::map<std::string, paired_speedup> kernels = {};  // of the layer alone
-};
-
 /// The seconds of a step, and of each of its operators where these were asked for.
 struct step_times {
   double seconds = 0;
   std::vector<op_time> operators = {};
 };
-
-struct tuning_settings {
-  std::size_t rounds = 7;  // at least; in each both choices have a batch to get used to it and a batch that is timed
-  std::size_t most_rounds = 28;  // at most, as long as the interval says neither faster nor slower
-  double most_seconds = 60;      // [s] for one choice, once it has its `rounds`
-  double alike = 0.01;           // an interval within 1 +- this is clear, too: the choice does not matter
-  // Leaves out kept weights, and whole steps where no layout of images is to be chosen.
-  bool quick = false;
-  std::int64_t shortest_epoch = 150;  // [batches]: a search measures quickly where an epoch has fewer
-  double most_epochs = 2;             // that a quick measurement takes: a search measures nothing where it takes more
-  std::int64_t trained_with = 500;    // [batches] in a row: then a plan is measured itself in any case
-  double hopeless = 1.5;              // times FP32's batch: a plan that is slower is not measured
-};
-/// Returns: `s` with as few rounds as give an interval.
-inline tuning_settings quick(tuning_settings s) {
-  s.quick = true;
-  s.rounds = s.most_rounds = 6;
-  return s;
-}
 
 namespace detail {
 

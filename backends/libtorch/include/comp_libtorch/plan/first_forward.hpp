@@ -13,9 +13,10 @@
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
 #include <comp_libtorch/plan/evaluator.hpp>
+#include <comp_libtorch/plan/first_plan.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/plan/recording.hpp>
-#include <comp_libtorch/plan/scripted.hpp>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -26,21 +27,6 @@
 #include <vector>
 
 namespace comp::libtorch::detail {
-
-/// What a plan says of an operator before it has run for the first time.
-struct first_choice {
-  product_precisions chosen = {};
-  bool hands_on_fp32 = false;
-};
-
-/// A plan for operators that are not recorded yet.
-struct first_plan {
-  /// Chooses for operator `number` of the graph to be. The op_info is known only as far as it can be before the
-  /// operator has run. `layer`: its common name (layer_names.hpp). Throws to end the forward.
-  std::function<first_choice(std::size_t number, const op_info&, const std::string& layer)> choose = {};
-  named_choice by_name = {};                    // for forwards in evaluation mode
-  std::optional<at::ScalarType> autocast = {};  // if set, LibTorch's autocast to this format runs everything
-};
 
 /// The casts of one forward. A cast that nobody keeps is made again when it is read again, and gets the autograd node
 /// of the first one. So the gradients of all readers meet there, in the format of the cast, as in later forwards, where

@@ -10,6 +10,8 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
+#include <comp_libtorch/plan/exchange.hpp>
+#include <comp_libtorch/plan/layer_products.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <cstddef>

@@ -17,7 +17,7 @@
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/hook/probe.hpp>
-#include <comp_libtorch/plan/scripted.hpp>
+#include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>

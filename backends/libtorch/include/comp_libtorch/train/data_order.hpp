@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/fnv1a.hpp>
+#include <comp/core/linkage.hpp>
 #include <comp/core/unmet.hpp>
 #include <concepts>
 #include <cstdint>
@@ -127,23 +128,6 @@ inline void require_batch(bool any) {
   require<error>(any, "epoch without a batch (there is nothing to train on): check the data");
 }
 
-/// Returns: the next batch; after an epoch's end that of the next epoch. Throws: `error` where that has none.
-template <BatchSource Source>
-typename Source::batch_type next_batch(Source& source) {
-  std::optional<typename Source::batch_type> batch = source.next();
-  if (!batch) batch = source.next();
-  require_batch(batch.has_value());
-  return *std::move(batch);
-}
-
-/// Goes through an epoch. Returns: its number of batches.
-std::uint64_t count_batches(BatchSource auto& source) {
-  std::uint64_t count = 0;
-  source.begin_epoch();
-  while (source.next()) ++count;
-  return count;
-}
-
 /// Returns: a hash (FNV-1a) of fewer than 8192 values, spread over a tensor. It tells data sets and weights apart, but
 /// does not see every bit of them.
 inline std::uint64_t sampled_hash(const at::Tensor& t) {
@@ -159,21 +143,13 @@ inline std::uint64_t sampled_hash(const at::Tensor& t) {
 
 /// Returns: batches of data (N, ...) and target (N, ...). They are gathered on the device of the tensors, and go from
 /// there to `device`. Throws: `settings_error` when the two differ in N.
-inline indexed_batches<torch::data::Example<>> tensor_batches(const at::Tensor& data, const at::Tensor& target,
-                                                              batch_options options = {}, augmentation augment = {},
-                                                              std::optional<c10::Device> device = {}) {
-  require<settings_error>(data.dim() > 0 && target.dim() > 0 && data.size(0) == target.size(0),
-                          "data of {} examples with targets of {} (one target per example): give as many of both",
-                          data.dim() > 0 ? data.size(0) : 0, target.dim() > 0 ? target.size(0) : 0);
-  std::string about = fmt::format("tensors {:016x} {:016x}{}", detail::sampled_hash(data), detail::sampled_hash(target),
-                                  augment ? " augmented" : "");
-  const auto gather = [=](const at::Tensor& indices, at::Generator& generator) {
-    const at::Tensor where = indices.to(data.device());
-    at::Tensor x = data.index_select(0, where), y = target.index_select(0, where);
-    if (augment) x = augment(std::move(x), generator);
-    return torch::data::Example<>{device ? x.to(*device) : x, device ? y.to(*device) : y};
-  };
-  return {data.size(0), options, gather, std::move(about)};
-}
+COMP_INLINE indexed_batches<torch::data::Example<>> tensor_batches(const at::Tensor& data, const at::Tensor& target,
+                                                                   batch_options options = {},
+                                                                   augmentation augment = {},
+                                                                   std::optional<c10::Device> device = {});
 
 }  // namespace comp::libtorch
+
+#if COMP_HEADER_ONLY
+#include <comp_libtorch/train/gathered_batches.hpp>
+#endif

@@ -7,7 +7,7 @@
 #include <comp/core/error.hpp>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
-#include <comp_libtorch/hook/session.hpp>
+#include <comp_libtorch/hook/problems.hpp>
 #include <comp_libtorch/support/hardware.hpp>
 #include <comp_libtorch/support/memory.hpp>
 #include <comp_libtorch/train/step.hpp>

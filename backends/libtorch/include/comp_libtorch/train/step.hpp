@@ -8,15 +8,13 @@
 // same operators again, as in gradient accumulation. Not here: the loop over batches (trainer.hpp).
 #pragma once
 
-#include <ATen/core/grad_mode.h>
-#include <torch/nn/utils/clip_grad.h>
+#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
-#include <cmath>
-#include <comp/core/error.hpp>
+#include <comp/core/linkage.hpp>
+#include <comp/scaling/settings.hpp>
 #include <comp_libtorch/plan/program.hpp>
-#include <comp_libtorch/train/grad_scaler.hpp>
+#include <comp_libtorch/plan/settings.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -26,6 +24,8 @@
 #include <vector>
 
 namespace comp::libtorch {
+
+class grad_scaler;
 
 struct backward_options {
   std::string loss = "loss";  // its name where there are several: each is judged on its own
@@ -51,13 +51,8 @@ struct step_result {
 /// such cost, so there it is done at once.
 class used_gradients {
  public:
-  void add(torch::optim::Optimizer& optimizer) {
-    if (std::ranges::find(optimizers_, &optimizer) == optimizers_.end()) optimizers_.push_back(&optimizer);
-  }
-  void zero() {
-    for (auto* optimizer : optimizers_) optimizer->zero_grad();
-    optimizers_.clear();
-  }
+  COMP_INLINE void add(torch::optim::Optimizer& optimizer);
+  COMP_INLINE void zero();
 
  private:
   std::vector<torch::optim::Optimizer*> optimizers_;
@@ -91,88 +86,37 @@ class step {
 
   /// Adds the gradients of a loss of one element. Of each name the sum over its calls in the step is reported, as
   /// gradients are summed: pass loss / k when accumulating over k parts. Throws: `error` inside a forward.
-  void backward(const at::Tensor& loss, const backward_options& how = {}) {
-    require<error>(!inside_,
-                   "backward() inside forward() (its operators would be taken for the model's): end the forward first");
-    if (evaluations_ <= 1) record(how.loss, loss.detach());
-    // In a backward ranks wait for each other. One that fails before does not get here, and the others leave the step.
-    if (const agreement* const agree = std::exchange(agree_, nullptr)) (void)(*agree)({});
-    used_gradients_.zero();
-    (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
-  }
+  COMP_INLINE void backward(const at::Tensor& loss, const backward_options& how = {});
 
   /// Reports a loss whose gradients were added elsewhere (by another language's backward). It is judged as one of
   /// backward() is.
-  void report(const std::string& name, const at::Tensor& loss) { record(name, loss.detach()); }
+  COMP_INLINE void report(const std::string& name, const at::Tensor& loss);
 
   /// Has `work(format)` average the gradients among ranks, after the last backward and before the update. `format`:
   /// that in which the plan has them travel; FP32 without program_settings::exchange. Requires: `work` returns when it
   /// is done.
-  void exchange(const std::function<void(at::ScalarType)>& work) {
-    (void)program_.exchange([&](at::ScalarType format) { return work(format), true; }, [](bool) {});
-  }
+  COMP_INLINE void exchange(const std::function<void(at::ScalarType)>& work);
 
   /// From now on each update limits the norm of all gradients of its optimizer together to this.
   void clip(double largest_norm) { clip_ = largest_norm; }
 
   /// Unscales, clips and steps. The next backward() begins with gradients of zero. A step whose scaled gradients
   /// overflowed is skipped.
-  void update(torch::optim::Optimizer& optimizer) {
-    if (scaler_) {
-      if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
-      note(scaler_->step(optimizer, pass_));
-    } else {
-      if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
-      step_by(pass_, optimizer);
-    }
-    note_update(optimizer);
-  }
+  COMP_INLINE void update(torch::optim::Optimizer& optimizer);
 
   /// For optimizers that evaluate the loss several times (LBFGS). `closure` zeroes the gradients, calls forward and
   /// backward, and returns the loss. The loss of the first evaluation is reported.
   /// Throws: `error` where losses are scaled: an overflow could not be skipped.
-  void update(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
-    require<error>(
-        !scaler_,
-        "a closure under loss scaling (it evaluates the loss again and again with one scale): leave FP16 out "
-        "of the search for this optimizer");
-    optimizer.step([&] {
-      const at::AutoGradMode on{true};
-      ++evaluations_;
-      return closure();
-    });
-    evaluations_ = 0;
-    note_update(optimizer);
-  }
+  COMP_INLINE void update(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
 
  protected:
   /// Ends the step. A later backward may have left gradients in a model that was updated before it (a GAN's
   /// discriminator): they belong to no step, and are dropped. Throws: `error` where a forward ended before its last
   /// operator.
-  void finish() {
-    for (auto* optimizer : updated_) drop_gradients(*optimizer);
-    if (scaler_ && !updated_.empty()) scaler_->update();
-    require_whole();
-  }
+  COMP_INLINE void finish();
 
   /// Waits for the device. Throws: `error` for a step without a loss.
-  step_result result() const {
-    require<error>(!losses_.empty(), "step {} without a loss (plans are judged by it): call backward() of the step",
-                   number_);
-    step_result all{.not_finite = diagnosis_, .skipped = skipped_};
-    for (const named_loss& loss : losses_) {
-      double sum = 0;
-      for (const at::Tensor& part : loss.parts) sum += part.item<double>();
-      all.losses.push_back({loss.name, sum});
-      if (std::isfinite(sum) || !all.not_finite.empty()) continue;
-      all.not_finite =
-          program_.lowers()
-              ? fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", sum, number_)
-              : fmt::format("loss {} in step {} (in FP32): look at the data of that batch and at the learning rate",
-                            sum, number_);
-    }
-    return all;
-  }
+  COMP_INLINE step_result result() const;
 
  private:
   struct inside {
@@ -189,37 +133,17 @@ class step {
     std::vector<at::Tensor> parts;
   };
 
-  void record(const std::string& name, at::Tensor part) {
-    const auto known = std::ranges::find(losses_, name, &named_loss::name);
-    (known != losses_.end() ? *known : losses_.emplace_back(named_loss{name, {}})).parts.push_back(std::move(part));
-  }
+  COMP_INLINE void record(const std::string& name, at::Tensor part);
 
-  void note(const scaling::step_report& report) {
-    skipped_ = skipped_ || report.skipped;
-    if (diagnosis_.empty()) diagnosis_ = report.diagnosis;
-  }
+  COMP_INLINE void note(const scaling::step_report& report);
 
-  void note_update(torch::optim::Optimizer& optimizer) {
-    updated_.push_back(&optimizer);
-    program_.end_step();
-    drop_gradients(optimizer);
-  }
+  COMP_INLINE void note_update(torch::optim::Optimizer& optimizer);
 
-  void drop_gradients(torch::optim::Optimizer& optimizer) {
-    used_gradients_.add(optimizer);
-    if (!program_.settings().device.is_cpu()) used_gradients_.zero();
-  }
+  COMP_INLINE void drop_gradients(torch::optim::Optimizer& optimizer);
 
   /// Throws: `error` where a forward left the recorded sequence, or ended before its last operator, without an
   /// exception.
-  void require_whole() {
-    const program_problems problems = program_.problems();
-    if (program_.settings().otherwise == on_mismatch::fp32 || problems.ended_early + problems.mismatches == 0) return;
-    program_.clear_problems();
-    throw error{fmt::format(
-        "step {}: {} (a plan goes by the recorded forward): train the model that was recorded, or set on_mismatch::fp32",
-        number_, problems.first)};
-  }
+  COMP_INLINE void require_whole();
 
   program& program_;
   grad_scaler* scaler_;
@@ -245,3 +169,7 @@ class trained_step final : public step {
 }  // namespace detail
 
 }  // namespace comp::libtorch
+
+#if COMP_HEADER_ONLY
+#include <comp_libtorch/train/step_parts.hpp>
+#endif

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes a user's score of a training: under the plan, without gradients, and with the models in evaluation mode.
+// Puts models into evaluation mode, in which a user's score of a training is taken.
 #pragma once
 
-#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include <comp_libtorch/plan/program.hpp>
-#include <comp_libtorch/support/exceptions.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <memory>
 #include <utility>
@@ -35,23 +32,5 @@ class evaluation_mode {
   }
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
 };
-
-/// Gives a trainer the member validate(), which the search looks for.
-template <class Trainer>
-class with_validation {
- public:
-  /// Returns: the user's score, of the models in evaluation mode and without gradients, under the plan; higher is
-  /// better.
-  double validate() {
-    auto& trained = static_cast<Trainer&>(*this);
-    return translated([&] {
-      const evaluation_mode mode{trained.setup_.modules};
-      const at::NoGradGuard no_grad;
-      const region on = trained.program_.evaluate();
-      return trained.score_();
-    });
-  }
-};
-class without_validation {};
 
 }  // namespace comp::libtorch::detail

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a file in a loop of the user's own: fitted to the operators of the model, checked and run. What each
+// member promises stands in planned_region.hpp.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/files/plan_file.hpp>
+#include <comp/policy/nearest.hpp>
+#include <comp/policy/tensor_core.hpp>
+#include <comp_libtorch/hook/layer_names.hpp>
+#include <comp_libtorch/plan/exchange.hpp>
+#include <comp_libtorch/plan/executor_tuning.hpp>
+#include <comp_libtorch/plan/named_precisions.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/support/hardware.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <comp_libtorch/train/planned_region.hpp>
+#include <comp_libtorch/train/setup.hpp>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace comp::libtorch {
+
+namespace detail {
+
+/// A file's precisions by the common names of operators (layer_names.hpp).
+class named_operators {
+ public:
+  using entry = plan_listing::entry;
+  /// Requires: the file has a list of operators, and outlives this.
+  explicit named_operators(const plan_listing& from) {
+    layer_names layers;
+    for (const entry& op : *from.operators) {
+      const std::string layer = layers.next(op.name, op.kind);
+      entries_.emplace(layer, &op);
+      precisions_.add(layer, op.kind, op.chosen);
+    }
+  }
+  /// Returns: null for an operator that the file does not have.
+  const entry* find(const std::string& layer) const {
+    const auto at = entries_.find(layer);
+    return at == entries_.end() ? nullptr : at->second;
+  }
+  /// Returns: the precisions of the operator of that name, of its first call where it is called more often, or what
+  /// most of its kind have in the file; FP32 where the file has none.
+  product_precisions chosen(const std::string& layer, const std::string& kind) const {
+    if (const auto known = precisions_.find(layer)) return *known;
+    return precisions_.usual(layer, kind);
+  }
+  /// Returns: "; did you mean ...?" with the nearest name, or nothing.
+  std::string nearest(const std::string& layer) const {
+    policy::nearest_word best{layer};
+    for (const auto& [known, op] : entries_) {
+      if (name_parts{known}.word == name_parts{layer}.word) best.offer(known);
+    }
+    if (best.word().empty()) return {};
+    return fmt::format("; did you mean \"{}\"?", entries_.at(best.word())->name);
+  }
+
+ private:
+  std::map<std::string, const entry*> entries_;
+  named_precisions precisions_;
+};
+
+}  // namespace detail
+
+COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced) {
+  const detail::named_operators known{from};
+  loaded_plan loaded{.plan = plan{graph.size()}, .execution = from.execution};
+  if (from.made_for) loaded.made_for = *from.made_for;
+  std::size_t choosable = 0;
+  std::vector<std::size_t> unknown;
+  std::string first_unknown;
+  detail::layer_names layers;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const std::string layer = layers.next(graph[i].name, graph[i].kind);
+    if (!computes(graph[i])) continue;
+    if (const product of = graph[i].product; in_backward(of)) {
+      const std::string whole = layer.substr(0, layer.size() - suffix(of).size());
+      loaded.plan[i] = known.chosen(whole, graph[i].kind).of(of);
+      continue;
+    }
+    const auto* listed = known.find(layer);
+    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind).forward;
+    if (!graph[i].choosable) continue;
+    ++choosable;
+    if (listed != nullptr) continue;
+    if (unknown.empty()) first_unknown = layer;
+    unknown.push_back(i);
+  }
+  comp::detail::keep_authors_choices(loaded, graph, from.file);
+  if (!unknown.empty()) {
+    const op_info& first = graph[unknown.front()];
+    const std::string nearest = known.nearest(first_unknown);
+    require<plan_error>(
+        forced || 2 * unknown.size() <= choosable,
+        "\"{}\" is for another model: it does not have {} of this one's {} operators, first \"{}\" ({}{}): give models "
+        "the names that they had in the search, or search again",
+        from.file, unknown.size(), choosable, first.name, first.kind, nearest);
+    loaded.warnings.push_back(fmt::format(
+        "\"{}\" does not have {} of the model's {} operators, first \"{}\" ({}{}): they run as most of their "
+        "kind do in it",
+        from.file, unknown.size(), choosable, first.name, first.kind, nearest));
+  }
+  loaded.plan = from.run_as_listed(loaded.plan);
+  if (loaded.plan.runs_autocast() && loaded.plan.count_low() == 0) loaded.plan = loaded.plan.as_autocast(false);
+  return loaded;
+}
+
+namespace detail {
+
+class listed_plan {
+ public:
+  listed_plan(const std::vector<named_module>& models, const std::variant<std::string, plan>& from,
+              planned_settings settings)
+      : settings_{std::move(settings)},
+        of_file_{std::holds_alternative<std::string>(from)},
+        file_{of_file_ ? load_listing(std::get<std::string>(from))
+                       : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
+        listing_{file_.at(0)},
+        program_{on_device_of(models, with_operators_of(listing_, settings_))},
+        here_{probe(program_.settings().device)} {
+    if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
+    if (settings_.choices == planned_choices::measured)
+      require_one_rank("planned_choices::measured", "use planned_choices::of_file");
+    for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
+    if (listing_.operators) {
+      program_.record_under(make_first_plan());
+    } else {
+      program_.record(true);  // without a list of operators nothing says which hand on FP32
+    }
+  }
+
+  region enter(std::string_view segment) {
+    const std::lock_guard only_one{mutex_};
+    const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
+    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) end_recording();
+    if (measurement_ && segment == settings_.segments.front()) measure_step();
+    return planned_ && changes_nothing() ? program_.enter_unplanned() : program_.enter(segment);
+  }
+  void set_batch(std::size_t batch) {
+    const std::lock_guard only_one{mutex_};
+    const auto changes = std::ranges::count_if(file_.later, [&](const later_plan& p) { return p.batch <= batch; });
+    if (changes == changes_) return;
+    listing_ = file_.at(batch);
+    if (measurement_) program_.profile(false);
+    measurement_.reset();  // it timed another plan
+    if (planned_) {
+      program_.set_plan(load().plan);
+      if (by_name()) program_.set_unrecorded(make_first_plan().by_name);
+      use(program_, tuned_.choice);
+    } else if (listing_.operators) {
+      program_.record_under(make_first_plan());
+    }
+    changes_ = changes;  // at the end, so that a plan that does not fit is refused each time
+  }
+  region evaluate() {
+    const bool low = any_chosen(listing_, [](precision p) { return is_low(p); });
+    const bool as_written = !low && program_.settings().protect_blocks;  // kernels and layouts are for training
+    return as_written ? program_.enter_unplanned() : program_.evaluate();
+  }
+
+  bool planned() const { return planned_; }
+  bool needs_scaling() const {
+    bool found = false;
+    for_each_plan([&](const plan_listing& each) {
+      found = found || any_chosen(each, [](precision p) { return p == precision::fp16; });
+    });
+    return found;
+  }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  comp::execution execution() const {
+    return planned_ && !measurement_ && !listing_.runs_autocast() ? execution_of(tuned_) : comp::execution{};
+  }
+  program& executor() { return program_; }
+
+ private:
+  using clock = std::chrono::steady_clock;
+
+  template <class F>
+  void for_each_plan(F f) const {
+    f(file_.at(0));
+    for (const later_plan& next : file_.later) f(file_.at(next.batch));
+  }
+
+  static bool any_chosen(const plan_listing& of, auto is) {
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      if (is(of.chosen(i))) return true;
+    }
+    return false;
+  }
+
+  /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
+  bool changes_nothing() const {
+    const program_settings& now = program_.settings();
+    return !program_.changes() && now.otherwise == on_mismatch::follow && now.protect_blocks;
+  }
+
+  /// Has the graph the operators that the file has. A plan without names is one for the graph that the settings give.
+  static program_settings with_operators_of(const plan_listing& from, const planned_settings& given) {
+    program_settings settings = given.program;
+    settings.emulate = settings.emulate || given.forced;
+    const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
+    const auto exchanges = [](const auto& op) { return op.kind == exchange_kind; };
+    if (from.operators) {
+      settings.separate_products = std::ranges::any_of(*from.operators, apart);
+      settings.exchange = std::ranges::any_of(*from.operators, exchanges);
+    }
+    return settings;
+  }
+
+  // A plan without names goes by the order of the operators.
+  bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
+
+  /// Returns: what operators get when they come by for the first time. Requires: the file lists them.
+  detail::first_plan make_first_plan() const {
+    detail::first_plan plan;
+    for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
+      if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
+    }
+    const auto known = std::make_shared<const detail::named_operators>(listing_);
+    plan.by_name = [known](const std::string& layer, const std::string& kind) { return known->chosen(layer, kind); };
+    if (by_name()) {
+      plan.choose = [known](std::size_t /*number*/, const op_info& op, const std::string& layer) {
+        const auto* named = known->find(layer);
+        return detail::first_choice{known->chosen(layer, op.kind), named != nullptr && named->hands_on_fp32};
+      };
+    } else {
+      plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
+        listing_.require_operator(i, op.name, op.kind);
+        return detail::first_choice{known->chosen(layer, op.kind), (*listing_.operators)[i].hands_on_fp32};
+      };
+    }
+    return plan;
+  }
+
+  /// Ends the recording when each segment was seen: from now on the plan goes by the recorded operators.
+  void end_recording() {
+    program_.record(false);
+    loaded_plan loaded;
+    try {
+      loaded = load();
+      program_.set_plan(loaded.plan);
+      if (by_name()) program_.set_unrecorded(make_first_plan().by_name);
+    } catch (const plan_error&) {
+      if (!program_.is_unsure()) throw;
+      program_.record(true);  // a recording in FP32 is certain
+      return;
+    }
+    warnings_ = loaded.warnings;
+    tuned_.choice = choice_in(settings_.program);
+    if (settings_.choices == planned_choices::of_file) {
+      for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
+    } else if (settings_.choices == planned_choices::measured && detail::is_tunable(loaded.plan)) {
+      measurement_.emplace(program_.options_of(loaded.plan), settings_.tuning);
+    }
+    if (const std::size_t emulated = count_misfits(loaded.plan); emulated > 0)
+      warnings_.push_back(
+          fmt::format("\"{}\" gives {} linear layers, or products of them, a format that this GPU's units do not "
+                      "multiply in these sizes (16 has to divide rows, inputs and outputs): they are emulated, slowly",
+                      listing_.file, emulated));
+    if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
+      warnings_.push_back(fmt::format(
+          "\"{}\" is of tuned FP32 and says nothing that can be used here of how it is run: it runs as plain FP32",
+          listing_.file));
+    use(program_, tuned_.choice);
+    planned_ = true;
+  }
+
+  /// Returns: how many operators have a format below 16 bits that is emulated though the GPU has it.
+  std::size_t count_misfits(const plan& p) const {
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < p.size(); ++i) found += is_scaled(p[i]) && !program_.takes_scaled(program_.graph()[i]);
+    return found;
+  }
+
+  loaded_plan load() const {
+    if (!of_file_) return {.plan = *listing_.letters};
+    if (!by_name()) return fitted(listing_, program_.graph(), &here_);
+    loaded_plan loaded = fitted_by_name(listing_, program_.graph(), settings_.forced);
+    if (listing_.made_for) comp::detail::warn_of_hardware(loaded.made_for, here_, loaded);
+    return loaded;
+  }
+
+  /// Throws: `plan_error` where this machine lacks units that the plan was found with. The plan can then take many
+  /// times FP32's time.
+  void require_useful(const plan_listing& listing) const {
+    const hardware there = listing.made_for.value_or(hardware{});
+    for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
+      const precision chosen = listing.chosen(i);
+      require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, detail::emulates(program_.settings())),
+                          "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
+                          "machine, or set planned_settings::forced",
+                          listing.file, name(chosen));
+      const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
+      require<plan_error>(
+          missing.empty() || policy::no_unit(chosen, there) == missing,
+          "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
+          "or set planned_settings::forced",
+          listing.file, i, listing.operators ? (*listing.operators)[i].name : std::string{}, name(chosen), missing,
+          there.kind == device_kind::unknown ? "an unknown machine" : there.name);
+    }
+  }
+
+  /// Takes the time of the user's step that has ended, and chooses how the one that begins is run.
+  void measure_step() {
+    if (program_.has_open_region()) return step_began_.reset();  // another thread's: no step can be timed alone
+    synchronize(program_.settings().device);
+    if (step_began_) {
+      const double seconds = std::chrono::duration<double>(clock::now() - *step_began_).count();
+      measurement_->add({seconds, program_.times()});
+    }
+    program_.profile(!measurement_->done() && measurement_->times_operators());
+    if (measurement_->done()) {
+      tuned_ = measurement_->best();
+      measurement_.reset();
+      return use(program_, tuned_.choice);
+    }
+    use(program_, measurement_->next());
+    step_began_ = clock::now();
+  }
+
+  planned_settings settings_;
+  bool of_file_;
+  plan_listing file_, listing_;  // the file, and what it says of the present batch
+  std::ptrdiff_t changes_ = 0;   // how many plans came before the present one
+  program program_;
+  hardware here_;
+  std::mutex mutex_ = {};
+  bool planned_ = false;
+  std::vector<std::string> warnings_;
+  tuned_choice tuned_;
+  std::optional<choice_measurement> measurement_;  // while it goes on
+  std::optional<clock::time_point> step_began_;
+};
+
+}  // namespace detail
+
+COMP_INLINE planned_region::planned_region(const std::vector<named_module>& models,
+                                           const std::variant<std::string, plan>& from, planned_settings settings)
+    : plan_{std::make_unique<detail::listed_plan>(models, from, std::move(settings))} {}
+COMP_INLINE planned_region::~planned_region() = default;
+COMP_INLINE region planned_region::enter(std::string_view segment) { return plan_->enter(segment); }
+COMP_INLINE void planned_region::set_batch(std::size_t batch) { plan_->set_batch(batch); }
+COMP_INLINE region planned_region::evaluate() { return plan_->evaluate(); }
+COMP_INLINE bool planned_region::planned() const { return plan_->planned(); }
+COMP_INLINE bool planned_region::needs_scaling() const { return plan_->needs_scaling(); }
+COMP_INLINE const std::vector<std::string>& planned_region::warnings() const { return plan_->warnings(); }
+COMP_INLINE comp::execution planned_region::execution() const { return plan_->execution(); }
+COMP_INLINE program& planned_region::executor() { return plan_->executor(); }
+
+}  // namespace comp::libtorch

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the LibTorch backend's headers declare where they are not used alone (core/linkage.hpp): regions, programs and
+// the doctor. What trains is in comp_libtorch_training.cpp.
+#include <comp_libtorch/doctor/examining.hpp>
+#include <comp_libtorch/hook/open_region.hpp>
+#include <comp_libtorch/plan/checkpoint_node.hpp>
+#include <comp_libtorch/plan/recorded_program.hpp>
+
+static_assert(!COMP_HEADER_ONLY, "libcomp_libtorch is compiled with -DCOMP_HEADER_ONLY=0");

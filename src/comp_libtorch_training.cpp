@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the LibTorch backend's headers declare where they are not used alone (core/linkage.hpp): trainers, their steps,
+// and plans from files.
+#include <comp_libtorch/train/gathered_batches.hpp>
+#include <comp_libtorch/train/listed_plan.hpp>
+#include <comp_libtorch/train/optimizer_gradients.hpp>
+#include <comp_libtorch/train/step_parts.hpp>
+#include <comp_libtorch/train/training.hpp>
+
+static_assert(!COMP_HEADER_ONLY, "libcomp_libtorch is compiled with -DCOMP_HEADER_ONLY=0");
