@@ -13,6 +13,7 @@
 
 #include <comp/files/plan_file.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/support/hardware.hpp>
 #include <exception>
 #include <functional>
 #include <memory>

@@ -56,11 +56,6 @@ void run_searched_pointer() {
   (void)comp::two_stage{comp::policy::pytorch{}}.run(&trainer);
 }
 
-// expect: strategy::guided does both stages: leave the second strategy out, or give another first one
-using strategy_that_is_dropped =
-    decltype(comp::two_stage{comp::policy::pytorch{}, comp::strategy::guided{}, comp::strategy::random{}});
-strategy_that_is_dropped search_of_two_strategies{};
-
 // expect: an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const
 struct searched_policy {};
 void run_searched_policy() {

@@ -12,7 +12,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <comp/core/linkage.hpp>
-#include <comp/scaling/settings.hpp>
+#include <comp/scaling/gradients.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstdint>
