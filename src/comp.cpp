@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comp's headers declare where they are not used alone (core/linkage.hpp).
-#include <comp/files/ledger_text.hpp>
-#include <comp/files/plan_text.hpp>
-#include <comp/observe/html_text.hpp>
-#include <comp/observe/outcome_text.hpp>
+// What comp's headers of the search declare where they are not used alone (core/linkage.hpp).
 #include <comp/ranks/follower.hpp>
 #include <comp/search/search_run.hpp>
 #include <comp/search/trainer/trainer_check.hpp>

@@ -8,17 +8,14 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <comp/core/error.hpp>
-#include <comp/core/hardware.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/scaling/settings.hpp>
-#include <comp/systems/system_rules.hpp>
 #include <cstdint>
 #include <limits>
-#include <range/v3/range/conversion.hpp>
-#include <range/v3/view/split.hpp>
-#include <range/v3/view/transform.hpp>
 #include <string>
 #include <vector>
+
+#include "options.hpp"
 
 namespace train {
 
@@ -65,17 +62,6 @@ inline CLI::Validator digits_first() {
           ""};
 }
 
-inline std::vector<std::string> split(const std::string& text) {
-  const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
-  return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
-}
-
-/// Returns: the rival plans that --rules names: "none", "all", or systems joined by commas.
-/// Throws: `settings_error` for an unknown system.
-inline comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {}) {
-  if (rules == "none") return {};
-  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules), on);
-}
 inline std::string check_rules(const std::string& text) {
   try {
     (void)rivals_of(text);

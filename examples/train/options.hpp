@@ -2,27 +2,13 @@
 // The command line of `train`. Options are checked before anything is loaded.
 #pragma once
 
-#include <sched.h>
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cctype>
-#include <comp/core/error.hpp>
-#include <comp/files/plan_file.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/rival.hpp>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <limits>
-#include <range/v3/range/conversion.hpp>
-#include <range/v3/view/join.hpp>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include "checks.hpp"
 
 namespace train {
 
@@ -75,344 +61,28 @@ inline const std::vector<std::string> native_models{"mlp", "lenet5", "alexnet", 
                                                     "gan", "gcn",    "gat",     "bert",  "simplenet"};
 inline const std::vector<std::string> libtorch_models{"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
 
-inline std::vector<std::string> all_models() {
-  std::vector<std::string> all = native_models;
-  for (const std::string& name : libtorch_models) {
-    if (std::ranges::find(all, name) == all.end()) all.push_back(name);
-  }
-  return all;
-}
-
 /// Throws: `error` where the chosen backend lacks the model. Its text names the models that the backend has.
-inline void require_model_of(const options& chosen, const std::vector<std::string>& models) {
-  comp::require<comp::error>(std::ranges::find(models, chosen.model) != models.end(),
-                             "{} is no model of backend {} (it trains {}): choose one of those, or another --backend",
-                             chosen.model, chosen.backend,
-                             models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>());
-}
-
-/// Throws: `error` for an option that only other backends or models have: it would have no effect here.
-inline void require_heard(const options& chosen) {
-  comp::require<comp::error>(chosen.backend != "libtorch" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
-                             "--scaling {} --accumulate {} with backend {} (only host and cuda have them): leave them "
-                             "out",
-                             chosen.scaling, chosen.accumulate, chosen.backend);
-  comp::require<comp::error>(chosen.backend == "cuda" || chosen.gpu == 0,
-                             "--gpu {} with backend {} (only cuda has it): leave it out", chosen.gpu, chosen.backend);
-  comp::require<comp::error>(chosen.backend == "libtorch" || chosen.side == 0,
-                             "--side {} with backend {} (only libtorch has it): leave it out", chosen.side,
-                             chosen.backend);
-  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.attention == "auto",
-                             "--attention {} with backend libtorch (only host and cuda have it): leave it out",
-                             chosen.attention);
-  comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
-                             "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
-                             chosen.backend);
-  comp::require<comp::error>(chosen.backend != "cuda" || chosen.target.empty(),
-                             "--target {} with backend cuda (only host and libtorch have it): leave it out",
-                             chosen.target);
-  const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert", gan = chosen.model == "gan";
-  comp::require<comp::error>(transformer || bert || chosen.attention == "auto",
-                             "--attention {} with model {} (only transformer and bert have it): leave it out",
-                             chosen.attention, chosen.model);
-  const options usual;
-  comp::require<comp::error>(transformer || (chosen.layers == usual.layers && chosen.width == usual.width &&
-                                             chosen.heads == usual.heads && chosen.context == usual.context),
-                             "--layers {} --width {} --heads {} --context {} with model {} (only the transformer has "
-                             "them): leave them out",
-                             chosen.layers, chosen.width, chosen.heads, chosen.context, chosen.model);
-  const bool graph = chosen.model == "gcn" || chosen.model == "gat";
-  comp::require<comp::error>(!graph || (chosen.batch == 0 && chosen.limit == 0),
-                             "--batch {} --limit {} with model {} (a step is the whole graph): leave them out",
-                             chosen.batch, chosen.limit, chosen.model);
-  const bool of_gan = chosen.size == "connected" || chosen.size == "convolutional";
-  comp::require<comp::error>(
-      chosen.size.empty() || (of_gan ? gan : bert),
-      "--size {} with model {} (bert has base, small and tiny, gan connected and convolutional): leave it out",
-      chosen.size, chosen.model);
-}
-
+void require_model_of(const options& chosen, const std::vector<std::string>& models);
 /// Returns: --threads, but not more than this process may run at once, since more threads only wait for each other. 0:
 /// all.
-inline int threads_of(const options& chosen) {
-  cpu_set_t allowed;
-  if (chosen.threads == 0 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return chosen.threads;
-  const int cores = CPU_COUNT(&allowed);
-  if (chosen.threads <= cores) return chosen.threads;
-  fmt::print(stderr, "Note: --threads {} on a machine that runs {} at once: {} are used\n", chosen.threads, cores,
-             cores);
-  return cores;
-}
-
+int threads_of(const options& chosen);
 /// Warns where other programs use the cores too: OpenMP's threads spin while they wait for each other, and they wait
 /// for the thread whose core is taken.
-inline void tell_of_busy_cores() {
-  std::ifstream counts{"/proc/stat"};
-  std::string word;
-  long running = 0;
-  while (counts >> word && word != "procs_running") {
-  }
-  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  if (!(counts >> running) || running <= cores || std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT"))
-    return;
-  fmt::print(
-      stderr,
-      "Note: {} threads of other programs want the {} cores (threads that wait for each other spin, and slow each other "
-      "down then): OMP_WAIT_POLICY=passive trains faster on a busy machine\n",
-      running - 1, cores);
-}
-
-/// Throws: `settings_error` for strategies that do not go together.
-inline void require_strategies(const options& chosen) {
-  comp::require<comp::settings_error>(
-      chosen.stage1 != "none" || chosen.stage2 != "none",
-      "both stages are none (there is nothing to search): name a strategy, or use --plan");
-  comp::require<comp::settings_error>(
-      chosen.stage1 != "guided" || chosen.stage2 == "greedy",
-      "--stage2 {} with --stage1 guided (guided does both stages): leave it out, or name another --stage1",
-      chosen.stage2);
-}
-
+void tell_of_busy_cores();
 /// Throws: `error` where no data is named and the model has no made-up data. libtorch's jobs all have some, but the
 /// backends host and cuda only for few models.
-inline void require_data(const options& chosen) {
-  const bool made_up = chosen.model == "gcn" || chosen.model == "gat" || chosen.model == "simplenet";
-  comp::require<comp::error>(made_up || !chosen.data.empty(),
-                             "no data for {} (backend {} makes up none): name a file or folder with --data",
-                             chosen.model, chosen.backend);
-}
-
-/// Returns: a word of a command line, quoted where a shell needs it.
-inline std::string in_shell(const std::string& word) {
-  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=,:+@%", c); };
-  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
-  return quoted + "'";
-}
-
-/// Returns: a command line as a shell takes it, without the options `without` and their values.
-inline std::string in_shell(const std::vector<std::string_view>& words, const std::vector<std::string_view>& without) {
-  std::string line;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string_view option = words[i].substr(0, words[i].find('='));
-    if (std::ranges::find(without, option) == without.end()) {
-      line += (i > 0 ? " " : "") + in_shell(std::string{words[i]});
-    } else if (option == words[i] && option != "--compare-epochs" && option != "--resume") {
-      ++i;  // its value
-    }
-  }
-  return line;
-}
-
-inline void describe(CLI::App& app, options& chosen) {
-  // ./run demo passes its own options before the user's, which must win.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.description(
-      "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
-      "Writes plan.json, search.jsonl (the ledger), report.html, summary.json and training.json (each epoch's loss, seconds\n"
-      "and score) into --out, and after each epoch checkpoint.safetensors.");
-  app.footer(
-      "Examples:\n"
-      "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
-      "  train --model lenet5 --data mnist --stage1 exhaustive --tie none --tolerance 0.02\n"
-      "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json --epochs 100   (trains without a search)\n"
-      "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
-  app.set_version_flag("--version", fmt::format("comp {}", comp::detail::comp_version));
-  const auto group = [&](const char* name) { return app.add_option_group(name); };
-
-  auto* job = group("The job");
-  job->add_option("--model", chosen.model, "What to train")->check(CLI::IsMember(all_models()))->capture_default_str();
-  job->add_option(
-      "--data", chosen.data,
-      "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
-      ".bin file, the digits' .csv.gz, a folder of SQuAD (bert), a graph (gcn, gat: made up without it); with libtorch "
-      "also folders of JPEG pictures by class, and without it made-up data of the same shapes");
-  job->add_option("--backend", chosen.backend,
-                  "What trains it: host is this CPU through oneDNN, cuda an NVIDIA GPU, libtorch is LibTorch")
-      ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
-      ->capture_default_str();
-  job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
-      ->transform(whole(1, 1000000))
-      ->capture_default_str();
-  job->add_option(
-         "--finish", chosen.finish,
-         "Part of the training, at its end, that has a higher precision where its loss is lower: 0.1 is a tenth")
-      ->transform(real(0.0, 1.0))
-      ->capture_default_str();
-  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
-  job->add_option("--limit", chosen.limit,
-                  "Training examples per epoch, the first ones; of images no more validate (default: all)")
-      ->transform(whole(1, std::uint64_t{1} << 40));
-  job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
-      ->transform(positive());
-  job->add_option(
-         "--scaling", chosen.scaling,
-         "Loss scaling of the host and cuda backends while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
-         "a number, which is a static scale")
-      ->check(CLI::Validator{[](std::string& text) { return check_scaling(text); }, "NAME|NUMBER"})
-      ->capture_default_str();
-  job->add_option(
-         "--accumulate", chosen.accumulate,
-         "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says")
-      ->transform(whole(1, 1 << 16))
-      ->capture_default_str();
-  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")
-      ->transform(whole(0, std::numeric_limits<std::uint64_t>::max()))
-      ->capture_default_str();
-  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->transform(whole(1, 1024));
-  job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
-      ->transform(whole(0, 1023))
-      ->capture_default_str();
-  job->add_option(
-         "--captured", chosen.captured,
-         "Forward and backward of the cuda backend's steps as one CUDA graph: measured does so after the search "
-         "where it is faster, on does so in all epochs")
-      ->check(CLI::IsMember({"off", "measured", "on"}))
-      ->capture_default_str();
-  job->add_option("--size", chosen.size,
-                  "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional")
-      ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
-  job->add_option("--side", chosen.side, "What libtorch brings JPEG pictures to: 224 is ImageNet's (default: 64)")
-      ->transform(whole(32, 1024));
-  job->add_option("--layers", chosen.layers, "Blocks of the transformer")
-      ->transform(whole(1, 96))
-      ->capture_default_str();
-  job->add_option("--width", chosen.width, "Width of the transformer")
-      ->transform(whole(8, 16384))
-      ->capture_default_str();
-  job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
-      ->transform(whole(1, 128))
-      ->capture_default_str();
-  job->add_option(
-         "--attention", chosen.attention,
-         "Of transformer and bert: parts, or one operator, which host and cuda may compute in one; auto is one on "
-         "cuda, else parts")
-      ->check(CLI::IsMember({"auto", "parts", "one"}))
-      ->capture_default_str();
-  job->add_option("--context", chosen.context, "Characters that the transformer sees")
-      ->transform(whole(2, 8192))
-      ->capture_default_str();
-
-  auto* search = group("The search");
-  search
-      ->add_option("--policy", chosen.policy,
-                   "Which operators may change precision; auto is pytorch-cuda on a GPU, else pytorch-cpu")
-      ->check(CLI::IsMember({"auto", "pytorch-cpu", "pytorch-cuda", "fp32"}))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--rules", chosen.rules,
-          "Systems whose plans the found one is held against, joined by commas: pytorch, tensorflow, tvm, "
-          "paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs the batches that judge its loss and "
-          "its turns in the head-to-head")
-      ->check(CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"})
-      ->capture_default_str();
-  search
-      ->add_option("--stage1", chosen.stage1,
-                   "Strategy judged by losses. guided does both stages: it proposes whole plans by what operators and "
-                   "casts cost; none looks at no loss (may not converge)")
-      ->check(CLI::IsMember({"guided", "exhaustive", "random", "greedy", "none"}))
-      ->capture_default_str();
-  search
-      ->add_option("--stage2", chosen.stage2,
-                   "Strategy judged by times, after a --stage1 other than guided; none skips the stage")
-      ->check(CLI::IsMember({"exhaustive", "random", "greedy", "none"}))
-      ->capture_default_str();
-  search
-      ->add_option("--tie", chosen.tie,
-                   "Operators that change together, where --stage1 is not guided: of one kind, of one scope, or none")
-      ->check(CLI::IsMember({"kind", "scope", "none"}))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--precisions", chosen.precisions,
-          "Low precisions to search, joined by commas; auto: those that this machine, or the --target, speeds up, "
-          "or bf16. Where formats below 16 bits are among them, bf16 is too")
-      ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--products", chosen.products,
-          "Whether the products of a linear layer's backward have precisions of their own; auto: where formats "
-          "below 16 bits are searched, or --plan has such operators")
-      ->check(CLI::IsMember({"auto", "together", "separate"}))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--target", chosen.target,
-          "Find the plan of a GPU that is not here: losses of this CPU, and times that are modelled for that GPU, as "
-          "B200 (host and libtorch)")
-      ->check(CLI::Validator{
-          [](const std::string& name) { return std::string{name.empty() ? "no GPU is named: name one, as B200" : ""}; },
-          "GPU"});
-  search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
-      ->transform(real(0.0, 9.0))
-      ->capture_default_str();
-  search
-      ->add_option("--level", chosen.level,
-                   "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches")
-      ->transform(real(1e-6, 0.49))
-      ->capture_default_str();
-  search
-      ->add_option("--budget", chosen.budget,
-                   "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is "
-                   "to be gained, eight times that")
-      ->transform(real(0.0, 1.0))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--judge-by", chosen.judge_by,
-          "What decides whether a plan trains: losses of as few batches as decide, mean losses of whole epochs "
-          "(the CoMP paper's rule), or validation scores after whole epochs")
-      ->check(CLI::IsMember({"batches", "epochs", "scores"}))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--memory-limit", chosen.memory_limit,
-          "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
-      ->transform(CLI::AsSizeValue(false))
-      ->transform(digits_first())
-      ->check(whole(0, std::numeric_limits<std::int64_t>::max()).description(""));
-  search
-      ->add_option("--slowdown", chosen.slowdown,
-                   "The plan with the least memory is wanted of those that are by such a part slower than the fastest")
-      ->transform(real(0.0, 9.0))
-      ->capture_default_str();
-  search
-      ->add_option("--warm-start", chosen.warm_start,
-                   "Begin with the plan of this file too, of another batch size, machine or version of the model")
-      ->check(CLI::ExistingFile);
-  search->add_option("--plan", chosen.plan, "Train with this plan file instead of searching")->check(CLI::ExistingFile);
-
-  auto* files = group("Files");
-  files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
-  files->add_flag("--resume", chosen.resume,
-                  "Go on with the search or the training in --out, which are kept as *.old without this option");
-  files->add_flag("--compare-epochs", chosen.compare_epochs,
-                  "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
-  files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
-  files->add_option("--weights-out", chosen.weights_out,
-                    "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
-}
-
+void require_data(const options& chosen);
 /// Returns whether the products of linear layers have precisions of their own.
-inline bool separates_products(const options& chosen) {
-  if (chosen.products != "auto") return chosen.products == "separate";
-  if (!chosen.plan.empty()) {
-    try {
-      const comp::plan_listing listed = comp::load_listing(chosen.plan.string());
-      return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
-               return comp::gradient_named(op.name) != comp::product::all;
-             });
-    } catch (const comp::error&) {
-      return false;  // what is wrong with the file is said when the plan is loaded
-    }
-  }
-  if (chosen.precisions == "auto") return !chosen.target.empty();
-  return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {
-    return is_scaled(*comp::precision_of(std::string_view{name}));
-  });
-}
+bool separates_products(const options& chosen);
+/// Returns: the parts of a text that commas separate.
+std::vector<std::string> split(const std::string& text);
+/// Returns: the rival plans that --rules names: "none", "all", or systems joined by commas.
+/// Throws: `settings_error` for an unknown system.
+comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {});
+/// Reads the command line. Returns: the program's exit status where it has ended, as after --help.
+/// Throws: `settings_error` or `error` for options that do not go together.
+std::optional<int> read_options(int argc, char** argv, options& chosen);
+/// Returns: a word of a command line, quoted where a shell needs it.
+std::string in_shell(const std::string& word);
 
 }  // namespace train

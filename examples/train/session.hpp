@@ -319,16 +319,9 @@ inline void become(const char* name, char** argv, const char* otherwise) {
 
 /// The main function of each train program: reads the command line, runs the job, and prints errors as one sentence.
 int run_main(int argc, char** argv, auto run) {
-  CLI::App app;
   options chosen;
-  describe(app, chosen);
-  CLI11_PARSE(app, argc, argv);
-  const std::vector<std::string_view> words{argv, argv + argc};
-  chosen.command = in_shell(words, {});
-  chosen.training_command = in_shell(words, {"--compare-epochs", "--t4", "--warm-start", "--resume"});
   try {
-    require_heard(chosen);
-    require_strategies(chosen);
+    if (const auto status = read_options(argc, argv, chosen)) return *status;
     return run(chosen);
   } catch (const std::exception& failed) {
     std::fputs(fmt::format("train: {}\n", failed.what()).c_str(), stderr);  // fmt::print would throw on a closed stderr

@@ -49,7 +49,7 @@ foreach(_comp_component IN LISTS comp_FIND_COMPONENTS)
   if(_comp_component MATCHES "^(libtorch_)?compiled$")
     string(REPLACE compiled comp _comp_library "${_comp_component}")
     string(REPLACE libtorch_comp comp_libtorch _comp_library "${_comp_library}")
-    file(GLOB _comp_sources "${_comp_root}/src/${_comp_library}.cpp" "${_comp_root}/src/${_comp_library}_training.cpp")
+    file(GLOB _comp_sources "${_comp_root}/src/${_comp_library}.cpp" "${_comp_root}/src/${_comp_library}_t*.cpp")
     if(NOT _comp_sources)
       find_library(${_comp_library}_LIBRARY ${_comp_library} PATHS "${_comp_root}/.." PATH_SUFFIXES lib lib64
                    lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_DEFAULT_PATH)

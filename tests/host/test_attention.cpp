@@ -2,6 +2,7 @@
 // Attention by blocks beside the FP64 reference and beside itself operator by operator: results, gradients, masks,
 // dropout, memory, and where it is left to the operators.
 #include <atomic>
+#include <comp_host/attention.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/network.hpp>

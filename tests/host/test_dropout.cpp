@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <comp_host/device.hpp>
+#include <comp_host/dropout.hpp>
 #include <cstdint>
 #include <limits>
 #include <vector>

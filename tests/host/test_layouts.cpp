@@ -2,6 +2,8 @@
 // Where values lie: copies of weights for BF16, tensors whose layout pads their channels, what pooling goes back to.
 #include <atomic>
 #include <comp_host/device.hpp>
+#include <comp_host/linear.hpp>
+#include <comp_host/optimizer.hpp>
 #include <cstring>
 
 #include "../native/devices/agree.hpp"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <comp_host/device.hpp>
+#include <comp_host/scaled_linear.hpp>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/gpt.hpp>
 

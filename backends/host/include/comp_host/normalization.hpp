@@ -15,7 +15,6 @@
 namespace comp::host {
 
 using native::batch_norm_options;
-using saved_tensor = native::with_saved<tensor>;
 
 namespace detail {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <comp/core/precision.hpp>
+#include <comp_native/device.hpp>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -40,6 +41,8 @@ class tensor {
   const host::layout* layout_ = nullptr;
   std::shared_ptr<block> memory_;
 };
+
+using saved_tensor = native::with_saved<tensor>;
 
 /// Integers: labels, tokens, lengths. They are cheap to copy, too.
 class indices {
