@@ -60,6 +60,7 @@ int run(const train::options& chosen) {
       train::naming("--data", [&] { return torch_models::make_job(chosen.model, options_of(chosen)); });
   comp::libtorch::setup setup = torch_models::setup_of(job);
   setup.program.separate_products = train::separates_products(chosen);
+  if (chosen.scaling == "off") setup.scale_loss = comp::libtorch::loss_scaling::never;
   auto trainer = torch_models::make_trainer(job, std::move(setup), chosen.seed);
   const auto write = [&](const std::string& path) { write_weights(job, path); };
   if (chosen.target.empty())

@@ -14,9 +14,9 @@
 
 namespace train {
 
-inline comp::any_strategy strategy_named(const std::string& name, std::uint64_t seed) {
+inline comp::any_strategy strategy_named(const std::string& name, std::uint64_t seed, std::uint64_t plans) {
   if (name == "greedy") return comp::strategy::greedy{};
-  if (name == "exhaustive") return comp::strategy::exhaustive{};
+  if (name == "exhaustive") return comp::strategy::exhaustive{.limit = plans};
   if (name == "random") return comp::strategy::random{.trials = 16, .seed = seed};
   return comp::strategy::guided{};
 }

@@ -40,9 +40,10 @@ std::vector<std::string> all_models() {
 
 /// Throws: `error` for an option that only other backends or models have: it would have no effect here.
 void require_heard(const options& chosen) {
-  comp::require<comp::error>(chosen.backend != "libtorch" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
-                             "--scaling {} --accumulate {} with backend {} (only host and cuda have them): leave them "
-                             "out",
+  comp::require<comp::error>(chosen.backend != "libtorch" ||
+                                 ((chosen.scaling == "pytorch" || chosen.scaling == "off") && chosen.accumulate == 1),
+                             "--scaling {} --accumulate {} with backend {} (which has pytorch's scaling or off, and no "
+                             "micro-batches): leave them out",
                              chosen.scaling, chosen.accumulate, chosen.backend);
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.gpu == 0,
                              "--gpu {} with backend {} (only cuda has it): leave it out", chosen.gpu, chosen.backend);
@@ -77,6 +78,20 @@ void require_heard(const options& chosen) {
       chosen.size.empty() || (of_gan ? gan : bert),
       "--size {} with model {} (bert has base, small and tiny, gan connected and convolutional): leave it out",
       chosen.size, chosen.model);
+}
+
+/// Makes the choices of the paper's search, which scales no losses. Throws: `settings_error` for a strategy beside it.
+void choose_paper(options& chosen) {
+  const auto enumerates = [](std::string& stage, const char* unless) {
+    comp::require<comp::settings_error>(
+        stage == unless || stage == "none",
+        "--search paper with strategy {} (the paper enumerates): leave it out, or give none to skip the stage", stage);
+    if (stage != "none") stage = "exhaustive";
+  };
+  enumerates(chosen.stage1, "guided");
+  enumerates(chosen.stage2, "greedy");
+  chosen.scaling = "off";
+  if (chosen.precisions == "auto") chosen.precisions = "fp16";
 }
 
 /// Throws: `settings_error` for strategies that do not go together.
@@ -147,8 +162,8 @@ void describe(CLI::App& app, options& chosen) {
       ->transform(positive());
   job->add_option(
          "--scaling", chosen.scaling,
-         "Loss scaling of the host and cuda backends while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
-         "a number, which is a static scale")
+         "Loss scaling while a plan has FP16: pytorch, off, or, with host and cuda, paddle, paddle-guide, keras, or a "
+         "number, which is a static scale")
       ->check(CLI::Validator{[](std::string& text) { return check_scaling(text); }, "NAME|NUMBER"})
       ->capture_default_str();
   job->add_option(
@@ -208,6 +223,13 @@ void describe(CLI::App& app, options& chosen) {
       ->check(CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"})
       ->capture_default_str();
   search
+      ->add_option(
+          "--search", chosen.search,
+          "paper is the CoMP paper's own: an epoch of FP32 and of each plan of stage 1, a batch of each plan of "
+          "stage 2, fp16 unless --precisions says otherwise, and no loss scaling")
+      ->check(CLI::IsMember({"comp", "paper"}))
+      ->capture_default_str();
+  search
       ->add_option("--stage1", chosen.stage1,
                    "Strategy judged by losses. guided does both stages: it proposes whole plans by what operators and "
                    "casts cost; none looks at no loss (may not converge)")
@@ -217,6 +239,9 @@ void describe(CLI::App& app, options& chosen) {
       ->add_option("--stage2", chosen.stage2,
                    "Strategy judged by times, after a --stage1 other than guided; none skips the stage")
       ->check(CLI::IsMember({"exhaustive", "random", "greedy", "none"}))
+      ->capture_default_str();
+  search->add_option("--plans", chosen.plans, "Plans of a stage that exhaustive may try; a larger space is refused")
+      ->transform(whole(1, 1 << 30))
       ->capture_default_str();
   search
       ->add_option("--tie", chosen.tie,
@@ -381,6 +406,7 @@ std::optional<int> read_options(int argc, char** argv, options& chosen) {
   const std::vector<std::string_view> words{argv, argv + argc};
   chosen.command = command_line(words, {});
   chosen.training_command = command_line(words, {"--compare-epochs", "--t4", "--warm-start", "--resume"});
+  if (chosen.search == "paper") choose_paper(chosen);
   require_heard(chosen);
   require_strategies(chosen);
   return std::nullopt;

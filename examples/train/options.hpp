@@ -18,8 +18,10 @@ struct options {
   std::filesystem::path data = {};
   std::string backend = "host";
   std::string policy = "auto";
-  std::string rules = "none";  // systems joined by commas, whose rule-based plans are compared with the found one
+  std::string rules = "none";   // systems joined by commas, whose rule-based plans are compared with the found one
+  std::string search = "comp";  // comp or paper
   std::string stage1 = "guided", stage2 = "greedy";
+  std::uint64_t plans = 1024;  // of a stage that exhaustive tries
   std::string tie = "kind";
   std::string precisions = "auto";
   std::string products = "auto";  // of linear layers: auto, together or separate

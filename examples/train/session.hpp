@@ -70,7 +70,7 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   settings.planned_epochs = std::max(settings.planned_epochs, chosen.epochs);
   if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
   if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;
-  return settings;
+  return chosen.search == "paper" ? comp::paper_settings(std::move(settings)) : settings;
 }
 
 /// Trains an epoch under each contestant, from the state before the search, so that the report can also compare losses
@@ -109,8 +109,9 @@ comp::outcome search(const options& chosen, auto& trainer, comp::search_settings
     for (const std::string& warning : first.warnings) fmt::print(stderr, "Note: {}\n", warning);
     settings.warm_start = std::move(first.plan);
   }
-  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), strategy_named(chosen.stage1, chosen.seed),
-                               strategy_named(chosen.stage2, chosen.seed), std::move(settings)};
+  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low),
+                               strategy_named(chosen.stage1, chosen.seed, chosen.plans),
+                               strategy_named(chosen.stage2, chosen.seed, chosen.plans), std::move(settings)};
   const auto start = trainer.save();
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};

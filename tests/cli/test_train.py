@@ -617,6 +617,15 @@ class Train(Runs):
         got = self.train('--plan', str(plan), '--compare-epochs')
         self.assertIn('--compare-epochs, --t4 and --warm-start are about a search, and none is made', got.stderr)
 
+    def test_the_papers_search(self):
+        got = self.succeeds('--search', 'paper', '--precisions', 'bf16')
+        self.assertIn('Plans were judged by mean losses of whole epochs.', got.stdout)
+        runs = [(line['stage'], line['sample']['batches']) for line in self.ledger() if 'stage' in line]
+        self.assertEqual(runs[0], ('baseline', 4))
+        self.assertEqual(set(runs), {('baseline', 4), ('epochs', 4), ('batches', 1)})
+        self.refused(self.train('--search', 'paper', '--stage1', 'random'), 'the paper enumerates')
+        self.refused(self.train('--search', 'paper', '--plans', '1'), 'exhaustive may try 1')
+
     def test_weights_are_written_as_any_reader_of_safetensors_wants_them(self):
         file = self.folder / 'weights.safetensors'
         got = self.succeeds('--weights-out', str(file), '--policy', 'fp32')

@@ -104,6 +104,7 @@ class paper_stages {
       found.peak_bytes = best_.sample.peak_bytes;
       found.seconds = best_.sample.batch_seconds;
       found.over_fp32 = compare_paired(fp32.batch_seconds, found.seconds);
+      found.over_fp32.ratio = median(fp32.batch_seconds) / median(found.seconds);  // the first batches may be slow
     }
     contest.front().seconds = fp32.batch_seconds;
     contest.front().peak_bytes = fp32.peak_bytes;
