@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <comp/search/paper_search.hpp>
-#include <comp/search/search_run.hpp>
 #include <map>
 #include <set>
 #include <string>

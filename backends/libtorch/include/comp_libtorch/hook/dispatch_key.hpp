@@ -5,6 +5,7 @@
 // The fallback costs nothing while no region is open. A thread is in a region only by opening one itself.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/bernoulli_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
