@@ -591,7 +591,7 @@ class Train(Runs):
         return file
 
     def test_steps_that_are_skipped_are_told(self):
-        got = self.succeeds('--plan', str(self.fp16_plan()), '--scaling', '1e12', '--epochs', '3')
+        got = self.succeeds('--plan', str(self.fp16_plan()), '--scaling', str(2**40), '--epochs', '3')
         epochs = json.loads((self.out / 'training.json').read_text())['epochs']
         self.assertEqual(len(epochs), 3)
         for number, epoch in enumerate(epochs, 1):
