@@ -419,7 +419,7 @@ class Train(Runs):
         got = self.train('--rules', 'apex')
         self.assertIn('"apex" is no system whose rules are known (they are pytorch, ', got.stderr)
         self.refused(self.train('--accumulate', '2', '--backend', 'libtorch'),
-                     '--scaling pytorch --accumulate 2 with backend libtorch (only host and cuda have them): leave them out')
+                     "--scaling pytorch --accumulate 2 with backend libtorch (which has pytorch's scaling or off, and no micro-batches): leave them out")
         self.refused(self.train('--attention', 'one', '--backend', 'libtorch'),
                      '--attention one with backend libtorch (only host and cuda have it): leave it out')
         self.refused(self.train('--captured', 'on'), '--captured on with backend host (only cuda has it): leave it out')
