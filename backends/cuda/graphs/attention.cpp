@@ -20,7 +20,7 @@ class planned_graph final : public attention_graph {
  public:
   planned_graph(const attention_case& of, bool backward) : of_{of}, graph_{graphs::described(of, backward)} {}
 
-  /// Plans the graph within `most` bytes of workspace. Returns: the reason where cuDNN has no plan; else nothing.
+  /// Plans the graph within `most` bytes of workspace. Returns: the reason if cuDNN has no plan; else nothing.
   std::string plan(cudnnHandle_t handle, std::int64_t most) {
     std::string why = graphs::planned(
         *graph_, most, [&] { return graph_->build_operation_graph(handle); }, of_.any_order);

@@ -54,9 +54,9 @@ inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool
     const auto numbers = [&](uid n, std::int64_t count, fe::DataType_t type) {
       return g->tensor(attributes{}.set_uid(n).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
     };
-    // cuDNN is told how many queries and keys count, even where all do. Without that the backward of cuDNN 9.25 and
-    // 9.26 returned NaN on compute capability 9.0 (NVIDIA/cudnn-frontend, issue 1072), and with cuDNN up to 9.15 the
-    // front end writes such numbers itself at each call.
+    // cuDNN is told how many queries and keys count, even if all do. Without that the backward of cuDNN 9.25 and 9.26
+    // returned NaN on compute capability 9.0 (NVIDIA/cudnn-frontend, issue 1072), and with cuDNN up to 9.15 the front
+    // end writes such numbers itself at each call.
     options.set_padding_mask(true)
         .set_seq_len_q(numbers(of_queries_seen, a.batch, fe::DataType_t::INT32))
         .set_seq_len_kv(numbers(of_keys_seen, a.batch, fe::DataType_t::INT32));

@@ -20,7 +20,7 @@ class planned_convolution final : public convolution_graph {
  public:
   explicit planned_convolution(const convolution_case& of) : graph_{graphs::described(of)}, bias_{of.bias} {}
 
-  /// Plans the graph within `most` bytes of workspace. Returns: the reason where cuDNN has no plan; else nothing.
+  /// Plans the graph within `most` bytes of workspace. Returns: the reason if cuDNN has no plan; else nothing.
   std::string plan(cudnnHandle_t handle, std::int64_t most) {
     return graphs::planned(*graph_, most, [&] { return graph_->build_operation_graph(handle); });
   }

@@ -20,7 +20,7 @@ inline std::string first_line(const std::string& all) {
 
 /// Validates the graph and asks cuDNN for plans, but does not compile any. most: [bytes] of workspace. `begin` builds
 /// the graph's operations, with a handle or for the GPU that the graph was told.
-/// Returns: cuDNN's reason where it has no plan; else nothing. Plans whose sums have no fixed order count only in
+/// Returns: cuDNN's reason if it has no plan; else nothing. Plans whose sums have no fixed order count only in
 /// `any_order`.
 std::string planned(fe::graph::Graph& g, std::int64_t most, auto begin, bool any_order = false) {
   g.deselect_workspace_greater_than(most);

@@ -10,7 +10,7 @@
 
 namespace comp::cuda {
 
-/// Returns: the mask of this launch: draws, where it is not null, is added to the mask's draw.
+/// Returns: the mask of this launch: if draws is not null, *draws is added to the mask's draw.
 __device__ __forceinline__ native::math::dropout_mask mask_of(const native::math::dropout_mask& mask,
                                                               pointer<const std::uint64_t> draws) {
   return draws ? mask.later(*draws) : mask;

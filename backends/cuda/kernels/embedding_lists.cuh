@@ -55,7 +55,7 @@ __device__ __forceinline__ unsigned lanes_alike(unsigned voters, unsigned key) {
   }
   return alike;
 }
-/// Takes what the lanes of a warp want of one part, by one atomic addition. Returns: where this lane's share begins.
+/// Takes what the lanes of a warp want of one part, by one atomic addition. Returns: the start of this lane's share.
 __device__ __forceinline__ index taken(pointer<unsigned long long> used, index wanted) {
   const unsigned lane = threadIdx.x % 32;
   index up_to = wanted;  // the sum of the wants of all lanes up to this one
@@ -97,8 +97,8 @@ __device__ __forceinline__ void make_room(next_places& next, index row, const em
   if (sums > 0) to.joint[joint] = embedding_joint{partial, sums, row};
 }
 
-/// Calls f(place, row of the block, lanes that read the same row) for this warp's places. Where any lane's place reads
-/// one of the block's rows, all lanes call f; those that read none with no lanes.
+/// Calls f(place, row of the block, lanes that read the same row) for this warp's places. If any lane's place reads one
+/// of the block's rows, all lanes call f; those that read none with no lanes.
 template <class F>
 __device__ __forceinline__ void each_wanted(pointer<const std::int32_t> at, index n, index entries, F f) {
   const unsigned lane = threadIdx.x % 32, first = blockIdx.x * rows_of_block;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void each_wanted(pointer<const std::int32_t> at, inde
   std::int32_t ahead[4] = {asked_at(i), asked_at(i + 32), asked_at(i + 64), asked_at(i + 96)};  // loaded ahead of use
 #pragma unroll 1
   for (; i - lane < end; i += 32) {
-    const unsigned row = static_cast<unsigned>(ahead[0]) - first;  // too large where it is not one of the block's
+    const unsigned row = static_cast<unsigned>(ahead[0]) - first;  // too large if it is not one of the block's
     for (int j = 0; j < 3; ++j) ahead[j] = ahead[j + 1];
     ahead[3] = asked_at(i + 128);
     const bool wanted = row < rows;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void each_wanted(pointer<const std::int32_t> at, inde
 /// Each warp first counts its places by row, then the rows take memory, then each warp lists its places.
 __global__ void __launch_bounds__(list_threads, 2)
     embedding_list(pointer<const std::int32_t> at, index n, index entries, const embedding_lists to) {
-  __shared__ next_places next;  // [warp][row]: how many places, and later where the next place goes
+  __shared__ next_places next;  // [warp][row]: how many places, and later the index for the next place
   const unsigned lane = threadIdx.x % 32, own = threadIdx.x / 32 * rows_of_block;
   for (unsigned row = lane; row < rows_of_block; row += 32) next[own + row] = 0;
   __syncwarp();

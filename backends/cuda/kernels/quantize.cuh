@@ -14,7 +14,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// Returns the larger number, and NaN where there is one: a tensor with NaN must not look small.
+/// Returns the larger number, and NaN if there is one: a tensor with NaN must not look small.
 struct larger_of {
   __device__ float operator()(float a, float b) const { return a >= b || a != a ? a : b; }
 };
@@ -51,7 +51,7 @@ struct quantize_job {
   unsigned tiles_across;  // of the type of blockIdx.x, so that the division has 32 bits
 };
 
-/// Returns: the factor that makes `largest` the largest value of F; 1 where that is 0 or not finite. It is bounded, so
+/// Returns: the factor that makes `largest` the largest value of F; 1 if that is 0 or not finite. It is bounded, so
 /// that it and its inverse are normal numbers.
 template <class F>
 __device__ __forceinline__ float factor_for(float largest) {

@@ -36,7 +36,7 @@ __device__ __forceinline__ void hide_from(int some, float (&v)[N], float hidden 
 }
 /// Returns: the largest element and the sum of exponentials of the first `seen` elements of a row, to all `lanes`. A
 /// row that is held becomes exp(x - largest), or x - largest for `offsets`. A row in memory is read once, with a
-/// running maximum: where that grows, the sum so far is scaled.
+/// running maximum: when that grows, the sum so far is scaled.
 template <int N, int Held, class T, class Lanes, bool Partly>
 __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes, Partly>& row, place<Held> seen,
                                                          bool offsets, const Lanes& lanes) {

@@ -38,8 +38,7 @@ __global__ void __launch_bounds__(block_size)
 }
 
 /// Writes element [b][i][j][w] of `from` to [b][j][i][w]. Each thread moves a pack of N neighbours, as bits. width and
-/// n count packs. Count has 32 bits where these can count all packs, since 64-bit divisions take longer than the
-/// memory.
+/// n count packs. Count has 32 bits for less than 2^31 elements: 64-bit divisions take longer than the memory.
 template <int N, class Count, class T>
 __global__ void __launch_bounds__(block_size)
     middle_swapped(pointer<const T> from, pointer<T> to, Count i, Count j, Count width, Count n) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fused attention: one call of cuDNN's graph API computes attention, and one its gradients. Neither scores nor
-// probabilities are written to memory. It exists for BF16 and FP16, where cuDNN has an execution plan for the case
-// whose sums have a fixed order, unless settings::attention_in_any_order gives that up. Such a plan needs workspace; it
-// gets settings::workspace_limit and the bytes that the probabilities would have taken.
-// Where cuDNN has no such plan, attention() returns nothing, the caller goes on operator by operator, and why() has
-// cuDNN's reason. With dropout, cuDNN's masks differ from those of the separate operators.
+// probabilities are written to memory. It exists for BF16 and FP16, if cuDNN has an execution plan for the case whose
+// sums have a fixed order; settings::attention_in_any_order drops this condition. The plan's workspace may take
+// settings::workspace_limit and the bytes that the probabilities would have taken.
+// Without such a plan attention() returns nothing, the caller goes on operator by operator, and why() has cuDNN's
+// reason. With dropout, cuDNN's masks differ from those of the separate operators.
 // backends/cuda/graphs/attention.cpp makes the graphs. Only files of that folder include cuDNN's C++ front end, which
 // takes long to compile.
 #pragma once
@@ -54,13 +54,13 @@ class attention_graph {
  public:
   virtual ~attention_graph() = default;
   virtual std::int64_t workspace_bytes() const = 0;
-  /// Launches the graph on the handle's stream. Returns: cuDNN's reason where it cannot; empty where it did.
+  /// Launches the graph on the handle's stream. Returns: cuDNN's reason if it cannot; empty if it did.
   virtual std::string run(cudnnHandle_t, const attention_places&, void* workspace) const = 0;
 };
 /// What is known of one case.
 struct attention_graphs {
   std::unique_ptr<attention_graph> forward = {}, backward = {};
-  std::string why_not = {};                   // cuDNN's reason where a graph is missing; empty where both are there
+  std::string why_not = {};                   // cuDNN's reason if a graph is missing; empty if both are there
   indices queries_seen = {}, keys_seen = {};  // for calls without padding: every query and key counts
 };
 /// most: the largest workspace [bytes] that a graph may need.
@@ -71,8 +71,8 @@ class fused_attention {
  public:
   explicit fused_attention(context&) {}
 
-  /// Returns: the forward graph of the case, made at the first call; null where cuDNN has none. A CUDA capture makes
-  /// none: planning uploads tensors, which a capture forbids.
+  /// Returns: the forward graph of the case, made at the first call; null if cuDNN has none. A CUDA capture makes none:
+  /// planning uploads tensors, which a capture forbids.
   const attention_graph* forward(context& c, const attention_case& of) {
     auto found = known_.find(of);
     if (found == known_.end()) {
@@ -90,7 +90,7 @@ class fused_attention {
     }
     return found->second.why_not.empty() ? found->second.forward.get() : nullptr;
   }
-  /// Returns: the backward graph of a case whose forward has run, even where the case was refused since.
+  /// Returns: the backward graph of a case whose forward has run, even if the case was refused since.
   const attention_graph* backward(const attention_case& of) const {
     const auto found = known_.find(of);
     return found == known_.end() ? nullptr : found->second.backward.get();
@@ -159,8 +159,8 @@ inline attention_places places_of(context& c, const attention_case& of, const te
 
 }  // namespace detail
 
-/// Returns: y (B,Tq,C), and what the backward needs beside q, k and v. Returns nothing where cuDNN has no plan for the
-/// case, where settings::fuse_attention is off, and for an example of padding alone.
+/// Returns: y (B,Tq,C), and what the backward needs beside q, k and v. Nothing if cuDNN has no plan for the case, if
+/// settings::fuse_attention is off, if q is neither BF16 nor FP16, and for an example of padding alone.
 inline std::optional<saved_tensor> attention(context& c, const tensor& q, const tensor& k, const tensor& v,
                                              const indices& lengths, const native::attention_options& o,
                                              const native::dropout_key& key) {

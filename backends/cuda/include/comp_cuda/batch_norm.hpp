@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch norm by cuDNN, in the order that x has. Statistics, scale and shift are FP32 whatever the tensors are.
 // A channels_last x trains with cuDNN's persistent kernels, which are deterministic and hand a reserve from forward to
-// backward; a row-major x with the plain kernels; a (B,C) with those per activation. Where cuDNN has no kernel for a
-// type or an order, copies in another storage are normalised, and the shape remembers it (dnn.hpp).
+// backward; a row-major x with the plain kernels; a (B,C) with those per activation. If cuDNN has no kernel for a type
+// or an order, copies in another storage are normalised, and the shape remembers it (dnn.hpp).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace detail {
 
 /// The statistics of a batch.
 struct norm_statistics {
-  tensor mean, inverse_deviation, reserve;  // what the backward needs; reserve: cuDNN's own, empty where it has none
+  tensor mean, inverse_deviation, reserve;  // what the backward needs; reserve: cuDNN's own, empty if it has none
   float *running_mean, *running_variance;   // what cuDNN updates; null: nothing
 };
 
@@ -94,7 +94,7 @@ inline saved_tensor train_norm(context& c, const tensor& x, parameter& gamma, pa
 
 /// x is (B,C,H,W) or (B,C); gamma, beta, mean and variance are (C). A training normalises by the statistics of the
 /// batch and updates mean and variance; an evaluation normalises by mean and variance.
-/// saved: in a training the batch's mean, 1/sqrt(variance + eps) and cuDNN's reserve where there is one; else copies of
+/// saved: in a training the batch's mean, 1/sqrt(variance + eps) and, if there is one, cuDNN's reserve; else copies of
 /// mean and variance.
 inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
                                parameter& variance, const batch_norm_options& o) {
@@ -108,8 +108,8 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
 
 namespace detail {
 
-/// Where cuDNN writes the gradients of scale and shift. One call either writes both or adds to both, so that they go
-/// straight to the parameters only where both want the same; else they go to other memory and finish() adds them.
+/// The destination of cuDNN's gradients of scale and shift. One call either writes both or adds to both, so they go
+/// straight to the parameters only if both want the same; else they go to other memory and finish() adds them.
 class norm_gradients {
  public:
   norm_gradients(context& c, parameter& gamma, parameter& beta) : c_{c}, gamma_{gamma}, beta_{beta} {
@@ -152,7 +152,7 @@ inline cudnnStatus_t train_persistent_backward(context& c, const norm_plan& plan
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle, plan.mode, norm_alone, nullptr, d, &kept);
   if (status != CUDNN_STATUS_SUCCESS) return status;
-  const std::int64_t there = saved.size() > 2 ? saved[2].size() : 0;  // not this route's where the size differs
+  const std::int64_t there = saved.size() > 2 ? saved[2].size() : 0;  // a reserve of another size is another route's
   if (there != static_cast<std::int64_t>((kept + 3) / 4) || std::cmp_greater(work, c.workspace_limit()))
     return CUDNN_STATUS_NOT_SUPPORTED;
   return cudnnBatchNormalizationBackwardEx(

@@ -19,8 +19,8 @@ inline matrix last_two(const tensor& t, bool transposed) {
 
 }  // namespace detail
 
-/// alpha op(a) op(b), where op transposes the last two axes for transpose_a and transpose_b. op(a) is (...,M,K), op(b)
-/// is (...,K,N). Returns: (...,M,N) in the precision of a.
+/// alpha op(a) op(b); op transposes the last two axes for transpose_a and transpose_b. op(a) is (...,M,K), op(b) is
+/// (...,K,N). Returns: (...,M,N) in the precision of a.
 inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a, bool transpose_b, double alpha = 1) {
   for (const tensor* t : {&a, &b}) require_some("bmm", t->shape());
   require<error>(a.shape().size() >= 2 && a.shape().size() == b.shape().size(),

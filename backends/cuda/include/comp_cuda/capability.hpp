@@ -20,12 +20,12 @@ struct capability {
   int major = 0, minor = 0;
   std::int64_t memory_bytes = 0;
   int multiprocessors = 0;
-  bool memory_pools = false;  // True where the driver has stream-ordered pools, which memory_pool.hpp needs
+  bool memory_pools = false;  // True if the driver has stream-ordered pools, which memory_pool.hpp needs
 
   comp::hardware hardware() const {
     return {.name = name, .kind = device_kind::cuda, .compute_capability = 10 * major + minor};
   }
-  /// True where the tensor cores compute in p, and for FP32, which runs without them. Of formats below 16 bits this
+  /// True if the tensor cores compute in p, and for FP32, which runs without them. Of formats below 16 bits this
   /// backend has FP8 with a scale per tensor alone.
   constexpr bool has(precision p) const {
     const int first = is_scaled(p) && !is_fp8(p) ? 0 : unit_for(p).capability;
@@ -51,7 +51,7 @@ struct capability {
   }
 };
 
-/// Returns: how many GPUs there are; 0 where there is no driver.
+/// Returns: how many GPUs there are; 0 if there is no driver.
 inline int devices() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
@@ -63,9 +63,9 @@ inline int devices() {
   return count;
 }
 
-/// Throws: error where the driver is for an earlier CUDA than this program, which then sees no GPU at all.
+/// Throws: error if the driver is for an earlier CUDA than this program, which then sees no GPU at all.
 inline void require_driver_for(int device) {
-  int known = 0;  // stays 0 where there is no driver
+  int known = 0;  // stays 0 if there is no driver
   (void)cudaDriverGetVersion(&known);
   require<error>(
       known == 0 || known / 1000 >= CUDART_VERSION / 1000,

@@ -5,8 +5,8 @@
 // A graph fixes addresses. Those of parameters, gradients and low copies are compared before each launch; scratch
 // memory and the report of losses are kept alive by the captured step; what the work allocates belongs to the graph and
 // does not exist between launches.
-// A capture is refused, with a sentence, where the work waits for the device, keeps memory that it allocated, or does
-// not fit. Parameters are then as before, and the same work can run call by call.
+// A capture is refused, with a sentence, if the work waits for the device, keeps memory that it allocated, or does not
+// fit. Parameters are then as before, and the same work can run call by call.
 // The optimizer's update is not captured, because its learning rate and step number change from step to step.
 // Not here: what is captured, and when (comp_native/passes.hpp).
 #pragma once
@@ -36,7 +36,7 @@ class captured_step {
     const void *value, *gradient, *low;
     std::shared_ptr<fp8_weights> in_fp8;  // the FP8 form that it reads, kept alive; null: none
 
-    /// True where the parameter's tensors still lie at these addresses.
+    /// True if the parameter's tensors still have these addresses.
     bool holds() const {
       return of->value.materialize() == value && of->gradient.materialize() == gradient &&
              (!reads_low || of->low.materialize() == low) && of->in_fp8 == in_fp8;
@@ -103,7 +103,7 @@ class kept_parameters {
   std::vector<one> kept_;
 };
 
-/// A running capture. It ends with finished(), or with this object's life where an exception comes before.
+/// A running capture. It ends with finished(), or with this object's life if an exception comes before.
 class recording {
  public:
   recording(context& c, std::uint64_t draws) : c_{c}, left_before_{c.pool().left_of_graphs()} {
@@ -120,7 +120,7 @@ class recording {
     (void)cudaGetLastError();  // forgets the errors of calls that a capture forbids
   }
 
-  /// Ends the capture. Throws: error where the captured work keeps memory that it allocated.
+  /// Ends the capture. Throws: error if the captured work keeps memory that it allocated.
   executable_graph finished() {
     check(end(), "ending a capture");
     const std::size_t left = c_.pool().left_of_graphs() - left_before_;
@@ -185,7 +185,7 @@ captured_step capture(context& c, std::span<parameter* const> all, std::uint64_t
   }
 }
 
-/// False where anything that the graph reads or writes has another address by now.
+/// False if anything that the graph reads or writes has another address by now.
 inline bool usable(context& c, const captured_step& work) {
   for (const auto& use : work.uses) {
     if (!use.holds()) return false;
@@ -194,7 +194,7 @@ inline bool usable(context& c, const captured_step& work) {
 }
 
 /// Launches the graph: on the inputs and parameters as they are now, with the dropouts that follow `draws`.
-/// Requires: usable(). Throws: capture_refused where other work has taken the memory that the graph needs.
+/// Requires: usable(). Throws: capture_refused if other work has taken the memory that the graph needs.
 inline void replay(context& c, captured_step& work, std::uint64_t draws, double* loss) {
   c.flush();
   for (const auto& use : work.uses) {

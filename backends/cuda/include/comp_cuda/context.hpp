@@ -39,8 +39,8 @@ struct settings {
   /// This is off because cuBLASLt's ReLU is reported to turn NaN into 0, and cuDNN's may: weights that are not finite
   /// then show neither in the loss nor in the gradients.
   bool fuse_relu = false;
-  bool graph_convolutions = true;  // convolutions in low precision are graphs of cuDNN where it has plans for them
-  bool fuse_attention = true;  // attention is one call where cuDNN has it, which rounds less often than its parts do
+  bool graph_convolutions = true;  // convolutions in low precision are graphs of cuDNN if it has plans for them
+  bool fuse_attention = true;      // attention is one call if cuDNN has it, which rounds less often than its parts do
   /// The backward of such attention may add in another order each time: cuDNN then has plans in more cases
   /// (docs/cuda.md), and the same state no longer gives the same bits.
   bool attention_in_any_order = false;
@@ -49,7 +49,7 @@ struct settings {
   bool ranges = false;  // operators and phases carry their names in Nsight Systems (NVTX)
 };
 
-/// Throws: settings_error for a negative workspace or pinned limit, and for ranges where NVTX was not built in.
+/// Throws: settings_error for a negative workspace or pinned limit, and for ranges if NVTX was not built in.
 inline const settings& checked(const settings& chosen) {
   require<settings_error>(chosen.workspace_limit >= 0,
                           "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
@@ -76,13 +76,13 @@ class context : public std::enable_shared_from_this<context> {
   const owned_stream& stream() const { return life_->stream; }
   memory_pool& pool() { return life_->pool; }
   const memory_pool& pool() const { return life_->pool; }
-  /// Launches all pending work: the operators that wait for somebody to ask for their result (pending.hpp). The newest
-  /// goes first, because its launch includes the older operators that it fuses with.
+  /// Launches all pending work: operators whose result nobody has read yet (pending.hpp). The newest goes first,
+  /// because its launch includes the older operators that it fuses with.
   void flush() {
     while (!life_->waiting.empty()) life_->waiting.rbegin()->second->materialize();
   }
   /// Must be called before parameters change in place. Pending work that reads parameters would otherwise see the new
-  /// values; where there is such work, everything pending is launched.
+  /// values; if there is such work, everything pending is launched.
   void finish_reads() {
     const auto reads = [](const auto& one) { return one.second->pending()->reads_parameters(); };
     if (!in_product_ && std::ranges::any_of(life_->waiting, reads)) flush();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolution by cuDNN. In BF16, FP16 and TF32 the tensors are channels_last, which tensor cores read fastest, and a
-// pass is a graph of cuDNN (convolution_graphs.hpp), or a call (convolution_passes.hpp) where it has no graph. For a
-// shape that cuDNN only has so they are row-major. In FP32 they are row-major, there are only calls, and no operand is
+// pass is a graph of cuDNN (convolution_graphs.hpp) or, if there is none, a call (convolution_passes.hpp). Shapes that
+// cuDNN only computes row-major are row-major. In FP32 they are row-major, there are only calls, and no operand is
 // rounded. FP8 is stored and computed as BF16.
 // cuDNN sums a gradient of low weights in FP32, rounds it once to the low precision, and this header adds it to the
 // FP32 gradient.
-// Where a graph with the bias is as fast as one without, it adds the bias in FP32 before the result is rounded. With
-// settings::fuse_relu it is pending work with an epilogue (epilogue.hpp), and computes the ReLU that asks for the
-// result. Else the bias is added in FP32 to the rounded product. In channels_last this is pending work, too: where a
-// ReLU asks for the result, one pass adds the bias and applies the ReLU, which keeps NaN.
+// If a graph with the bias is as fast as one without, it adds the bias in FP32 before the result is rounded. With
+// settings::fuse_relu it is pending work with an epilogue (epilogue.hpp): it also computes the ReLU that reads its
+// result. Else the bias is added in FP32 to the rounded product. In channels_last this is pending work, too: if a ReLU
+// reads the result, one pass adds the bias and applies the ReLU, which keeps NaN.
 #pragma once
 
 #include <comp_native/op/conv2d.hpp>
@@ -84,15 +84,15 @@ inline void channel_bias_gradient(context& c, const convolution& of, const tenso
         "the gradient of a convolution's bias");
 }
 
-/// Where the convolution may be graphs, brings its weights into their order. Returns: whether it may be.
+/// If the convolution may be graphs, brings its weights into their order. Returns: whether it may be.
 inline bool settled_for_graphs(context& c, const convolution& of, parameter& w) {
   if (of.exact() || of.places() != order::channels_last || !c.chosen().graph_convolutions) return false;
   settle_weights(c, w, order::channels_last);
   return true;
 }
 
-/// Returns: the convolution by a graph, which may be pending; empty where cuDNN has none. Its bias is in the graph
-/// where that takes no longer than the graph without.
+/// Returns: the convolution by a graph, which may be pending; empty if cuDNN has none. Its bias is in the graph if that
+/// takes no longer than the graph without.
 inline tensor convolved_by_graph(context& c, const convolution& of, const tensor& x, parameter& w, parameter* b,
                                  const shape& to) {
   if (!settled_for_graphs(c, of, w)) return {};
@@ -124,7 +124,7 @@ inline tensor convolved_by_graph(context& c, const convolution& of, const tensor
   return product(c, to, p, give, order::channels_last);
 }
 
-/// Returns: false where cuDNN has no graph for the gradient of the weights.
+/// Returns: false if cuDNN has no graph for the gradient of the weights.
 inline bool weight_gradient_by_graph(context& c, const convolution& of, const tensor& dy, const tensor& x,
                                      parameter& w) {
   if (!settled_for_graphs(c, of, w)) return false;
@@ -141,7 +141,7 @@ inline bool weight_gradient_by_graph(context& c, const convolution& of, const te
   return true;
 }
 
-/// Requires: dy has the order of the convolution. Returns: the gradient of x; empty where cuDNN has no graph for it.
+/// Requires: dy has the order of the convolution. Returns: the gradient of x; empty if cuDNN has no graph for it.
 inline tensor data_gradient_by_graph(context& c, const convolution& of, const tensor& dy, const shape& x,
                                      parameter& w) {
   if (!settled_for_graphs(c, of, w)) return {};
@@ -159,7 +159,7 @@ inline void weight_gradient(context& c, convolution& of, tensor& dy, const tenso
   if (weight_gradient_by_graph(c, of, dy, x, w)) return;
   const bool fresh = w.fresh;
   of.run("the gradient of weights", c.workspace_limit(), [&] {
-    w.fresh = fresh;  // as before the first try, where cuDNN refused that
+    w.fresh = fresh;  // as before the first try, if cuDNN refused that
     settle_weights(c, w, of.places());
     dy = in_order(c, dy, of.places());
     const tensor in = in_order(c, x, of.places());
@@ -178,7 +178,7 @@ inline void weight_gradient(context& c, convolution& of, tensor& dy, const tenso
 }  // namespace detail
 
 /// x is (B,C,H,W), w is (O,C/groups,R,S), b is (O) or null. Returns: (B,O,H',W').
-/// Throws: unsupported where cuDNN has no deterministic algorithm within the context's workspace limit.
+/// Throws: unsupported if cuDNN has no deterministic algorithm within the context's workspace limit.
 inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
   const shape to = detail::convolved(x.shape(), w, b, o);
   convolution& of = c.part<convolutions>().of(x.shape(), w.extents, to, o, x.precision());

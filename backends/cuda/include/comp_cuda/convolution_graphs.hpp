@@ -4,7 +4,7 @@
 // The first call of a case runs some of the plans that cuDNN proposes, and the fastest is kept. Without
 // settings::measure_algorithms it is the first one that runs. cuDNN proposes only plans whose sums have a fixed order
 // and whose workspace is within the limit.
-// Where cuDNN has no such plan, and in a capture that is the first to meet a case, callers go on by the calls of
+// If cuDNN has no such plan, and in a capture that is the first to meet a case, callers use the calls of
 // convolution_passes.hpp.
 // Not here: the graphs, which backends/cuda/graphs/convolution.cpp makes.
 #pragma once
@@ -30,20 +30,20 @@ struct convolution_places {
   const float* bias = nullptr;
   void* to = nullptr;
 };
-/// A graph for which cuDNN has plans. They are counted from 0, where the one is that its heuristics put first.
+/// A graph for which cuDNN has plans. Plan 0 is the first one by its heuristics.
 class convolution_graph {
  public:
   virtual ~convolution_graph() = default;
   virtual std::int64_t plans() const = 0;
-  /// Makes the code of a plan. Returns: the workspace that it needs [bytes]; nothing where cuDNN cannot make it.
+  /// Makes the code of a plan. Returns: the workspace that it needs [bytes]; nothing if cuDNN cannot make it.
   virtual std::optional<std::int64_t> make(std::int64_t plan) = 0;
-  /// Launches a plan that was made on the handle's stream. Returns: cuDNN's reason where it cannot; else nothing.
+  /// Launches a plan that was made on the handle's stream. Returns: cuDNN's reason if it cannot; else nothing.
   virtual std::string run(cudnnHandle_t, std::int64_t plan, const convolution_places&, void* workspace) const = 0;
 };
 /// The reason in a build without the front end.
 inline constexpr std::string_view no_frontend = "this build is without cuDNN's C++ front end";
-/// most: the largest workspace [bytes] that a plan may need. Returns: null where cuDNN has no plan; why_not is its
-/// reason then.
+/// most: the largest workspace [bytes] that a plan may need. Returns: null if cuDNN has no plan; why_not is its reason
+/// then.
 std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case&, std::int64_t most,
                                                           std::string& why_not);
 
@@ -52,7 +52,7 @@ class convolution_plans {
  public:
   explicit convolution_plans(context& c) : library_{c.part<dnn>()} {}
 
-  /// Returns: a sentence for each pass that is an older call; one alone where the build has no graphs.
+  /// Returns: a sentence for each pass that is an older call; one alone if the build has no graphs.
   std::vector<std::string> why() const {
     constexpr const char *passes[] = {"forward", "gradient of data", "gradient of weights"},
                          *stored[] = {"tf32", "bf16", "fp16"};
@@ -75,8 +75,8 @@ class convolution_plans {
     const chosen *one = find(c, of, at), *other = of == than ? one : find(c, than, at);
     return one && (!other || one->seconds <= other->seconds * (1 + margin));
   }
-  /// Runs the plan of the case. Returns: false where there is none.
-  /// Throws: library_error where a plan fails that ran before.
+  /// Runs the plan of the case. Returns: false if there is none.
+  /// Throws: library_error if a plan fails that ran before.
   bool run(context& c, const convolution_case& of, const convolution_places& at) {
     const chosen* by = find(c, of, at);
     if (!by) return false;
@@ -92,8 +92,8 @@ class convolution_plans {
   struct chosen {
     std::unique_ptr<convolution_graph> graph;  // null: cuDNN has no plan
     std::int64_t plan = 0, workspace = 0;
-    double seconds = std::numeric_limits<double>::infinity();  // of a run; 0 where nothing is measured
-    std::string why_not = {};                                  // where there is no graph
+    double seconds = std::numeric_limits<double>::infinity();  // of a run; 0 if nothing is measured
+    std::string why_not = {};                                  // why there is no graph
   };
 
   const chosen* find(context& c, const convolution_case& of, const convolution_places& at) {
@@ -108,7 +108,7 @@ class convolution_plans {
     }
     return found->second.graph ? &found->second : nullptr;
   }
-  /// Returns: the plan for the case; nothing where it is not known, because there was too little memory to try one.
+  /// Returns: the plan for the case; nothing if it is not known, because there was too little memory to try one.
   std::optional<chosen> choose(context& c, const convolution_case& of, const convolution_places& at) {
     chosen best;
     best.graph = make_convolution_graph(library_.handle(), of, c.workspace_limit(), best.why_not);
@@ -135,7 +135,7 @@ class convolution_plans {
     best.graph = nullptr;
     return best;
   }
-  /// Returns: the time of a run [s], 0 where nothing is measured; nothing for a plan that does not run, and by.why_not
+  /// Returns: the time of a run [s], 0 if nothing is measured; nothing for a plan that does not run, and by.why_not
   /// says why.
   std::optional<double> seconds(context& c, chosen& by, std::int64_t plan, std::int64_t workspace,
                                 const convolution_case& of, convolution_places at) const {

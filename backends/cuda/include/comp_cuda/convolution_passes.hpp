@@ -3,8 +3,8 @@
 // chosen once for a shape and a precision. It is the fastest one that is deterministic, stays within the context's
 // workspace limit and, in FP32, uses no tensor cores.
 // cuDNN measures the algorithms on the real operands. That waits for the device and takes memory for a moment, which
-// the plan's peak does not count. In a capture, and where dnn::measures is false, cuDNN's heuristics choose; a later
-// call outside of a capture may still measure. Measurements may differ from run to run, heuristics do not.
+// the plan's peak does not count. In a capture, and if dnn::measures is false, cuDNN's heuristics choose; a later call
+// outside of a capture may still measure. Measurements may differ from run to run, heuristics do not.
 #pragma once
 
 #include <algorithm>
@@ -72,8 +72,8 @@ class pass_runner {
  public:
   pass_runner(context& c, convolution& of) : c_{c}, of_{of}, library_{c.part<dnn>()} {}
 
-  /// Returns: cuDNN's status; CUDNN_STATUS_NOT_SUPPORTED where no algorithm meets the conditions.
-  /// Throws: out_of_memory where there was too little memory to measure, so that it is not known.
+  /// Returns: cuDNN's status; CUDNN_STATUS_NOT_SUPPORTED if no algorithm meets the conditions.
+  /// Throws: out_of_memory if there was too little memory to find out by measuring.
   cudnnStatus_t operator()(const pass_memory& m) {
     const bool may_measure = library_.measures && !c_.capturing();
     auto& choice = of_.choice(Pass);
@@ -102,8 +102,8 @@ class pass_runner {
   }
   /// Tells cuDNN the wanted arithmetic: FP32 without tensor cores, everything else with them.
   void use_wanted() const { of_.use(of_.exact() ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH); }
-  /// Returns: the workspace that an algorithm needs. Unit: [bytes]. Nothing where the algorithm does not run here or
-  /// needs more than the limit. cuDNN has numbers for algorithms that it does not implement.
+  /// Returns: the workspace that an algorithm needs. Unit: [bytes]. Nothing if the algorithm does not run here or needs
+  /// more than the limit. cuDNN has numbers for algorithms that it does not implement.
   std::optional<std::int64_t> workspace(int number) const {
     const auto [a, b, to] = functions::operands(of_);
     std::size_t bytes = 0;
@@ -134,7 +134,7 @@ class pass_runner {
         functions::guess(library_.handle(), a, b, of_.how.get(), to, static_cast<int>(all.size()), &count, all.data());
     return answered(s, std::move(all), count);
   }
-  /// Returns: memory to measure in. It has `bytes` where that fits; else `bytes` is quartered until it does.
+  /// Returns: memory to measure in. It has `bytes` if that fits; else `bytes` is quartered until it does.
   std::shared_ptr<memory> room_for(std::int64_t& bytes) {
     for (;; bytes = bytes > 1024 ? bytes / 4 : 0) {
       try {

@@ -68,7 +68,7 @@ class convolution {
   void use(cudnnMathType_t math) const {
     check(cudnnSetConvolutionMathType(how.get(), math), "choosing a convolution's arithmetic");
   }
-  /// Calls f, which gives cuDNN the work and returns its status. Where cuDNN has no channels_last algorithm, the
+  /// Calls f, which gives cuDNN the work and returns its status. If cuDNN has no channels_last algorithm, the
   /// convolution becomes row-major for good and f is called again.
   /// Throws: what check() throws.
   void run(std::string_view doing, std::int64_t limit, auto f) {

@@ -19,7 +19,7 @@
 
 namespace comp::cuda {
 
-/// A copy that was begun. Where nobody takes it, its memory is freed when the copy has ended.
+/// A copy that was begun. If nobody takes it, its memory is freed when the copy has ended.
 class arriving {
  public:
   arriving(device_block to, std::int64_t bytes, event landed, const index_range& range)
@@ -45,9 +45,9 @@ class copies_ahead {
  public:
   explicit copies_ahead(context& c) : c_{&c}, staging_{c.chosen().pinned_limit, copies_} {}
 
-  /// Returns: where the loader makes batches.
+  /// Returns: the memory in which the loader makes batches.
   std::pmr::memory_resource& staging_memory() { return staging_; }
-  /// Begins a copy. Waits for it where `from` is not in staging_memory().
+  /// Begins a copy. Waits for it if `from` is not in a pinned block of staging_memory().
   arriving start(std::span<const std::byte> from, const index_range& range = {}) {
     device_block to = c_->pool().allocate(std::ssize(from), copies_.get());
     event landed{cudaEventDisableTiming};

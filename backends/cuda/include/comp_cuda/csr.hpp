@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sparse matrices on the device, by compressed rows and also by compressed columns. The columns serve products with the
-// transpose: each sum then has a fixed order without atomics. A matrix is made once, from the host, where it is
+// transpose: each sum then has a fixed order without atomics. A matrix is made once, from a host_csr that is
 // checked, and does not change. Copies share its memory.
 #pragma once
 
@@ -32,7 +32,7 @@ std::vector<T> taken(std::span<const T> from, const std::vector<std::int32_t>& a
 struct csr_side {
   indices begin;  // (lines + 1): where each line begins, and where the last one ends
   indices other;  // (elements): the column of each element of a row, or the row of each element of a column
-  indices edge;   // (elements): the number of the element by row; empty for the order by row, where it is the position
+  indices edge;   // (elements): the number of the element by row; empty for the order by row, which is its position
   tensor value;   // (elements), FP32
 };
 
@@ -56,8 +56,8 @@ class csr {
   /// Returns: (elements): the column of each element.
   const indices& column() const { return by_row_.other; }
 
-  /// Throws: error where the rows' beginnings do not rise, a column is out of range or twice in a row, or sizes do not
-  /// agree or do not fit 32 bits. Its text says which.
+  /// Throws: error if a row ends before it begins, a column is out of range or twice in a row, or sizes do not agree or
+  /// do not fit 32 bits. Its text says which.
   csr(context& c, const host_csr& m) : rows_{m.rows}, columns_{m.columns}, elements_{std::ssize(m.column)} {
     native::require_csr(m);
     const std::vector<float> ones(m.value.empty() ? m.column.size() : 0, 1.0F);

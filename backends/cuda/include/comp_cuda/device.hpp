@@ -66,7 +66,7 @@ class device {
 
   comp::hardware hardware() const { return context_->card().hardware(); }
   std::vector<comp::precision> supported_precisions() const { return context_->card().supported(); }
-  /// True where the GPU has p; FP8 only for linear layers.
+  /// True if the GPU has p; FP8 only for linear layers.
   bool supports(const op_info& op, comp::precision p) const {
     return context_->card().has(p) && (!is_fp8(p) || op.kind == "linear");
   }

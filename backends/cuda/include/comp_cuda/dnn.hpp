@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuDNN for one device: its handle, descriptors that free themselves, its status as exceptions, and which cases it was
 // found not to support.
-// The functions are those of cudnn_ops.h and cudnn_cnn.h. cuDNN 9 calls them deprecated, and warns where
+// The functions are those of cudnn_ops.h and cudnn_cnn.h. cuDNN 9 calls them deprecated, and warns if
 // CUDNN_WARN_DEPRECATED is defined, but keeps them. They do what single operators need, and they say of each algorithm
 // whether it is deterministic and how much workspace it needs.
 // Not here: cuDNN's graph API (attention.hpp, convolution_graphs.hpp).
@@ -32,7 +32,7 @@ constexpr bool is_unsupported(cudnnStatus_t s) {
 /// support them with either status. A parameter that is wrong fails in every way, the last of which is then an error.
 constexpr bool is_refusal(cudnnStatus_t s) { return is_unsupported(s) || s == CUDNN_STATUS_BAD_PARAM; }
 
-/// Returns: the status in cuDNN's words and, where cuDNN says so, the condition that was not met.
+/// Returns: the status in cuDNN's words and, if cuDNN says so, the condition that was not met.
 inline std::string words_of(cudnnStatus_t s) {
   char said[512] = "";
   cudnnGetLastErrorString(said, sizeof said);
@@ -102,7 +102,7 @@ inline tensor_descriptor describe(const shape& s, storage as, order places) {
 inline tensor_descriptor describe(const tensor& t) { return describe(t.shape(), storage_of(t.precision()), t.order()); }
 
 /// How an operator runs: on the tensors as they are, on FP32 copies, or (plain) on row-major FP32 copies. The later
-/// ones are for cases where cuDNN does not support the earlier ones.
+/// ones are for cases in which cuDNN does not support the earlier ones.
 enum class route : std::uint8_t { as_given, in_fp32, plain };
 inline tensor routed(context& c, const tensor& t, route by) {
   if (by == route::as_given) return t;
@@ -132,7 +132,7 @@ class dnn {
   bool measures;
 
   /// Runs the first route that cuDNN does not refuse, beginning with the one that was found for the case earlier.
-  /// f(route) gives cuDNN the work and returns its status. Throws: what check() throws; unsupported where there is no
+  /// f(route) gives cuDNN the work and returns its status. Throws: what check() throws; unsupported if there is no
   /// route.
   void by_route(const dnn_case& of, std::string_view doing, auto f,
                 std::source_location at = std::source_location::current()) {

@@ -41,8 +41,8 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
   }
   return {};
 }
-/// Combines a and b by a commutative step. Where only b is pending, the step continues b's chain instead of a's, so
-/// that b need not be written. Requires: a and b have the same storage and order.
+/// Combines a and b by a commutative step. If only b is pending, the step continues b's chain instead of a's, so that b
+/// need not be written. Requires: a and b have the same storage and order.
 inline tensor combined(context& c, step_kind kind, const tensor& a, const tensor& b) {
   if (b.held()->pending() && !a.held()->pending()) return apply(c, b, {{kind, a}}).viewed(a.precision());
   return apply(c, a, {{kind, b}});

@@ -14,7 +14,7 @@ namespace comp::cuda {
 /// One step of an element-wise operator.
 struct pending_step {
   step_kind kind;
-  tensor other = {};                     // the second operand, of the first one's order; empty where there is none
+  tensor other = {};                     // the second operand, of the first one's order; empty if there is none
   native::math::dropout_mask mask = {};  // for a dropout
   const std::uint64_t* draws = nullptr;  // on the device, added to the mask's draw (draw_counter.hpp); null: nothing
 };
@@ -33,7 +33,7 @@ class work_with_epilogue : public pending_work {
     write(into, nullptr);
     const auto done = into.release_pending();
   }
-  /// Returns: the work with an epilogue that is to fill `m`; null where there is none.
+  /// Returns: the work with an epilogue that is to fill `m`; null if there is none.
   static const work_with_epilogue* of(const memory* m) {
     return m ? dynamic_cast<work_with_epilogue*>(m->pending()) : nullptr;
   }

@@ -88,7 +88,7 @@ struct library_status {
   cuda::verdict verdict;
 };
 
-/// Returns: the error of the current device; cudaSuccess where it is only busy. The device must be asked because the
+/// Returns: the error of the current device; cudaSuccess if it is only busy. The device must be asked because the
 /// libraries have runtimes of their own, whose errors cudaGetLastError() does not know. The question breaks a capture
 /// of this thread, but so has the failure that leads to it.
 inline cudaError_t state_of_device() {
@@ -97,8 +97,8 @@ inline cudaError_t state_of_device() {
   return now == cudaErrorNotReady ? cudaSuccess : now;
 }
 
-/// Does nothing where the call was fine.
-/// Throws: the exception of the status; device_lost where the library failed because the device is lost.
+/// Does nothing if the call was fine.
+/// Throws: the exception of the status; device_lost if the library failed because the device is lost.
 inline void check(const library_status& s, std::string_view doing,
                   std::source_location at = std::source_location::current()) {
   if (s.verdict == verdict::fine) return;

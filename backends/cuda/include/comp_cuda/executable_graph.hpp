@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executable CUDA graph that frees itself. Where there is no memory for it, the pool gives back the memory that it
+// An executable CUDA graph that frees itself. If there is no memory for it, the pool gives back the memory that it
 // keeps, since the driver does not share memory between pools and graphs.
 // Not here: what the graph holds (captured_step.hpp).
 #pragma once
@@ -38,14 +38,14 @@ class executable_graph {
     (void)cudaGraphExecDestroy(graph_);
     (void)cudaDeviceGraphMemTrim(gpu_);
   }
-  /// Launches the graph, and allocates its memory again where that was given back meanwhile.
+  /// Launches the graph, and allocates its memory again if that was given back meanwhile.
   /// Returns: CUDA's code. cudaGetLastError() no longer has it.
   cudaError_t launch(context& c) const {
     return with_memory(c, [&] { return cudaGraphLaunch(graph_, c.stream().get()); });
   }
 
  private:
-  /// Calls `call`; where memory is short, once more after the pool has given back what it keeps.
+  /// Calls `call`; if memory is short, once more after the pool has given back what it keeps.
   static cudaError_t with_memory(context& c, auto call) {
     cudaError_t code = call();
     if (code == cudaErrorMemoryAllocation) {

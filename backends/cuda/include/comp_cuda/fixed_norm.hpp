@@ -22,9 +22,9 @@ inline void require_norm(const tensor& x, std::initializer_list<const parameter*
   for (const parameter* p : all) native::require_vector("batch_norm", p->extents, x.shape(), channels);
 }
 
-/// A batch norm as cuDNN is told of it. A (B,C) is normalised per activation, but cuDNN limits B there. Where that is
-/// too small, the plain route describes it to a training as B images of one pixel. With given statistics cuDNN limits
-/// the number of images too, and the plain route describes one image of B pixels.
+/// A batch norm as cuDNN is told of it. A (B,C) is normalised per activation, but cuDNN limits B there. For a
+/// larger B the plain route of a training describes it as B images of one pixel. With given statistics cuDNN limits the
+/// number of images too, and the plain route describes one image of B pixels.
 struct norm_plan {
   cudnnBatchNormMode_t mode;
   tensor_descriptor x, vectors;

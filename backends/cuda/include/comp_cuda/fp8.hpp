@@ -33,7 +33,7 @@ class fp8_operand {
         wanted_{wanted},
         held_{c.allocate(front + bytes() * (wanted == side::both ? 2 : 1))} {}
 
-  /// True where the matrix has this size and the wanted orientation.
+  /// True if the matrix has this size and the wanted orientation.
   bool has(index rows, index columns, side wanted) const {
     return rows_ == rows && columns_ == columns && (wanted_ == side::both || wanted_ == wanted);
   }
@@ -117,12 +117,12 @@ fp8_operand kept_in_fp8(context& c, const tensor& t, index rows, index columns, 
 
 /// What a product in FP8 does besides multiplying.
 struct fp8_epilogue {
-  tensor bias = {};                 // BF16, or FP32 where the width is padded; empty: none
+  tensor bias = {};                 // BF16, or FP32 if the width is padded; empty: none
   bool relu = false, adds = false;  // applies ReLU; adds to the result's memory
   bool fast = false;                // sums may have fewer bits
 };
-/// Writes relu(a b + bias) to `to` (rows, width), or adds it. Where the width is padded, the product first goes to
-/// other memory, in FP32, and a kernel takes the columns that count.
+/// Writes relu(a b + bias) to `to` (rows, width), or adds it. If the width is padded, the product first goes to other
+/// memory, in FP32, and a kernel takes the columns that count.
 template <class To>
 void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index width, const fp8_epilogue& then = {}) {
   const index rows = a.out_rows(), padded = b.out_columns();
@@ -158,7 +158,7 @@ inline pending_product::work fp8_linear(context& c, const tensor& x, parameter& 
                 {.bias = bias, .relu = relu, .fast = true});
   };
 }
-/// Writes dx, unless that is empty, and adds to the gradient of w where `need_dw`.
+/// Writes dx, unless that is empty, and adds to the gradient of w if `need_dw`.
 inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, bool need_dw,
                                 const tensor& dx) {
   using side = fp8_operand::side;

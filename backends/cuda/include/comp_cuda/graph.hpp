@@ -40,9 +40,9 @@ inline void add_rows(context& c, const tensor& d, std::int64_t rows, std::int64_
 /// own. They are kept with the matrix.
 struct node_lists {
   static constexpr std::int64_t chunk = 64;  // nodes that one partial sum adds
-  indices counted;                           // 0 to N: the edge of a node, or where its list begins
+  indices counted;                           // 0 to N: the edge of a node, or the start of its list
   indices zeros;                             // (N): the one row of weights that every edge reads
-  indices chunks;                            // 0, 64, 128, ... N: where the lists of partial sums begin
+  indices chunks;                            // 0, 64, 128, ... N: the starts of the lists of partial sums
   std::int64_t pieces = 0;                   // how many partial sums there are; 0 before the lists are made
 
   void make(context& c, std::int64_t nodes) {

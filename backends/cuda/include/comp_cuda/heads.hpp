@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits channels into the heads of attention, and merges them again. Both exchange two axes in one pass over the data,
-// or move nothing where one of the axes has size 1.
+// or move nothing if one of the axes has size 1.
 #pragma once
 
 #include <comp_native/op/bmm.hpp>

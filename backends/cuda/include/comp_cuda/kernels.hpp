@@ -2,7 +2,7 @@
 // The kernels of backends/cuda/kernels as functions that any host compiler can call. Each launches its kernels on a
 // stream and returns. nvcc compiles the definitions once, a header per family, into a library to link (comp-cuda).
 // T is the storage: float, bf16 or fp16. All kernels compute in FP32, take sizes of 0, and add in a fixed order.
-// All of them throw what check() throws where a launch is refused.
+// All of them throw what check() throws if a launch is refused.
 #pragma once
 
 #include <comp_cuda/errors.hpp>
@@ -120,8 +120,8 @@ void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index 
 template <class T>
 void layer_norm(stream, const T* x, const float* gamma, const float* beta, T* y, float* mean, float* inverse_deviation,
                 index rows, index width, double eps);
-/// What a layer norm reads in place of x: from + other, with a dropout of `from` where `drops`. The results of the
-/// dropout and of the sum are rounded to T, as if they had been stored.
+/// What a layer norm reads in place of x: from + other, with a dropout of `from` if `drops`. The results of the dropout
+/// and of the sum are rounded to T, as if they had been stored.
 template <class T>
 struct layer_norm_sum {
   const T *from, *other;
@@ -148,8 +148,8 @@ template <class T>
 void edge_softmax_backward(stream, const T* dy, const T* y, const std::int32_t* begin, T* dx, index nodes, index heads);
 
 // edges.cuh: edge e goes from the node column[e] to the node row[e]. Sums over the edges of node i read the positions
-// begin[i] to begin[i + 1] of two lists: others has the node at the other end, edge the edge's number; where edge is
-// null, the number is the position.
+// begin[i] to begin[i + 1] of two lists: others has the node at the other end, edge the edge's number; if edge is null,
+// the number is the position.
 
 /// y (edges,heads) = leaky_relu(target[row] + source[column]). slope: of leaky_relu for negative values.
 template <class T>
@@ -210,8 +210,8 @@ template <class T>
 void embedding(stream, const float* table, const std::int32_t* at, T* y, index n, index width, index entries);
 /// Returns: how many floats embedding_backward needs as scratch memory, aligned to 16 bytes.
 index embedding_scratch(index n, index width, index entries);
-/// gradient[at[i]] += dy[i], in the order of i. Where an index occurs more than 64 times, its rows are first added in
-/// groups of 64, and then the groups in order. The caller sets the gradient to 0 where it begins.
+/// gradient[at[i]] += dy[i], in the order of i. If an index occurs more than 64 times, its rows are first added in
+/// groups of 64, and then the groups in order. The caller sets a new gradient to 0.
 template <class T>
 void embedding_backward(stream, const T* dy, const std::int32_t* at, float* gradient, index n, index width,
                         index entries, float* scratch);
@@ -219,7 +219,7 @@ void embedding_backward(stream, const T* dy, const std::int32_t* at, float* grad
 // reductions.cuh
 
 inline constexpr index most_partials = 1024;  // the most partial sums of a reduction to one number
-/// Returns: how many rows are in each chunk of a sum over rows: 256, or more where that would make over 1024 chunks.
+/// Returns: how many rows are in each chunk of a sum over rows: 256, or more if that would make over 1024 chunks.
 constexpr index rows_of_chunk(index rows) { return rows <= 256 * 1024 ? 256 : (rows + 1023) / 1024; }
 constexpr index column_chunks(index rows) { return (rows + rows_of_chunk(rows) - 1) / rows_of_chunk(rows); }
 /// Returns: how many floats of scratch memory `terms` sums over rows need.
@@ -276,8 +276,8 @@ struct gradient_job {
 index norm_scratch(std::span<const gradient_job>);
 /// *norm = the 2-norm of all gradients together.
 void gradient_norm(stream, std::span<const gradient_job>, double* norm, float* scratch);
-/// *count += how many elements are NaN or infinite. norm: the norm of all gradients on the device, where it is known;
-/// while that is finite all elements are, and none is read.
+/// *count += how many elements are NaN or infinite. norm: the norm of all gradients on the device, if it is known; if
+/// that is finite all elements are, and none is read.
 void count_not_finite(stream, std::span<const gradient_job>, unsigned long long* count, const double* norm = nullptr);
 void scale_gradients(stream, std::span<const gradient_job>, double factor);
 /// What the device finds out about a step before the update, so that the host need not wait for losses and gradients.
@@ -287,14 +287,14 @@ struct step_judgement {
   unsigned long long *not_finite, *bad_losses;  // losses that are not finite are added to the one, written to the other
   double* norm = nullptr;           // the norm of the gradients; `unscale` is applied to it. null: no clipping
   double unscale = 1, largest = 0;  // the inverse of the loss scale; the norm to clip to
-  float* clip = nullptr;            // written: largest / norm where the norm is larger, else 1
+  float* clip = nullptr;            // written: largest / norm if norm > largest, else 1
 };
 /// Judges a step: writes bad_losses and clip, and updates not_finite and norm.
 void judge_step(stream, const step_judgement&);
 
 // optimizers.cuh
 
-/// One parameter to update. first and second: SGD's velocity, or Adam's two moments; null where the optimizer has none.
+/// One parameter to update. first and second: SGD's velocity, or Adam's two moments; null if the optimizer has none.
 /// Low is bf16 or fp16.
 template <class Low>
 struct update_job {
@@ -306,7 +306,7 @@ struct update_job {
 };
 /// What an update reads before it updates. The pointers are to device memory, so that the host need not wait.
 struct step_control {
-  const unsigned long long* not_finite = nullptr;  // the update is left out where it is above 0; null: never
+  const unsigned long long* not_finite = nullptr;  // the update is left out if it is above 0; null: never
   float factor = 1;                                // gradients are multiplied by it: the inverse of the loss scale
   const float* clip = nullptr;                     // and then by this; null: no clipping
 };

@@ -18,13 +18,13 @@ using saved_tensor = native::with_saved<tensor>;
 
 namespace detail {
 
-/// Where one kernel writes the gradients of two parameters of the same size.
+/// The addresses to which one kernel writes the gradients of two parameters of the same size.
 struct gradient_pair {
   float *first, *second;
   bool adds;  // the kernel adds to both
 };
-/// Returns: where the gradients go. A parameter that is not trainable has its gradient written to `unused`. Where the
-/// kernel must add to one of them, the other is cleared first, so that it can add to both.
+/// Returns: these addresses. A parameter that is not trainable has its gradient written to `unused`. If the kernel must
+/// add to one of them, the other is cleared first, so that it can add to both.
 inline gradient_pair gradients_of(context& c, parameter& first, parameter& second, float* unused) {
   const gradient_place a = first.trainable ? gradient_of(c, first) : gradient_place{unused, false};
   const gradient_place b = second.trainable ? gradient_of(c, second) : gradient_place{unused, false};

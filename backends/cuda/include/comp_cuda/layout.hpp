@@ -6,7 +6,7 @@
 
 namespace comp::cuda {
 
-/// Rounds the values of `from` into `to`. Requires: both have the same elements in the same order. Does nothing where
+/// Rounds the values of `from` into `to`. Requires: both have the same elements in the same order. Does nothing if
 /// their storage is the same.
 inline void convert(context& c, const tensor& from, const tensor& to) {
   with_storage(from.precision(), [&]<class From>(std::type_identity<From>) {

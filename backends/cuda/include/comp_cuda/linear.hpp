@@ -73,8 +73,8 @@ inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
                          });
 }
 
-/// Adds the gradients of w and b where `need_parameters`. Returns: the gradient of x in the precision of dy; empty
-/// unless `need_dx`.
+/// Adds the gradients of w and b if `need_parameters`. Returns: the gradient of x in the precision of dy; empty unless
+/// `need_dx`.
 inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
                               bool need_parameters = true) {
   const auto s = detail::sizes_of_linear(x, w, b);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses, their gradients, and the number of right answers. A loss is a double: the sum of FP32 terms in a fixed order.
-// The host waits for a loss only in step_report.hpp, and there only where losses are not deferred.
+// The host waits for a loss only in step_report.hpp, and there only if losses are not deferred.
 // Targets below 0 count neither in the mean nor in the gradient. A batch that has no other targets is refused, which
 // the host knows since their upload.
 #pragma once
@@ -108,7 +108,7 @@ inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& t
 
 namespace detail {
 
-/// Returns: x and target in one order and one storage, which is FP32 where theirs differ.
+/// Returns: x and target in one order and one storage, which is FP32 if theirs differ.
 inline std::pair<tensor, tensor> compared(context& c, const tensor& x, const tensor& target) {
   const bool alike = storage_of(x.precision()) == storage_of(target.precision());
   const tensor a = alike ? x : cast(c, x, precision::fp32);

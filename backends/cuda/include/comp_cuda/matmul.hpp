@@ -79,7 +79,7 @@ class matrix_products {
   std::size_t shapes() const { return known_.size(); }
   std::size_t measured() const { return measured_; }
 
-  /// Throws: unsupported where cuBLASLt has no algorithm; out_of_memory; library_error.
+  /// Throws: unsupported if cuBLASLt has no algorithm; out_of_memory; library_error.
   void multiply(context& c, const matrix_product& job) {
     if (job.batch <= most_at_once) return multiply_at_once(c, job);
     for (index first = 0; first < job.batch; first += most_at_once) {
@@ -166,7 +166,7 @@ class matrix_products {
   }
 
   /// Returns: the algorithms that cuBLASLt proposes, its best first, without those whose sums have no fixed order or
-  /// are rounded in between. Throws: unsupported where there is none.
+  /// are rounded in between. Throws: unsupported if there is none.
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(context& c, const plan& p, const matrix_product& j) const {
     search_preference wish;
     wish.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(c.workspace_limit()));
@@ -204,7 +204,7 @@ class matrix_products {
   struct elsewhere {
     std::shared_ptr<memory> results, workspace;
   };
-  /// Returns: the fastest of the proposed algorithms; the first one where there is no memory to measure. Waits for the
+  /// Returns: the fastest of the proposed algorithms; the first one if there is no memory to measure. Waits for the
   /// device. Results go to other memory, so that j.to, which a product may read, is unchanged. That memory does not
   /// count in the peak, which is the plan's.
   cublasLtMatmulHeuristicResult_t fastest(context& c, const plan& p, const matrix_product& j,

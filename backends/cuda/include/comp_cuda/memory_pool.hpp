@@ -2,8 +2,8 @@
 // Device memory that is allocated and freed in the order of a stream: a freed block is used again without waiting for
 // the device, and the driver keeps freed memory for later. The pool counts live and peak bytes as they are asked for,
 // rounded up to 512. This is what a plan needs; what the driver holds would depend on the plans before.
-// Where memory runs out, the pool gives kept memory back to the driver and tries once more. Where that fails too, the
-// next allocation gives memory back first, since libraries load their code into memory outside of the pool.
+// When memory runs out, the pool gives kept memory back to the driver and tries once more. If that fails too, the next
+// allocation gives memory back first, since libraries load their code into memory outside of the pool.
 // What is allocated while a stream is captured belongs to the graph, and counts when the graph runs.
 #pragma once
 
@@ -43,7 +43,7 @@ class device_block {
   /// Says that `stream` uses the block from now on, and frees it in its order.
   /// Requires: `stream` waits for the work that used the block before.
   void hand_to(cudaStream_t stream) { on_ = stream; }
-  /// Returns: the number of the capture that allocated the block; 0 where none did.
+  /// Returns: the number of the capture that allocated the block; 0 if none did.
   std::uint64_t graph() const { return graph_; }
 
  private:
@@ -74,7 +74,7 @@ class memory_pool {
   memory_pool& operator=(const memory_pool&) = delete;
   ~memory_pool() { (void)cudaMemPoolDestroy(pool_); }
 
-  /// Throws: comp::out_of_memory, with the sizes, where there is not enough even after kept memory was given back.
+  /// Throws: comp::out_of_memory, with the sizes, if there is not enough even after kept memory was given back.
   device_block allocate(std::int64_t bytes, cudaStream_t on) {
     const std::int64_t rounded = (bytes + granule - 1) / granule * granule;
     if (rounded == 0) return {};
@@ -138,12 +138,12 @@ class memory_pool {
     left_of_graphs_ -= b.graph_ != 0;
     if (b.graph_ != 0 && b.graph_ != graph_) return;  // its graph owns the memory
     if (b.graph_ == 0 && graph_ != 0 && b.on_ == captured_) return later_.emplace_back(b.data_, b.on_), void();
-    (void)cudaFreeAsync(b.data_, b.on_);  // fails only after a lost device, where there is nothing to free
+    (void)cudaFreeAsync(b.data_, b.on_);  // fails only after a lost device, and then there is nothing to free
   }
   capability device_;
   cudaMemPool_t pool_ = nullptr;
   std::int64_t live_ = 0, peak_ = 0;
-  bool ran_out_ = false;                  // True where an allocation has failed since memory was given back
+  bool ran_out_ = false;                  // True if an allocation has failed since memory was given back
   std::uint64_t graph_ = 0, graphs_ = 0;  // the number of the running capture, 0 for none; how many there were
   cudaStream_t captured_ = nullptr;
   std::int64_t live_before_ = 0, peak_before_ = 0;

@@ -17,7 +17,7 @@ using native::sgd_options;
 
 namespace detail {
 
-/// Returns: the address of the slot, which is made with zeros where it is new.
+/// Returns: the address of the slot. A new slot is made with zeros.
 inline float* slot_of(context& c, const parameter& p, tensor& slot) {
   if (!slot) {
     slot = c.make_like(p.value);

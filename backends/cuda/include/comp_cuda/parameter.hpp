@@ -80,7 +80,7 @@ inline tensor weight_tensor(context& c, parameter& p, precision as) {
   return (storage_of(as) == storage::fp32 ? p.value : p.low).viewed(as);
 }
 
-/// Where an operator writes a parameter's gradient, in FP32 and in the order of the master.
+/// The address to which an operator writes a parameter's gradient, in FP32 and in the order of the master.
 struct gradient_place {
   float* at;
   bool adds;  // False: the operator overwrites what is there

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise operators are pending: they run when somebody asks for their result. By then it is known which
+// Element-wise operators are pending: they are launched when their result is read. By then it is known which
 // neighbours can share a launch, and which of the tensors between them nobody holds any more. The launch does not write
 // those tensors, and it writes the others on its way. Each operator's result is rounded as if it had been stored, so
 // that results do not depend on what was fused.
-// An operator has no launch at all where the work before it (epilogue.hpp) or behind it (layer_norm.hpp) can compute it
-// in its own pass over the data. A change of precision or of order ends a chain.
+// An operator has no launch of its own if the work before it (epilogue.hpp) or behind it (layer_norm.hpp) can compute
+// it in its own pass over the data. A change of precision or of order ends a chain.
 // With settings::fuse off each operator runs at once.
 // Not here: operators that are sums of several terms, which are one step with one rounding (elementwise.hpp).
 #pragma once
@@ -52,11 +52,11 @@ class pending_operator final : public pending_work {
     }
   }
 
-  /// Returns: the pending operator that is to fill `m`; null where there is none.
+  /// Returns: the pending operator that is to fill `m`; null if there is none.
   static pending_operator* of(const memory* m) { return m ? dynamic_cast<pending_operator*>(m->pending()) : nullptr; }
 
-  /// Returns: the sum that this operator is, with the dropout before it where nobody else reads that. Who reads the sum
-  /// can compute it in its own pass. Nothing for any other operator.
+  /// Returns: the sum that this operator is, with the dropout before it if nobody else reads that. The reader of the
+  /// sum can compute it in its own pass. Nothing for any other operator.
   std::optional<pending_sum> as_sum() const {
     if (!alone(step_kind::add) || ended()) return {};
     const pending_operator* b = before();
@@ -77,13 +77,13 @@ class pending_operator final : public pending_work {
     pending_operator* by;  // the operator
     bool written;          // False for a result that nobody else holds
   };
-  /// Returns: the pending operator whose result this one reads, where both can share a launch; else null.
+  /// Returns: the pending operator whose result this one reads, if both can share a launch; else null.
   pending_operator* before() const {
     pending_operator* b = of(from_.held().get());
     return b && !b->ended() ? b : nullptr;
   }
   bool alone(step_kind kind) const { return steps_.size() == 1 && steps_[0].kind == kind; }
-  /// Returns: the work that can compute this operator as its epilogue, where nobody else reads what lies between.
+  /// Returns: the work that can compute this operator as its epilogue, if nobody else reads its result; else null.
   const work_with_epilogue* ended() const {
     const std::shared_ptr<memory>& read = from_.held();
     if (steps_.size() > 1 || read.use_count() > 1) return nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // With settings::fuse_relu the product of a linear layer is pending, and so is a convolution that is a graph of cuDNN:
-// it runs when somebody asks for its result. Where a ReLU asks, and nobody else holds what lies between, the product
-// computes the ReLU in its epilogue (epilogue.hpp). Without that setting, and for a context on the stack, which pending
-// work cannot keep alive, the product runs at once. Not here: GELU (docs/decisions.md).
+// it is launched when its result is read. If the only reader is a ReLU, the product computes it in its epilogue
+// (epilogue.hpp). Without that setting the product is launched at once; so it is if no shared_ptr owns the context,
+// since pending work could not keep it alive. Not here: GELU (docs/decisions.md).
 #pragma once
 
 #include <functional>

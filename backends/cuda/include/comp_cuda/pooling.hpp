@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Max and average pooling by cuDNN, and averages over a given number of bins by own kernels, in the order that x has.
 // NaN passes through, as in PyTorch. The gradient of a maximum goes to one element of its window, by cuDNN's
-// deterministic rule. Where cuDNN does not pool a storage or an order, FP32 copies are pooled instead (dnn.hpp).
+// deterministic rule. If cuDNN does not pool a storage or an order, FP32 copies are pooled instead (dnn.hpp).
 #pragma once
 
 #include <array>

@@ -46,7 +46,7 @@ class prefetcher {
   prefetcher& operator=(const prefetcher&) = delete;
 
   /// Begins an upload, and returns before it has ended. The caller may change `batch` then.
-  /// Throws: error where the queue is full.
+  /// Throws: error if the queue is full.
   void put(std::span<const std::byte> batch) {
     require<error>(waiting_ < slots_.size(), "one more batch is prefetched ({} wait already): take one first",
                    waiting_);
@@ -61,7 +61,7 @@ class prefetcher {
     ++next_;
     ++waiting_;
   }
-  /// Returns: the memory of the oldest upload. `compute` waits for the upload, and frees the memory in its order. Where
+  /// Returns: the memory of the oldest upload. `compute` waits for the upload, and frees the memory in its order. If
   /// that fails, the upload is gone.
   device_block take(const owned_stream& compute) {
     require<error>(waiting_ > 0, "a batch is taken ({} wait): put one first", waiting_);

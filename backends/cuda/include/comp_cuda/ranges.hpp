@@ -12,7 +12,7 @@
 
 namespace comp::cuda {
 
-/// A range as long as its life; none where `on` is false.
+/// A range as long as its life; none if `on` is false.
 class profiler_range {
  public:
 #ifdef COMP_CUDA_HAS_NVTX

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Overwrites device memory that a captured graph reads: a graph reads fixed addresses, so each batch's inputs must be
 // copied to them, in the order of the stream. Values from the host go through pinned memory, so that the host waits
-// only where all blocks of it are still being read, and for values that are larger than a block.
+// only if all blocks of it are still being read, and for values that are larger than a block.
 #pragma once
 
 #include <array>

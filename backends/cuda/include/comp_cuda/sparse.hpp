@@ -146,14 +146,13 @@ class sparse_product {
 
 /// The prepared products of a matrix.
 struct sparse_products {
-  /// By whether the product goes by row, by storage and by width; null where cuSPARSE has no such product.
+  /// By whether the product goes by row, by storage and by width; null if cuSPARSE has no such product.
   std::map<std::tuple<bool, storage, std::int64_t>, std::unique_ptr<const sparse_product>> made;
   /// The matrix's values by side and storage.
   std::map<std::tuple<bool, storage>, tensor> values;
 };
 
-/// Returns: a prepared product; null where cuSPARSE does not multiply this storage, or not within the limit of
-/// workspaces.
+/// Returns: a prepared product; null if cuSPARSE does not multiply this storage, or not within the limit of workspaces.
 inline std::unique_ptr<const sparse_product> prepared_product(context& c, const csr_side& side, const shape& extents,
                                                               const tensor& value, const tensor& x, const tensor& y) {
   try {
@@ -198,7 +197,7 @@ inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& 
 }  // namespace detail
 
 /// x is (columns,K). Returns: m x, which is (rows,K), in the precision of x.
-/// Throws: error where the sizes do not agree.
+/// Throws: error if the sizes do not agree.
 inline tensor spmm(context& c, const csr& m, const tensor& x) {
   require_some("spmm", x.shape());
   require<error>(x.shape().size() == 2 && x.shape()[0] == m.columns(),

@@ -34,7 +34,7 @@ class step_report {
     noted_.clear();
     if (on) make_room(least_room);
   }
-  /// Returns: where a loss operator writes its loss: to `own`, or into the report of a deferred step.
+  /// Returns: the address to which a loss operator writes its loss: `own`, or one in the report of a deferred step.
   double* place(double* own) {
     if (!on_) return own;
     if (capturing_) return noted_.empty() ? losses() : captured_further();
@@ -50,7 +50,7 @@ class step_report {
   /// Between capture(true) and capture(false) losses go to the place that the graph will write, and told() does
   /// nothing, since the work does not run yet.
   void capture(bool on) { capturing_ = on; }
-  /// True where the work that is captured now is the first micro-batch of a step.
+  /// True if the work that is captured now is the first micro-batch of a step.
   bool first() const { return noted_.empty(); }
   /// Notes the loss of a graph that was launched. first: what first() returned when the graph was captured.
   void replayed(bool first, double* to) {
@@ -60,7 +60,7 @@ class step_report {
     }
     noted_.push_back(to);
   }
-  /// Returns: the report that graphs write to. It is another one where a step has deferred more losses than any before;
+  /// Returns: the report that graphs write to. It is another one once a step has deferred more losses than any before;
   /// older graphs are not usable then.
   const std::shared_ptr<memory>& place_of_graphs() const { return held_; }
 
@@ -87,11 +87,11 @@ class step_report {
     send();
     guarded_ = true;
   }
-  /// Returns: what an update kernel must read before it updates: guard()'s outcome, or nothing where no guard() was
-  /// called in this step.
+  /// Returns: what an update kernel must read before it updates: guard()'s outcome, or nothing if no guard() was called
+  /// in this step.
   step_control control() const { return guarded_ ? control_ : step_control{}; }
 
-  /// Waits for the step, except for a guarded update, and writes each loss to where told() was asked to.
+  /// Waits for the step, except for a guarded update, and writes each loss to the address that told() was given.
   /// Returns: whether all gradients are finite, and their norm.
   native::step_seen end() {
     if (!std::exchange(guarded_, false)) send();
@@ -145,7 +145,7 @@ class step_report {
 
   context* c_;
   bool on_ = false, capturing_ = false, guarded_ = false;
-  std::vector<double*> noted_;  // where the host wants the losses of this step, in their order
+  std::vector<double*> noted_;  // the host's addresses for the losses of this step, in their order
   step_control control_;
   std::shared_ptr<memory> held_;
   std::size_t room_ = 0;

@@ -39,7 +39,7 @@ class pending_work {
   virtual ~pending_work() = default;
   /// Allocates `into` and launches the work that writes it.
   virtual void run(memory& into) = 0;
-  /// True where it reads parameters, which the optimizer changes in place.
+  /// True if it reads parameters, which the optimizer changes in place.
   virtual bool reads_parameters() const { return false; }
 };
 /// What fusing has saved so far.
@@ -66,7 +66,7 @@ struct lifeline {
     return of;
   }
 };
-/// Device memory that keeps its pool alive. Where its contents are pending, it is allocated when they are asked for.
+/// Device memory that keeps its pool alive. If its contents are pending, it is allocated when they are read.
 class memory {
  public:
   memory(std::shared_ptr<lifeline> of, std::int64_t bytes) : of_{std::move(of)}, asked_{bytes} { take_place(); }
@@ -81,7 +81,7 @@ class memory {
     if (pending_) of_->waiting.erase(serial_);
   }
 
-  /// Launches what is to fill the memory, where that is pending.
+  /// Launches what is to fill the memory, if that is pending.
   /// Returns: its address. Throws: what allocating and launching throw.
   void* materialize() {
     if (pending_) pending_->run(*this);

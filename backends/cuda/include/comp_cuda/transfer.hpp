@@ -27,8 +27,8 @@ struct uploads {
   explicit uploads(context& c) : way{c.pool(), slots} {}
 };
 
-/// Returns: memory of the device with these bytes. Bytes that are too many for pinned memory are copied from where they
-/// are, and the host waits: it depends on the system whether the driver has read such memory when its call returns.
+/// Returns: memory of the device with these bytes. Bytes that are too many for pinned memory are copied directly, and
+/// the host waits: it depends on the system whether the driver has read such memory when its call returns.
 inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> from) {
   if (std::ssize(from) <= c.chosen().pinned_limit) {
     auto& way = c.part<uploads>().way;
@@ -84,7 +84,7 @@ inline parameter make_parameter(context& c, std::span<const float> from, const s
   return {extents, upload(c, from, extents, precision::fp32), trainable};
 }
 inline std::vector<float> values(context& c, const parameter& p) { return download(c, p.value); }
-/// Returns: the gradient in row-major order; zeros where there was no backward since the last zero_gradient.
+/// Returns: the gradient in row-major order; zeros if there was no backward since the last zero_gradient.
 inline std::vector<float> gradient(context& c, const parameter& p) {
   if (p.fresh) return std::vector<float>(static_cast<std::size_t>(elements(p.extents)));
   return download(c, p.gradient);

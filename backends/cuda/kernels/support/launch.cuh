@@ -36,7 +36,7 @@ struct launch_shape {
 };
 
 /// Launches kernel<<<...>>>(arguments...); nothing for an empty grid, which CUDA would refuse.
-/// Throws: what check() throws where the runtime refuses.
+/// Throws: what check() throws if the runtime refuses.
 template <class... Parameters, class... Arguments>
 void launch(stream on, const launch_shape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch over n elements: in packs where the addresses are aligned, one by one at the ends and where they are not.
+// One launch over n elements: in packs if the addresses are aligned, one by one at the ends and if they are not.
 // A functor has `template <int N> __device__ void at(index i) const`, which works on the elements i to i + N.
 #pragma once
 

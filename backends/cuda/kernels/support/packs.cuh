@@ -103,16 +103,16 @@ __device__ __forceinline__ void store_all(pointer<T> to, const float (&from)[N])
   }
 }
 
-/// How many elements a thread works on at once where T is the narrowest type: 4 of FP32, 8 of 16 bits.
+/// How many elements a thread works on at once if T is the narrowest type: 4 of FP32, 8 of 16 bits.
 template <class T>
 inline constexpr int wide = 16 / static_cast<int>(sizeof(T));
 
-/// True where N neighbours at p can be accessed by packs, and for a null pointer, which is never read.
+/// True if N neighbours at p can be accessed by packs, and for a null pointer, which is never read.
 template <int N, class T>
 bool fits(const T* p) {
   return reinterpret_cast<std::uintptr_t>(p) % (sizeof(T) * per_access<T, N>) == 0;
 }
-/// Returns: the first element from which all of the pointers can be accessed in packs of N; -1 where there is none.
+/// Returns: the first element from which all of the pointers can be accessed in packs of N; -1 if there is none.
 template <int N, class... T>
 index common_head(const T*... p) {
   for (index head = 0; head < N; ++head) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch over rows. The width decides how many threads work on a row: a warp on up to 1024 elements (512 where
-// packs do not fit), a block on more. A row that fits stays in registers between passes over it; a longer one is read
-// again.
-// Packs are used where the width and the addresses allow it.
+// One launch over rows. The width decides how many threads work on a row: a warp on up to 1024 elements (512 if packs
+// do not fit), a block on more. A row that fits stays in registers between passes over it; a longer one is read again.
+// Packs are used if the width and the addresses allow it.
 // A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`. A functor
 // with `static constexpr bool one_pass = true` neither keeps nor combines anything: it gets Held = 0, and a warp works
-// on four rows at once where they have up to 8 packs.
+// on four rows at once if they have up to 8 packs.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 
 namespace comp::cuda {
 
-/// The type of a position in a row: 32 bits where the row is held, which has 8192 elements at most.
+/// The type of a position in a row: 32 bits if the row is held, which has 8192 elements at most.
 template <int Held>
 using place = std::conditional_t<(Held > 0), int, index>;
 
@@ -37,8 +36,7 @@ class row_of {
     }
   }
   __device__ row_of(pointer<const T> from, index width, const Lanes& lanes) : row_of{from, width, width, lanes} {}
-  /// Calls f(position, values) for each pack of this thread. Where Held > 0, the next pass sees what f writes to
-  /// values.
+  /// Calls f(position, values) for each pack of this thread. If Held > 0, the next pass sees what f writes to values.
   template <class F>
   __device__ void each(F f) {
     if constexpr (Held > 0) {

@@ -35,7 +35,7 @@ __device__ __forceinline__ table_place place_in(const tensor_table<Entry>& table
   return {low, begin, begin + piece < n ? begin + piece : n};
 }
 
-/// Calls f.at<N>(entry, i) for each pack of the block's piece, and f.at<1> for the elements that are left. Where
+/// Calls f.at<N>(entry, i) for each pack of the block's piece, and f.at<1> for the elements that are left. If
 /// entry.packed is false, all elements go one by one.
 template <int N, class Entry, class F>
 __device__ __forceinline__ void for_piece(const Entry& e, const table_place& at, const F& f) {

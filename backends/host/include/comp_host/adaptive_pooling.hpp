@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adaptive average pooling, which takes the number of bins instead of their size. oneDNN's average pooling does it
-// where all bins have one size; it has nothing for uneven bins, so those are loops of this backend.
+// Adaptive average pooling, which takes the number of bins instead of their size. oneDNN's average pooling does it if
+// all bins have one size; it has nothing for uneven bins, so those are loops of this backend.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 // Attention as one operator, forward and backward, computed in blocks, so that neither scores nor probabilities are
 // ever in memory as a whole. The softmax of a query goes on from block to block with its largest score and its sum so
 // far. The backward computes the probabilities again, from the logarithms of these sums.
-// Scores and all sums are FP32. In BF16, probabilities and the gradients of scores are rounded where a product reads
+// Scores and all sums are FP32. In BF16, probabilities and the gradients of scores are rounded when a product reads
 // them. Dropout draws the same masks as attention operator by operator does, so that a plan does not change them.
 // Why blocks of these sizes: docs/decisions.md, "On the host, attention is blocks of oneDNN's products".
 // Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691).
@@ -53,7 +53,7 @@ struct forward_buffers {
 };
 
 /// Turns the scores of a block into exponentials relative to each query's largest score so far, and adds them to the
-/// query's sum. Where the largest score grows, the sum and y so far are scaled down to match. The division by the sum
+/// query's sum. When the largest score grows, the sum and y so far are scaled down to match. The division by the sum
 /// comes once, at the end.
 template <class W>
 void soften(const attention_case& of, const score_block& b, const one_head& in, const forward_buffers<W>& on) {
@@ -101,7 +101,7 @@ void soften(const attention_case& of, const score_block& b, const one_head& in, 
       0, static_cast<std::size_t>(b.rows));
 }
 
-/// Computes a head. q, k, v and y point to where the head begins; log_sums has shape (queries).
+/// Computes a head. q, k, v and y point to the head's first element; log_sums has shape (queries).
 template <class W, class T>
 void attend(const head_worker& at, const attention_case& of, const forward_buffers<W>& on, const one_head& in,
             const T* q, const T* k, const T* v, T* y, float* log_sums) {
@@ -201,7 +201,7 @@ void soften_backward(const attention_case& of, const score_block& b, const one_h
       0, static_cast<std::size_t>(b.rows));
 }
 
-/// What the backward of a head reads and writes; all pointers are to where the head begins.
+/// What the backward of a head reads and writes; all pointers are to the head's first element.
 template <class T>
 struct head_gradients {
   const T *dy, *q, *k, *v, *y;

@@ -49,7 +49,7 @@ struct attention_case {
 
   std::int64_t channels() const { return heads * width; }
   std::int64_t length(std::int64_t example) const { return lengths ? lengths[example] : keys; }
-  /// True where one block has all keys that a query sees.
+  /// True if one block has all keys that a query sees.
   bool whole_rows() const { return keys <= key_block; }
 };
 

@@ -30,8 +30,8 @@ class pieces {
     const std::size_t at = std::exchange(used_, used_ + lines * pool::alignment);
     return from_ ? reinterpret_cast<T*>(from_ + at) : nullptr;
   }
-  /// Returns memory for `count` values of type T: `there` where T is float, else a new piece. FP32 values are computed
-  /// in place.
+  /// Returns memory for `count` values of type T: `there` if T is float, else a new piece. FP32 values are computed in
+  /// place.
   template <class T>
   T* take_or(float* there, std::int64_t count) {
     if constexpr (std::is_same_v<T, float>) {
@@ -76,12 +76,12 @@ class one_thread_each {
   int before_ = threads_of_loops();
 };
 
-/// One head of one example: where it begins in a tensor, and copies of its rows.
+/// One head of one example: its first element in a tensor, and copies of its rows.
 struct one_head {
   const attention_case& of;
   std::int64_t example, head;
 
-  /// Return where the head begins in a tensor (batch,queries,channels) or (batch,keys,channels).
+  /// Return the head's first element in a tensor (batch,queries,channels) or (batch,keys,channels).
   template <class T>
   T* queries(T* all) const {
     return all + example * of.queries * of.channels() + head * of.width;
@@ -188,7 +188,7 @@ void multiply_rows(const A* a, const float* b, float* to, std::int64_t rows, std
       0, static_cast<std::size_t>(rows));
 }
 
-/// Calls f with the precision in which products read values of `p` (BF16 where the CPU computes in it, else FP32), and
+/// Calls f with the precision in which products read values of `p` (BF16 if the CPU computes in it, else FP32), and
 /// null pointers of that type and of the type that stores `p`.
 void with_products(context& c, precision p, const auto& f) {
   if (p == precision::bf16 && c.computes(p)) return f(p, static_cast<bf16*>(nullptr), static_cast<bf16*>(nullptr));

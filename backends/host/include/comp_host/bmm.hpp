@@ -35,20 +35,20 @@ inline tensor multipliable(context& c, const tensor& t) {
 
 }  // namespace detail
 
-/// x is (B,T,C). Returns: (B,heads,T,C/heads), a view of x where x is row-major.
+/// x is (B,T,C). Returns: (B,heads,T,C/heads), a view of x if x is row-major.
 inline tensor split_heads(context& c, const tensor& x, std::int64_t heads) {
   const shape s = native::split(x.shape(), heads);
   const tensor rows = row_major(c, x);
   return rows.viewed(s, detail::heads_layout(c, s, x.precision()));
 }
-/// x is (B,H,T,D). Returns: (B,T,H*D), a view of x where x is a view of heads.
+/// x is (B,H,T,D). Returns: (B,T,H*D), a view of x if x is a view of heads.
 inline tensor merge_heads(context& c, const tensor& x) {
   const shape merged = native::merged(x.shape());
   const tensor rows = placed(c, x, detail::heads_layout(c, x.shape(), x.precision()));
   return rows.viewed(merged, c.layouts.plain(merged, x.precision()));
 }
 
-/// Computes alpha op(a) op(b), where op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N).
+/// Computes alpha op(a) op(b); op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N).
 /// Returns: (...,M,N).
 inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a, bool transpose_b, double alpha = 1) {
   require_some("bmm", a.shape());

@@ -26,7 +26,7 @@
 
 namespace comp::host {
 
-/// Where the time of a step goes. Counted only while profile() is on.
+/// The seconds of a step by kind of work. Counted only while profile() is on.
 struct time_shares {
   double primitives = 0;  // [s] in oneDNN's primitives other than reorders
   double reorders = 0;    // [s] in oneDNN's changes of layout and precision

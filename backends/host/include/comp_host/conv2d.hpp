@@ -58,8 +58,8 @@ struct conv2d_plan {
                 : c.described_backward<back>(forward(), direct, x(), gradient, y(), stride(), gaps(), padding(),
                                              padding());
   }
-  /// As weights(), but with channels last where oneDNN's own choice has no AVX-512 code and channels last has. For
-  /// numbers of channels that fill no block its choice takes up to 14 times as long.
+  /// As weights(), but with channels last if oneDNN's own choice has no AVX-512 code and channels last has. For numbers
+  /// of channels that fill no block its choice takes up to 14 times as long.
   dnnl::convolution_backward_weights::primitive_desc fast_weights() const {
     auto chosen = weights();
     if (widest_unit() != vector_unit::avx512 || onednn::uses_avx512(chosen)) return chosen;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts FP32 to and from BF16 and FP16: rounding to the nearest value, ties to even, with subnormals, infinities and
 // NaN. A value too large for FP16 becomes infinity, as on a device that computes in FP16.
-// F16C and AVX-512 convert where the CPU has them, integer arithmetic does elsewhere; both give the same bits.
+// F16C and AVX-512 convert if the CPU has them, else integer arithmetic does; both give the same bits.
 #pragma once
 
 #include <algorithm>

@@ -15,11 +15,11 @@
 
 namespace comp::host {
 
-/// The elements of a matrix in one order: line by line, where the lines are its rows or its columns.
+/// The elements of a matrix in one order: line by line. The lines are its rows or its columns.
 struct sparse_side {
   std::vector<std::int32_t> begin = {};  // (lines + 1): where each line begins
   std::vector<std::int32_t> other = {};  // (elements): the column of each element, or its row
-  std::vector<std::int32_t> edge = {};   // (elements): its number in the order of rows; empty where that is this order
+  std::vector<std::int32_t> edge = {};   // (elements): its number in the order of rows; empty if that is this order
   std::vector<float> value = {};         // (elements)
   std::size_t longest = 0;               // the most elements of a line
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Device that computes on this CPU, by oneDNN where it has a good primitive and by loops of this backend elsewhere.
-// FP32 runs on any CPU. BF16 runs in oneDNN's BF16 primitives where the CPU has AVX-512, and is otherwise computed in
-// FP32 and rounded. FP16 is stored as FP16 and computed in FP32, with real overflow to infinity: it saves memory and
-// shows how a training in FP16 converges, but not how fast it would be. Formats below 16 bits are emulated, with the
-// same purpose.
+// The Device that computes on this CPU, by oneDNN if it has a good primitive and else by loops of this backend.
+// FP32 runs on any CPU. BF16 runs in oneDNN's BF16 primitives if the CPU has AVX-512, and is otherwise computed in FP32
+// and rounded. FP16 is stored as FP16 and computed in FP32, with real overflow to infinity: it saves memory and shows
+// how a training in FP16 converges, but not how fast it would be. Formats below 16 bits are emulated, with the same
+// purpose.
 // Not here: what each operation means (comp_native/device.hpp).
 // With -DCOMP_HOST_HEADER_ONLY=0 this header declares what calls a kernel (device_kernels.hpp), and src/comp_host.cpp
 // has it compiled. A device is used by one thread at a time. It sets OpenMP's number of threads for the thread that

@@ -28,7 +28,7 @@ using native::math::dropout_mask;
 /// one before it.
 inline constexpr std::size_t mask_lanes = 64, mask_span = 4 * mask_lanes;
 
-/// Sets y to x times its factor where the element is kept, and to 0 elsewhere, even where x is NaN or infinite.
+/// Sets y to x times its factor for kept elements, and to 0 for the others, even if x is NaN or infinite.
 template <class T>
 void masked(context& c, const T* from, T* to, std::size_t n, const dropout_mask& m) {
   c.run_kernel([&] {

@@ -27,8 +27,7 @@ void with_width(std::size_t width, auto f) {
   f(at_width<0>{});
 }
 
-/// Computes the sums of share * x over the elements of a line, for heads of W columns (of `width` columns where W is
-/// 0).
+/// Computes the sums of share * x over the elements of a line, for heads of W columns (W = 0: of `width` columns).
 template <class S, class T>
 struct line_terms {
   const S* share;  // (E,heads)
@@ -151,7 +150,7 @@ inline tensor sparse_linear_backward(context& c, const sparse_matrix& m, const t
   return need_dx ? cast(c, dx, dy.precision()) : tensor{};
 }
 
-/// The sparse matrix m times x (M,K), plus b (K) where it is not null. Returns: (N,K).
+/// The sparse matrix m times x (M,K), plus b (K) if it is not null. Returns: (N,K).
 inline tensor spmm(context& c, const sparse_matrix& m, const tensor& x, parameter* b) {
   native::require_nodes("spmm", "x", x.shape(), m.columns);
   const tensor in = detail::rows_of(c, x), y = c.make_plain({m.rows, x.shape()[1]}, in.precision());

@@ -15,8 +15,8 @@ inline std::vector<precision> supported_precisions() {
   return all;
 }
 
-/// True where arithmetic in `p` is faster than in FP32. FP16 never is: oneDNN 2.6 has no FP16 arithmetic on CPUs, even
-/// on a CPU that has it, so host::device stores FP16 and computes in FP32.
+/// True if arithmetic in `p` is faster than in FP32. FP16 never is: oneDNN 2.6 has no FP16 arithmetic on CPUs, even on
+/// a CPU that has it, so host::device stores FP16 and computes in FP32.
 inline bool accelerated(const hardware& cpu, precision p) { return p == precision::bf16 && has_unit(p, cpu); }
 
 }  // namespace comp::host

@@ -50,8 +50,7 @@ inline vector_unit widest_unit() {
 #endif
 }
 
-/// Returns the number of threads that loops run on; 1 where the compiler has no OpenMP (oneDNN still has its own
-/// threads).
+/// Returns the number of threads that loops run on; 1 if the compiler has no OpenMP (oneDNN still has its own threads).
 inline int threads_of_loops() {
 #ifdef _OPENMP
   return omp_get_max_threads();

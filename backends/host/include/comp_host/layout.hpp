@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layouts: how the elements of a tensor lie in memory. Equal layouts are one object (they are interned), so that two
 // can be compared by their pointers. A layout is a oneDNN descriptor and the precision of the stored values. The
-// descriptor's own type differs from that precision only where oneDNN has no arithmetic for it (FP16; BF16 on an old
-// CPU): then it says FP32, and the tensor is widened before a primitive reads it.
+// descriptor's own type differs from that precision only if oneDNN has no arithmetic for it (FP16; BF16 on an old CPU):
+// then it says FP32, and the tensor is widened before a primitive reads it.
 #pragma once
 
 #include <algorithm>
@@ -81,7 +81,7 @@ struct layout {
   std::size_t bytes = 0;
   bool plain = false;   // row-major without gaps
   bool padded = false;  // some stored elements belong to no index; they are zeros
-  /// True where each stored element belongs to the tensor or is zero padding, so that an element-wise loop may run over
+  /// True if each stored element belongs to the tensor or is zero padding, so that an element-wise loop may run over
   /// all.
   bool dense = false;
 };
@@ -121,7 +121,7 @@ class layout_table {
     if (is_new) at->second = intern({s, type_of(p), steps}, p);
     return at->second;
   }
-  /// Returns: the layout with the same places in another precision; null where oneDNN has no descriptor for it.
+  /// Returns: the layout with the same places in another precision; null if oneDNN has no descriptor for it.
   const layout* with(const layout* from, precision p) {
     if (from->precision == p) return from;
     const auto [at, is_new] = recast_.try_emplace(key{from->id, p}, nullptr);
@@ -131,8 +131,8 @@ class layout_table {
     return at->second;
   }
 
-  /// True where both layouts put each element in the same place and only differ in their descriptors, as "channels
-  /// first" and "channels last" do for a single channel. Then no reorder is needed.
+  /// True if both layouts put each element in the same place and only differ in their descriptors, as "channels first"
+  /// and "channels last" do for a single channel. Then no reorder is needed.
   bool same_places(const layout* from, const layout* to) {
     const auto [at, is_new] = same_.try_emplace(key{from->id, to->id}, false);
     if (is_new) {
@@ -141,8 +141,8 @@ class layout_table {
     }
     return at->second;
   }
-  /// Returns: the length of the rows, where `to` is `from` with each two rows interleaved, as oneDNN's products of BF16
-  /// read their weights; 0 where it is not. Such a copy can be written by a plain loop, which is faster than oneDNN's
+  /// Returns: the length of the rows if `to` is `from` with each two rows interleaved, as oneDNN's products of BF16
+  /// read their weights; 0 if it is not. Such a copy can be written by a plain loop, which is faster than oneDNN's
   /// reorder and can be part of the optimizer's pass.
   std::size_t paired_rows(const layout* from, const layout* to) {
     const auto [at, is_new] = paired_.try_emplace(key{from->id, to->id}, 0);

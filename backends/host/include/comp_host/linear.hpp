@@ -16,7 +16,7 @@ namespace comp::host {
 
 namespace detail {
 
-/// The sizes of a linear layer and the descriptors of its arguments. The layout is `any` where oneDNN may choose.
+/// The sizes of a linear layer and the descriptors of its arguments. The layout is `any` if oneDNN may choose.
 struct linear_plan {
   context& c;
   std::int64_t rows, inputs, outputs;
@@ -86,8 +86,8 @@ inline void linear_weight_gradients(context& c, const linear_plan& plan, const t
 
 }  // namespace detail
 
-/// Adds the gradients of w and b where `need_parameters`. Returns: the gradient of x in the precision of dy; empty
-/// unless `need_dx`.
+/// Adds the gradients of w and b if `need_parameters`. Returns: the gradient of x in the precision of dy; empty unless
+/// `need_dx`.
 inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
                               bool need_parameters = true) {
   auto plan = detail::plan_linear(c, x, w, b);

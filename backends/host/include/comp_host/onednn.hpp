@@ -104,7 +104,7 @@ inline void scale_result(dnnl::primitive_attr& attributes, float by) { attribute
 
 /// Returns the description from which a primitive of `Op` is made. `arguments` are those of the operation, in the order
 /// of oneDNN 3.
-/// Throws: `dnnl::error` where oneDNN has no implementation.
+/// Throws: `dnnl::error` if oneDNN has no implementation.
 template <class Op, class... Arguments>
 typename Op::primitive_desc described(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
                                       const Arguments&... arguments) {
@@ -125,7 +125,7 @@ inline int inner_blocks(const memory::desc& d) { return d.get_inner_nblks(); }
 inline memory::dim inner_size(const memory::desc& d, int i) { return d.get_inner_blks()[static_cast<std::size_t>(i)]; }
 inline memory::dim inner_axis(const memory::desc& d, int i) { return d.get_inner_idxs()[static_cast<std::size_t>(i)]; }
 inline memory::dims strides_of(const memory::desc& d) { return d.get_strides(); }
-/// Returns: the layout of `d` for values of another type; nothing where oneDNN has no name for it. Blocked layouts can
+/// Returns: the layout of `d` for values of another type; nothing if oneDNN has no name for it. Blocked layouts can
 /// only be made by their names, and a layout does not tell its name, so all names are tried. That takes a millisecond,
 /// once for each layout.
 inline std::optional<memory::desc> with_type(const memory::desc& d, memory::data_type type) {
@@ -179,8 +179,8 @@ inline std::vector<stretch> order_of(const memory::desc& d) {
   for (const std::size_t axis : axes) add({static_cast<memory::dim>(axis), left[axis]});
   return order;
 }
-/// True where oneDNN computes this in AVX-512 code of its own. Its alternatives are older vector code, matrix products
-/// on copies, and scalar reference code.
+/// True if oneDNN computes this in AVX-512 code of its own. Its alternatives are older vector code, matrix products on
+/// copies, and scalar reference code.
 bool uses_avx512(const auto& description) {
   return std::string_view{description.impl_info_str()}.find("avx512") != std::string_view::npos;
 }

@@ -23,7 +23,7 @@ using native::sgd_options;
 namespace detail {
 
 inline bool has_gradient(const parameter& p) { return p.trainable && !p.fresh; }
-/// Makes an optimizer slot where there is none. Returns: whether it was made, so that it has to be cleared.
+/// Makes an optimizer slot if there is none. Returns: whether it was made, so that it has to be cleared.
 inline bool needs_slot(context& c, const parameter& p, tensor& slot) {
   if (slot) return false;
   slot = c.make(p.value.shape(), p.value.layout());

@@ -6,7 +6,7 @@
 // then sets up the tables of the other copy's matrix product, and this backend's copy fails with "unimplemented" when
 // it runs. The function here gives that copy its own symbols back (docs/decisions.md, "LibTorch's headers come after
 // the system's").
-// It does nothing where no other library has taken a symbol, and on systems other than Linux on x86-64.
+// It does nothing if no other library has taken a symbol, and on systems other than Linux on x86-64.
 // Source: the loader's rules, System V ABI (gABI 4.1, AMD64 supplement 4.4).
 #pragma once
 
@@ -38,8 +38,7 @@ class loaded_library {
     }
   }
 
-  /// From here on the library uses its own functions where it calls one that it defines itself and whose name is
-  /// `wanted`.
+  /// From here on the library calls its own functions, if it defines them and their name is `wanted`.
   void bind_own(auto wanted) const {
     bind_own(relocations_, relocations_end_, wanted);
     bind_own(calls_, calls_end_, wanted);

@@ -78,8 +78,7 @@ inline void settle(context& c, parameter& p, const layout* places) {
   }
 }
 
-/// Returns: the length of the rows, where the copy `of` is `p` in BF16 with each two rows interleaved; 0 where it is
-/// not.
+/// Returns: the length of the rows if the copy `of` is `p` in BF16 with each two rows interleaved; else 0.
 inline std::size_t paired_rows(context& c, const parameter& p, const parameter::copy& of) {
   return of.as == precision::bf16 && c.computes(of.as) ? c.layouts.paired_rows(p.value.layout(), of.places) : 0;
 }
@@ -111,8 +110,8 @@ inline void* weights(context& c, parameter& p, const layout* places, precision a
   return found->values.data();
 }
 /// Updates the values; update(from, to) updates those of a range, as a loop. A copy with interleaved rows that this
-/// step and the one before used is written in the same pass, since the next step will need it. Where steps under
-/// different plans take turns no copy is, because the next step will need another one.
+/// step and the one before used is written in the same pass, since the next step will need it. If steps under different
+/// plans take turns no copy is, because the next step will need another one.
 void update_values(context& c, parameter& p, const auto& update) {
   const auto along = std::ranges::find_if(
       p.copies, [&](const auto& known) { return known.used && known.steps > 0 && paired_rows(c, p, known) > 0; });
@@ -155,7 +154,7 @@ inline void add_gradient(context& c, parameter& p, const tensor& gradient) {
 }
 
 inline std::vector<float> values(context& c, const parameter& p) { return download(c, p.value); }
-/// Returns the gradient, row-major; zeros where there was no backward since the last zero_gradient.
+/// Returns the gradient, row-major; zeros if there was no backward since the last zero_gradient.
 inline std::vector<float> gradient(context& c, const parameter& p) {
   if (p.fresh) return std::vector<float>(static_cast<std::size_t>(elements(p.extents)));
   return download(c, p.gradient);
@@ -224,8 +223,8 @@ inline tensor run_data_gradient(context& c, primitive& run, const tensor& dy, pa
   c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_DST, dy.data()}});
   return dx;
 }
-/// Runs the primitive of a linear layer's or a convolution's weight gradients, and adds the gradients of `w` and of `b`
-/// where there is one.
+/// Runs the primitive of a linear layer's or a convolution's weight gradients, and adds the gradients of `w` and, if it
+/// is not null, of `b`.
 inline void run_weight_gradients(context& c, primitive& run, const tensor& x, const tensor& dy, parameter& w,
                                  parameter* b) {
   const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));

@@ -30,7 +30,7 @@ class pool {
   ~pool() { trim(); }
 
   /// Takes a block.
-  /// Throws: out_of_memory, with the sizes, where the limit would be passed or the system has no memory.
+  /// Throws: out_of_memory, with the sizes, if the limit would be passed or the system has no memory.
   void* take(std::size_t bytes) {
     const std::lock_guard lock{mutex_};
     require<out_of_memory>(

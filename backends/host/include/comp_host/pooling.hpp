@@ -69,7 +69,7 @@ bool any_nan(const Bits* words, std::size_t n, Bits infinity) {
            return static_cast<double>(found);
          }) > 0;
 }
-/// True where x may hold a NaN. Requires: x is FP32 or BF16.
+/// True if x may hold a NaN. Requires: x is FP32 or BF16.
 inline bool holds_nan(const tensor& x) {
   if (!x.layout()->dense) return true;  // rare, so not worth a loop of its own: true is slower and always right
   if (x.precision() == precision::fp32) return any_nan(x.as<std::int32_t>(), x.layout()->stored, 0x7f800000);
@@ -153,8 +153,8 @@ inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
   return cast(c, y, x.precision());
 }
-/// `x` is the input without its memory. The gradient gets the input's layout where windows do not overlap. Where they
-/// do, it is row-major, because only then oneDNN rounds each sum of BF16 values once.
+/// `x` is the input without its memory. The gradient gets the input's layout if windows do not overlap. If they do, it
+/// is row-major, because only then oneDNN rounds each sum of BF16 values once.
 inline tensor avg_pool2d_backward(context& c, const tensor& dy, const tensor& x, const pool2d_options& o) {
   const tensor g = computable(c, dy);
   const bool apart = o.stride[0] >= o.kernel[0] && o.stride[1] >= o.kernel[1];

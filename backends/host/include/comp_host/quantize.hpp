@@ -30,7 +30,7 @@ inline constexpr std::size_t strip_width = 512, noise_span = 256;
 COMP_HOST_INLINE std::int32_t magnitude_bits(float x) { return math::bits_as<std::int32_t>(x) & 0x7fffffff; }
 COMP_HOST_INLINE std::int32_t larger(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
 
-/// Returns: the largest magnitude of n values, and NaN where one is NaN.
+/// Returns: the largest magnitude of n values; NaN if one is NaN.
 inline float largest_magnitude(const float* values, std::size_t n) {
   constexpr std::size_t piece = 16384;
   std::vector<std::int32_t> partial((n + piece - 1) / piece);

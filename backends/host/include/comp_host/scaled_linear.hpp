@@ -76,8 +76,8 @@ inline void take_gradient(context& c, parameter& p, tensor gradient) {
   }
 }
 
-/// Adds the gradients of w and b where `need_parameters`. Returns: the gradient of x in the precision of dy; empty
-/// unless `need_dx`.
+/// Adds the gradients of w and b if `need_parameters`. Returns: the gradient of x in the precision of dy; empty unless
+/// `need_dx`.
 inline tensor scaled_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b,
                                      bool need_dx, bool need_parameters) {
   const precision p = dy.precision();

@@ -23,8 +23,8 @@ using native::math::exp_of;
 
 namespace detail {
 
-/// Sets y[0..seen) to the softmax of x[0..seen), and y[seen..width) to 0. Loops run to a multiple of 16 where the row
-/// is long enough, which vectorises without a remainder; elements beyond `seen` count as minus infinity.
+/// Sets y[0..seen) to the softmax of x[0..seen), and y[seen..width) to 0. Loops run to a multiple of 16 if the row is
+/// long enough, which vectorises without a remainder; elements beyond `seen` count as minus infinity.
 template <class T>
 COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t seen, std::size_t width) {
   constexpr float infinity = std::numeric_limits<float>::infinity();

@@ -59,7 +59,7 @@ inline void reorder_into(context& c, const tensor& from, const tensor& to) {
 namespace detail {
 
 /// Copies images out of blocks of 16 channels with padding to channels last. oneDNN's own reorder takes 10 times as
-/// long where the last block is not full. T is any type of the values' size.
+/// long if the last block is not full. T is any type of the values' size.
 template <class T>
 void unblock(context& c, const T* from, T* to, const shape& s) {
   constexpr std::size_t block = 16;
@@ -86,7 +86,7 @@ void unblock(context& c, const T* from, T* to, const shape& s) {
                 });
   });
 }
-/// True where `from` is in blocks of 16 channels and `to` has channels last, so that unblock() can copy.
+/// True if `from` is in blocks of 16 channels and `to` has channels last, so that unblock() can copy.
 inline bool unblocks(const layout* from, const layout* to) {
   using tag = dnnl::memory::format_tag;
   if (from->extents.size() != 4 || !from->padded || from->precision != to->precision) return false;

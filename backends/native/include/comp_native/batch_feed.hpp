@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feeds batches of a data set to a Device. While one batch trains, the next one is made by the loader's threads and,
-// where the Device can copy beside its work, already copied.
+// Feeds batches of a data set to a Device. While one batch trains, the loader's threads make the next one. If the
+// Device can copy while it computes, the next batch is copied meanwhile, too.
 // Batches that were read ahead are no part of the training's state: at() is the batch that next() will return, and
 // after a seek() the batches are those of a feed that has read nothing ahead.
 #pragma once
@@ -33,7 +33,7 @@ concept CopiesAhead = ReadsBytes<D> &&
   { d.arrived(std::move(a), shape{}, t) } -> std::same_as<typename D::tensor>;
 };
 
-/// Returns how many threads make batches for this Device where the user does not say: the Device's own choice, or one.
+/// Returns how many threads make batches for this Device if the user does not say: the Device's own choice, or one.
 int loading_threads_of(const Device auto& device) {
   if constexpr (requires {
                   { device.loading_threads() } -> std::same_as<int>;
@@ -79,7 +79,7 @@ class batch_feed {
   }
   void seek(loader_position to) {
     if (to == at()) return;
-    loader_.seek(to);  // where it throws, the batch ahead is still the next one
+    loader_.seek(to);  // if it throws, the batch ahead is still the next one
     ahead_.reset();
   }
 
@@ -143,7 +143,7 @@ class batch_feed {
     }
   }
   void send() {
-    device_.await_copies();  // the loader is about to write where the last copies read
+    device_.await_copies();  // the loader is about to overwrite the memory that the last copies read
     const loader_position from = loader_.at();
     or_back_to(from, [&] {
       const host_batch& batch = loader_.next();

@@ -20,7 +20,7 @@ inline shape with_batch(std::int64_t batch, const shape& example) {
   return all;
 }
 
-/// Throws: `error` where the shapes of examples are not those that the model and its loss read.
+/// Throws: `error` if the shapes of examples are not those that the model and its loss read.
 inline void require_fit(const model& m, const example_layout& layout) {
   require<error>(m.input == layout.input && with_batch(m.batch(), layout.input_shape) == m.input_shape,
                  "model \"{}\" reads {}{} and the data has {}{} in an example (they must agree): change one of them",
@@ -52,7 +52,7 @@ inline std::vector<std::int32_t> positions_of(std::size_t count, std::size_t len
 }
 
 /// Takes a batch apart. A negative segment marks padding.
-/// Throws: `error` where a token follows padding.
+/// Throws: `error` if a token follows padding.
 inline token_batch tokens_of(const model& m, const host_batch& batch) {
   const auto length = static_cast<std::size_t>(m.input_shape.back());
   const std::size_t rows = batch.tokens.size() / length, each = m.reads_segments() ? 2 : 1;
@@ -84,7 +84,7 @@ inline token_batch tokens_of(const model& m, const host_batch& batch) {
   return made;
 }
 
-/// Throws: `error` for a label, token or segment that the model does not have. `of` holds the batch's tokens where the
+/// Throws: `error` for a label, token or segment that the model does not have. `of` holds the batch's tokens if the
 /// model reads tokens.
 inline void require_known(const model& m, const host_batch& batch, const token_batch& of) {
   const std::int64_t classes = m.reads_labels() ? m.shape_of(m.output()).back() : 0;

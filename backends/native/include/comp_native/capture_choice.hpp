@@ -3,7 +3,7 @@
 // then launched as one piece of work, passes.hpp). Both give the same bits, so no step is wasted.
 // Blocks of plain and of captured steps take turns, so that a drift of the machine affects both alike. The first steps
 // of a block do not count, because they pay for the change (memory, the capture, an empty cache). The kind with the
-// smaller median is kept. Where both are equal it is plain steps, since captured ones hold memory.
+// smaller median is kept: plain steps if both are equal, since captured ones hold memory.
 // Not here: which steps take part, and their clock (training_step.hpp, trainer.hpp).
 #pragma once
 
@@ -27,7 +27,7 @@ struct capture_report {
   std::string refused = {};  // why steps could not be captured; empty: they could, or nobody has tried
 };
 
-/// Returns one line for people; empty where nothing was measured and nothing was refused.
+/// Returns one line for people; empty if nothing was measured and nothing was refused.
 inline std::string text(const capture_report& r) {
   if (!r.refused.empty()) return fmt::format("steps are not captured: {}", r.refused);
   if (r.plain_steps == 0 || r.captured_steps == 0) return {};

@@ -23,7 +23,7 @@ struct example_layout {
   shape input_shape = {};                  // (C,H,W), (K) or, for tokens, (T)
   input_kind target = input_kind::tokens;  // tokens: labels; values: targets of mse_loss
   shape target_shape = {1};                // (1) for a class, (T) for a label at each token
-  /// Where not empty, (C,256): the data set writes bytes, and the Device turns byte b of channel c (the first axis of
+  /// If not empty, (C,256): the data set writes bytes, and the Device turns byte b of channel c (the first axis of
   /// input_shape) into the value of_bytes[256 c + b]. A table gives the same bits on every Device, which arithmetic on
   /// bytes might not.
   std::vector<float> of_bytes = {};

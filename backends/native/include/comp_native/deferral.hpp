@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deferred steps: the host gives a whole step to the Device before it looks at any of its numbers. An ordinary step
+// Deferred steps: the host launches a whole step on the Device before it reads any of its numbers. An ordinary step
 // waits for the loss before the backward, and for the gradients before the update, and a GPU is idle meanwhile.
-// In a deferred step losses stay on the Device. Gradients are checked, scaled and clipped there. The update is given
-// unseen, and the Device leaves it out where a loss or a gradient is not finite. The host waits once, at the end.
-// Losses and weights are bit for bit those of a step that looks at each number.
-// Not here: what the host does with the results (training_step.hpp). On a Device without deferral each number is waited
-// for.
+// In a deferred step losses stay on the Device. Gradients are checked, scaled and clipped there. The update is
+// launched, too, and the Device skips it if a loss or a gradient is not finite. The host waits once, at the end.
+// Losses and weights are bit for bit those of a step that reads each number.
+// Not here: what the host does with the results (training_step.hpp). A Device without deferral waits for each number.
 #pragma once
 
 #include <comp_native/device.hpp>
@@ -30,7 +29,7 @@ struct step_seen {
 ///                             `double* loss` points to, which has to stay valid. false: losses are waited for again,
 ///                             and those that were deferred are forgotten
 ///   void guard_update(span<P* const>, const update_guard&)
-///                             the next sgd_step or adam_step, which is of these parameters, does nothing where one of
+///                             the next sgd_step or adam_step, which is of these parameters, does nothing if one of
 ///                             their gradients or a deferred loss is not finite. Gradients are scaled and clipped while
 ///                             they are read; in memory they stay as they are
 ///   step_seen end_step()      waits for the step, except for a guarded update, and writes the losses

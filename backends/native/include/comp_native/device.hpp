@@ -83,7 +83,7 @@ constexpr activation_traits traits(activation kind) {
 }
 
 /// Fixes the mask of a dropout. The same key gives the same mask on every Device: Philox 4x32-10 (Salmon et al. 2011)
-/// with key = seed and counter = (element / 4, draw); an element is kept where its word >= p * 2^32.
+/// with key = seed and counter = (element / 4, draw); an element is kept if its word >= p * 2^32.
 struct dropout_key {
   std::uint64_t seed = 0;
   std::uint64_t draw = 0;   // the number of this draw in the training
@@ -113,7 +113,7 @@ struct with_saved {
   std::vector<Tensor> saved;
 };
 
-/// An optimizer's slots of a parameter, row-major: SGD's velocity, or Adam's two moments. Empty where there is none.
+/// An optimizer's slots of a parameter, row-major: SGD's velocity, or Adam's two moments. Empty if there is none.
 struct parameter_slots {
   std::vector<float> first, second;
 };
@@ -129,7 +129,7 @@ struct parameter_slots {
 ///   I upload(span<const int32_t>, shape)
 ///   vector<float> download(const T&)                   row-major, whatever the layout inside
 ///   T cast(const T&, precision)                        the same values, rounded; may keep the layout
-///   T reshape(const T&, shape)                         row-major meaning; copies only where the layout forces it
+///   T reshape(const T&, shape)                         row-major meaning; copies only if the layout forces it
 ///   void synchronize()                                 returns when all work is done (for clocks)
 ///   double seconds() const                             optional: a clock of its own, in place of the wall clock
 ///   int64 live_bytes(), peak_bytes(); void reset_peak()
@@ -149,7 +149,7 @@ struct parameter_slots {
 ///   void scale_gradients(span<P* const>, double)
 ///   void sgd_step(span<P* const>, const sgd_options&)
 ///   void adam_step(span<P* const>, const adam_options&, int64 step)    steps count from 1
-/// Operators. A backward returns the gradients of its tensor inputs in the precision of dy (an empty T where `need_dx` is
+/// Operators. A backward returns the gradients of its tensor inputs in the precision of dy (an empty T if `need_dx` is
 /// false), and adds the gradients of parameters to them in FP32.
 ///   T linear(x (...,K), P& w (N,K), P* b (N))
 ///   T linear_backward(dy, x, w, b, need_dx, bool need_parameters)
@@ -173,7 +173,7 @@ struct parameter_slots {
 ///   T embedding(const I& (...), P& w (V,C), precision) -> (...,C)
 ///   void embedding_backward(dy, indices, w)            deterministic
 ///   T split_heads(x (B,T,C), int64 heads) -> (B,H,T,C/H); T merge_heads(x (B,H,T,D)) -> (B,T,H*D)
-///                                                      views where possible
+///                                                      views if possible
 ///   T bmm(a (...,M,K), b (...,K,N), bool transpose_a, bool transpose_b, double alpha)
 ///                                                      transposes are of the last two axes
 ///   T softmax(x, bool causal)                          over the last axis; causal: of x (...,T,T), a column beyond the

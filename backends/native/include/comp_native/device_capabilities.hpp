@@ -20,7 +20,7 @@ std::vector<precision> precisions_of(const Device auto& device) {
   return {precision::fp32, precision::bf16, precision::fp16};
 }
 
-/// Returns whether the Device runs `op` in `p`; true where it does not say. Requires: `p` is one of precisions_of().
+/// Returns whether the Device runs `op` in `p`; true if it does not say. Requires: `p` is one of precisions_of().
 bool runs_in(const Device auto& device, const op_info& op, precision p) {
   if constexpr (requires {
                   { device.supports(op, p) } -> std::same_as<bool>;

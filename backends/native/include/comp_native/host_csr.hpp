@@ -23,7 +23,7 @@ struct host_csr {
   std::vector<float> value = {};  // empty: each is 1
 };
 
-/// Throws: error, with the row, where `m` is not a valid matrix.
+/// Throws: error, with the row, if `m` is not a valid matrix.
 inline void require_csr(const host_csr& m) {
   constexpr const char* wrong = "a sparse matrix of {} x {}";
   const auto name = fmt::format(fmt::runtime(wrong), m.rows, m.columns);

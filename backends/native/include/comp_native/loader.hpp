@@ -39,7 +39,7 @@ struct loader_position {
   friend bool operator==(const loader_position&, const loader_position&) = default;
 };
 
-/// Returns `batch`, or the size of the data set where that is smaller: a validation set may be smaller than a batch.
+/// Returns `batch`, or the size of the data set if that is smaller: a validation set may be smaller than a batch.
 inline std::int64_t batch_within(const data_source& source, std::int64_t batch) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
 }
@@ -197,7 +197,7 @@ class loader {
     }
   }
 
-  /// Makes a piece of a batch, with the lock open. Returns: false where no piece is left.
+  /// Makes a piece of a batch, with the lock open. Returns: false if no piece is left.
   bool advance(slot& s, std::unique_lock<std::mutex>& lock) {
     if (s.beginning) return false;
     if (!s.examples) {
@@ -279,7 +279,7 @@ class loader {
     return made;
   }
 
-  /// Returns: the earliest of the next batches that has a piece left to make; null where none has.
+  /// Returns: the earliest of the next batches that has a piece left to make; null if none has.
   slot* with_work() {
     want();
     loader_position p = at_;

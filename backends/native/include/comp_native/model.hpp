@@ -29,7 +29,7 @@ struct parameter_info {
   bool decays = true;     // false: the optimizer's weight decay leaves it out
 };
 
-/// The number that stands for the model's input where an operator reads it.
+/// The number that stands for the model's input among an operator's inputs.
 inline constexpr int model_input = -1;
 
 struct node {
@@ -68,9 +68,9 @@ struct model {
   int output() const { return nodes.back().inputs.front(); }
   bool predicts_values() const { return std::holds_alternative<op::mse_loss>(loss()); }
   bool reads_labels() const { return native::reads_labels(loss()); }
-  /// True where an example has one label, so that right answers can be counted.
+  /// True if an example has one label, so that right answers can be counted.
   bool classifies() const { return reads_labels() && shape_of(output()).size() == 2 && input == input_kind::values; }
-  /// True where an example is tokens with their segments, (2,T).
+  /// True if an example is tokens with their segments, (2,T).
   bool reads_segments() const { return input == input_kind::tokens && input_shape.size() == 3; }
   bool masks_columns() const {
     return std::ranges::any_of(nodes, [](const node& n) { return std::holds_alternative<op::masked_columns>(n.what); });

@@ -6,7 +6,7 @@
 // Parameters start as in PyTorch: weights and biases uniform in +-1/sqrt(fan in) (kaiming_uniform_ with a = sqrt(5)),
 // norms at one and zero, embeddings N(0,1). normal_weights() and xavier_weights() change that.
 // An operator with @ in its name shares parameters: "judge.linear@fake" has those of "judge.linear". end_phase()
-// divides a step where it has several losses, each with an optimizer of its own.
+// divides a step that has several losses, each with an optimizer of its own.
 #pragma once
 
 #include <cmath>
@@ -145,7 +145,7 @@ class model_builder {
   }
 
   /// Ends a phase of a step. Its losses train the parameters whose names begin with the scope `trains`.
-  /// Throws: `model_error` where the phase does not end with a loss, trains nothing, or reads an operator of an earlier
+  /// Throws: `model_error` if the phase does not end with a loss, trains nothing, or reads an operator of an earlier
   /// phase that is not detached.
   void end_phase(std::string name, const std::string& trains) {
     phase ended = phase_of_the_rest(std::move(name));
@@ -155,7 +155,7 @@ class model_builder {
   }
 
   /// Returns the finished model.
-  /// Throws: `model_error` where the last operator is no loss, or where there is more than one loss and no phases.
+  /// Throws: `model_error` if the last operator is no loss, or if there is more than one loss and no phases.
   model finish() const {
     const auto losses = std::ranges::count_if(made_.nodes, [](const node& n) { return is_loss(n.what); });
     require<model_error>(
@@ -200,7 +200,7 @@ class model_builder {
     }
   }
 
-  /// Appends an operator. Where an earlier operator has the same name up to an @, its parameters are shared.
+  /// Appends an operator. If an earlier operator has the same name up to an @, its parameters are shared.
   value append(std::string name, operation what, std::vector<int> inputs, std::vector<parameter_info> parameters) {
     require<model_error>(std::ranges::none_of(made_.nodes, [&](const node& n) { return n.name == name; }),
                          "two operators are called \"{}\" (names tell them apart in plans): rename one", name);

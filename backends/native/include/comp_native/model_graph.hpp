@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of a model as a search sees them: an op_graph, which has the products of a linear layer's backward as
-// operators of their own where the model separates them.
+// The operators of a model as a search sees them: an op_graph. If the model separates the products of a linear layer's
+// backward, they are operators of their own.
 #pragma once
 
 #include <algorithm>

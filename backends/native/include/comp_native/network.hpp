@@ -86,14 +86,13 @@ class network {
     for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
     return need;
   }
-  /// The operators of a linear layer's backward where they are apart; 0 where the layer's own operator does the
-  /// product.
+  /// The operators of a linear layer's backward if they are apart; 0 for a product that the layer's own operator does.
   struct gradient_operators {
     std::size_t input = 0, weight = 0;
   };
   gradient_operators gradient_operators_of(std::size_t node) const { return products_[node]; }
   std::span<parameter* const> all() const { return all_; }
-  /// Returns: the sparse matrix of node `i` on the Device; null where it has none.
+  /// Returns: the sparse matrix of node `i` on the Device; null if it has none.
   const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
   std::span<parameter> parameters() { return parameters_; }
   std::span<const parameter> parameters() const { return parameters_; }
@@ -120,8 +119,8 @@ class network {
     forward(batch, phase, losses);
     return mean_of(losses);
   }
-  /// The same, with each of the phase's losses. The Device writes them at once or, where losses are deferred, at the
-  /// end of the step.
+  /// The same, with each of the phase's losses. The Device writes them at once or, if losses are deferred, at the end
+  /// of the step.
   void forward(const device_batch<D>& batch, std::size_t phase, std::span<double> losses) {
     [[maybe_unused]] const auto marked = range(device_, "forward");
     if (phase == 0) begin(batch, {mix_seed(seed_, 0), batch.number});
@@ -225,7 +224,7 @@ class network {
 
   void begin(const device_batch<D>& batch, dropout_key key) {
     forget();
-    if constexpr (RoundsAtRandom<D>) device_.round_by(key);  // no dropout has this key
+    if constexpr (RoundsAtRandom<D>) device_.round_by(key);  // seeds stochastic rounding; dropout uses other keys
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
   /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.

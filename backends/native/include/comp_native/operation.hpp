@@ -52,7 +52,7 @@ constexpr bool reads_labels(const operation& what) {
       },
       what);
 }
-/// True where each forward of it draws random numbers.
+/// True if each forward of it draws random numbers.
 constexpr bool draws(const operation& what) {
   return std::visit(
       []<class O>(const O& o) {
@@ -61,7 +61,7 @@ constexpr bool draws(const operation& what) {
       },
       what);
 }
-/// True where it reads how many tokens of each example are no padding.
+/// True if it reads how many tokens of each example are no padding.
 constexpr bool reads_lengths(const operation& what) {
   return std::visit(
       []<class O>(const O& o) {
@@ -79,7 +79,7 @@ constexpr bool is_view(const operation& what) {
       what);
 }
 
-/// Returns: the sparse matrix that an operator holds; null where it has none.
+/// Returns: the sparse matrix that an operator holds; null if it has none.
 inline std::shared_ptr<const host_csr> matrix_of(const operation& what) {
   return std::visit(
       []<class O>(const O& o) -> std::shared_ptr<const host_csr> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives forward and backward of a micro-batch to the Device: call by call or, on a Device that can capture, recorded
+// Runs forward and backward of a micro-batch on the Device: call by call or, on a Device that can capture, recorded
 // once and from then on launched as one piece of work (a CUDA graph). That saves the host's time for each call, which
-// small models are bound by.
-// A capture fixes shapes, plan, loss scale and memory. Inputs and the counter of random draws are copied to the places
-// where the captured work reads them.
-// The first micro-batch under a plan is always given call by call: it allocates the memory that stays, and libraries
-// choose their algorithms in it. So are batches that are not full, and all batches where capturing was refused.
+// bounds the speed of small models.
+// A capture fixes shapes, plan, loss scale and memory. Inputs and the counter of random draws are copied to the
+// addresses that the captured work reads.
+// The first micro-batch under a plan always runs call by call: it allocates the memory that stays, and libraries choose
+// their algorithms in it. So do batches that are not full, and all batches once capturing was refused.
 // Not here: when to capture (training_step.hpp), the update.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace comp::native {
 
-/// Thrown where work cannot be captured, or cannot be launched as captured. Nothing of it was done, so it can be given
+/// Thrown if work cannot be captured, or cannot be launched as captured. Nothing of it was done, so it can be given
 /// call by call.
 struct capture_refused : error {
   using error::error;
@@ -34,7 +34,7 @@ struct capture_refused : error {
 ///   W capture(span<P* const>, uint64 draws, F work)
 ///                              records what `work`, a forward and backward with these parameters, gives to the Device,
 ///                              instead of doing it. draws: random draws so far. Throws: capture_refused
-///   bool usable(const W&)      returns false where memory that the work uses has moved since
+///   bool usable(const W&)      returns false if memory that the work uses has moved since
 ///   void replay(W&, uint64 draws, double* loss)
 ///                              does the work, with the random draws that come after `draws`. The loss is deferred.
 ///                              Throws: capture_refused
@@ -78,7 +78,7 @@ class captured_passes : public passes<D> {
   using passes<D>::passes;
   using passes<D>::plain;
 
-  /// Runs forward and backward, captured where possible. Requires: the model has one phase and one loss.
+  /// Runs forward and backward, captured if possible. Requires: the model has one phase and one loss.
   void run(const device_batch<D>& batch, micro_batch which, double scale, std::span<double> loss) {
     const auto at = static_cast<std::size_t>(which);
     if (!refused_.empty() || !whole(batch) || !std::exchange(warm_[at], true)) return plain(batch, scale, loss);
@@ -102,7 +102,7 @@ class captured_passes : public passes<D> {
     batch_.reset();
     refused_.clear();
   }
-  /// Returns why nothing is captured since forget(); empty where it is.
+  /// Returns why capturing was refused since forget(); empty if it was not.
   const std::string& refused() const { return refused_; }
   bool captures() const { return works_[0].has_value(); }
 

@@ -22,7 +22,7 @@ struct last_read {
 
 struct precision_flow {
   std::vector<comp::precision> of = {};           // by node: its precision; a view has its producer's
-  std::vector<std::vector<last_read>> dead = {};  // by node: the copies that nothing reads after it
+  std::vector<std::vector<last_read>> dead = {};  // by node: the copies that can be released after it
 };
 
 inline precision_flow flow_of(const model& m, const plan& p) {

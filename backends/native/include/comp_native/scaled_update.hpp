@@ -30,7 +30,7 @@ inline std::string first_names(std::span<const std::string> all, std::size_t mos
 }
 
 struct update_report {
-  std::string not_finite = {};  // what was not finite, and where, so that the batch is lost; empty: all was
+  std::string not_finite = {};  // what was not finite and in which step, so that the batch is lost; empty: all was
   bool skipped = false;         // an FP16 gradient overflowed, so that there was no update and the scale gets smaller
 };
 
@@ -64,7 +64,7 @@ class scaled_update {
         plain_{unscaled(chosen.scaling)},
         dynamic_{chosen.scaling.dynamic} {}
 
-  /// Sets whether losses are scaled from now on, which they are where the plan has FP16.
+  /// Sets whether losses are scaled from now on, as they are if the plan has FP16.
   void scale(bool on) { scaled_ = on; }
   update_state state() const { return {taken_, scaler_.now()}; }
   void load(const update_state& from) {

@@ -30,7 +30,7 @@ struct squared_error {
     of_whole += other.of_whole;
     return *this;
   }
-  /// Returns: infinity where a result is not finite; 1 where FP32's are all zero and the others are not.
+  /// Returns: infinity if a result is not finite; 1 if FP32's are all zero and the others are not.
   double relative() const {
     if (!std::isfinite(of_difference)) return std::numeric_limits<double>::infinity();
     if (of_difference == 0) return 0;
@@ -46,7 +46,7 @@ class sensitivity_pass {
   sensitivity_pass(D& device, network<D>& of, const device_batch<D>& batch, precision low, double scale)
       : device_{device}, network_{of}, model_{of.model()}, batch_{batch}, low_{low}, scale_{scale} {}
 
-  /// Returns: an error for each operator; 0 where `lowers(op)` is false. The network's gradients are lost.
+  /// Returns: an error for each operator; 0 if `lowers(op)` is false. The network's gradients are lost.
   template <class Lowers>
   std::vector<op_error> operator()(Lowers lowers) {
     const std::size_t n = model_.nodes.size();
@@ -196,7 +196,7 @@ class sensitivity_pass {
   std::vector<double> losses_;
 };
 
-/// Returns the errors of all operators in `low`. `scale` is the factor of losses. Where gradients overflow in FP16,
+/// Returns the errors of all operators in `low`. `scale` is the factor of losses. If gradients overflow in FP16,
 /// smaller ones are tried down to `least_scale`, as dynamic loss scaling would find one.
 /// Requires: the caller puts running statistics, random draws and data order back.
 template <Device D, class Lowers>

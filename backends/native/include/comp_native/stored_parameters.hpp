@@ -59,7 +59,7 @@ std::vector<named_tensor> stored_parameters(D& device, network<D>& of) {
 }
 
 /// Puts weights and slots back.
-/// Throws: `error`, naming the tensor, where they are not those of this network; nothing is changed then.
+/// Throws: `error`, naming the tensor, if they are not those of this network; nothing is changed then.
 template <StoresSlots D>
 void load_parameters(D& device, network<D>& into, const std::vector<named_tensor>& from) {
   constexpr auto remedy = "load what this model stored";
@@ -95,7 +95,7 @@ void load_parameters(D& device, network<D>& into, const std::vector<named_tensor
   }
 }
 
-/// Returns a stored count. Throws: `error` where it is missing, or is no whole number from 0 on.
+/// Returns a stored count. Throws: `error` if it is missing, or is no whole number from 0 on.
 inline std::uint64_t stored_count(const stored_state& from, const std::string& name) {
   const auto found = from.numbers.find(name);
   const double value = found == from.numbers.end() ? -1 : found->second;
@@ -113,7 +113,7 @@ inline std::string of_phase(const char* what, const std::string& phase) {
 
 }  // namespace detail
 
-/// Returns the numbers of a phase's updates. `phase` is its name where the model has several, else empty.
+/// Returns the numbers of a phase's updates. `phase` is its name if the model has several, else empty.
 inline std::map<std::string, double> stored_update(const update_state& from, const std::string& phase) {
   std::map<std::string, double> numbers;
   const auto store = [&](const char* what, auto number) {
@@ -127,7 +127,7 @@ inline std::map<std::string, double> stored_update(const update_state& from, con
   store("loss scale, steps", from.scale.steps);
   return numbers;
 }
-/// Reads the numbers of a phase's updates. Throws: `error` where one is missing or is no count.
+/// Reads the numbers of a phase's updates. Throws: `error` if one is missing or is no count.
 inline update_state update_from(const stored_state& from, const std::string& phase) {
   const auto count = [&](const char* what) {
     return static_cast<std::int64_t>(stored_count(from, detail::of_phase(what, phase)));

@@ -45,7 +45,7 @@ class trainer {
     std::shared_ptr<void> counted = {};  // subtracts its memory, while it lives, from what the training is said to need
   };
 
-  /// Batches have the model's batch size. Throws: `error` where model and data do not fit together; `settings_error`.
+  /// Batches have the model's batch size. Throws: `error` if model and data do not fit together; `settings_error`.
   trainer(D& device, native::model m, data_source train, const data_source& validation, training settings = {})
       : device_{device},
         settings_{std::move(settings)},
@@ -83,11 +83,11 @@ class trainer {
   const op_graph& graph() const { return network_.graph(); }
   const native::model& model() const { return network_.model(); }
   native::network<D>& network() { return network_; }
-  /// Returns: why steps under this plan are not captured, where they should be; empty where they are, or nobody asked.
+  /// Returns: why steps under this plan are not captured although they should be; empty if they are, or should not be.
   std::string capture_refused() const { return step_.captured_steps().refused; }
   /// Returns what capture_mode::measured found for steps under this plan.
   capture_report captured_steps() const { return step_.captured_steps(); }
-  /// true: the epochs from here on train with the found plan, and their steps may be captured where that is faster.
+  /// true: the epochs from here on train with the found plan, and their steps may be captured if that is faster.
   /// false: epochs are compared by their times again, so that all plans are run the same way.
   void post_training(bool on) { step_.post_training(on); }
   /// A batch is a step of as many micro-batches as `training::scaling` says; the last one of an epoch may have fewer.
@@ -180,9 +180,8 @@ class trainer {
     network_.set_draws(draws);
   }
 
-  /// Returns: a score, higher is better. It is that of `training::score` where the user gave one, else the share of
-  /// validation examples that are classified right or, for models of tokens and models that predict values, minus the
-  /// mean loss.
+  /// Returns: a score, higher is better: `training::score` if the user gave one, else the share of validation examples
+  /// that are classified right or, for models of tokens and models that predict values, minus the mean loss.
   double validate() {
     double loss = 0;
     std::int64_t correct = 0, judged = 0;
@@ -204,7 +203,7 @@ class trainer {
   }
 
   std::vector<precision> supported_precisions() const { return precisions_of(device_); }
-  /// Returns whether the Device runs `op` in `p`; true where it does not say.
+  /// Returns whether the Device runs `op` in `p`; true if it does not say.
   bool supports(const op_info& op, precision p) const { return runs_in(device_, op, p); }
   comp::hardware hardware() const { return hardware_of(device_); }
   std::string signature() const {
@@ -234,7 +233,7 @@ class trainer {
     return ranges::views::zip_with(medians, forward, backward) | ranges::to<std::vector>();
   }
 
-  /// Returns the error of each operator when it alone is lowered, on the next batch; 0 where it cannot be lowered to
+  /// Returns the error of each operator when it alone is lowered, on the next batch; 0 if it cannot be lowered to
   /// `low`. The state is the same afterwards.
   /// Throws: `settings_error` for a precision that the Device lacks.
   std::vector<op_error> sensitivity(precision low) {
@@ -262,7 +261,7 @@ class trainer {
 
  private:
   double now() const { return seconds_of(device_); }
-  /// Does `work` and, where it throws, drops what it has left on the Device. Work that still waits to be computed would
+  /// Does `work` and, if it throws, drops what it has left on the Device. Work that still waits to be computed would
   /// hold memory, and would fail again in the next step.
   auto or_forgotten(auto work) {
     try {
@@ -273,7 +272,7 @@ class trainer {
       throw;
     }
   }
-  /// Runs `work` and puts the state back afterwards, also where it throws.
+  /// Runs `work` and puts the state back afterwards, even if it throws.
   void undone(auto work) {
     const state before = save();
     try {
@@ -286,7 +285,7 @@ class trainer {
     network_.measure(false);
     restore(before);
   }
-  /// Returns the name of a phase; empty where the model has only one.
+  /// Returns the name of a phase; empty if the model has only one.
   std::string name_of(std::size_t phase) const {
     const auto& phases = network_.model().phases;
     return phases.size() == 1 ? "" : phases[phase].name;

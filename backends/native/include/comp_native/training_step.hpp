@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One step of a training: the gradients of its micro-batches, and the optimizer's update.
-// On a Device that defers (deferral.hpp) the whole step is given before the host looks at its numbers, once. On other
-// Devices each loss is looked at before its backward. Losses, weights and the state after a step are the same bit for
-// bit, with one exception: where a loss is not finite, the micro-batches after it have moved running statistics.
+// On a Device that defers (deferral.hpp) the whole step is launched before the host reads its numbers, once. On other
+// Devices each loss is read before its backward. Losses, weights and the state after a step are the same bit for bit,
+// with one exception: if a loss is not finite, the micro-batches after it have moved running statistics.
 // A model with several phases (model.hpp) does all of that for each phase, on one batch, and captures nothing.
 // Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits, too. Steps that
 // run_batch() makes one by one are never captured: a race sets another plan before each of them, so it would time the
-// captures. Of the steps of epochs those are captured that training::captured names:
+// captures. Which steps of epochs are captured:
 //   off        none
-//   measured   those of the training after a search, where captured steps are faster, which is where the host gives
-//              work more slowly than the Device does it, as with small models. A search times plain steps
-//   on         all from a plan's second one on, in a search and after it, FP32's as well as those of other plans
+//   measured   in the training after a search, if its first steps show that captured ones are faster (small models,
+//              bound by launches on the host). A search times plain steps
+//   on         every step but a plan's first, in a search and after it, under FP32 and under other plans
 #pragma once
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ struct passes_of<D> {
 template <Device D>
 class training_step {
  public:
-  /// Throws: `settings_error` where captured steps are asked of a Device that cannot capture, where captured steps or
+  /// Throws: `settings_error` if captured steps are asked of a Device that cannot capture, if captured steps or
   /// micro-batches are asked for a model of several phases, and for an optimizer of a phase that the model does not
   /// have.
   training_step(D& device, network<D>& network, batch_feed<D>& train, const training& chosen)
@@ -83,7 +83,7 @@ class training_step {
     for (std::size_t k = 0; k < phases.size(); ++k) updates_.emplace_back(chosen, network.model(), k);
   }
 
-  /// Makes the next step: its phases one after the other, on one batch. It may be captured where `captured` is true.
+  /// Makes the next step: its phases one after the other, on one batch. It may be captured if `captured` is true.
   step_result operator()(bool captured = false) {
     step_result result;
     batch_ = {};

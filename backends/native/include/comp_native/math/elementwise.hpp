@@ -18,7 +18,7 @@ struct times {
   COMP_HD float operator()(float a, float b) const { return a * b; }
 };
 
-/// Of each activation f, f(x) is its value and backward(dy, x, y) the gradient of x, where y = f(x).
+/// Of each activation f, f(x) is its value and backward(dy, x, y) the gradient of x, with y = f(x).
 struct relu {
   COMP_HD float operator()(float x) const { return x > 0 || x != x ? x : 0.0F; }
   COMP_HD float backward(float dy, float, float y) const { return y != y ? y : y > 0 ? dy : 0.0F; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Normal random numbers from uniform ones, two at a time: one pair with the standard library, and many pairs side by
 // side in vector code. Both give the same bits in FP32, so that a training is the same whichever computed them. The
-// vector code is less exact, so it tests whether its error could change the rounding to FP32 and, where it could,
-// computes the pair again with the standard library.
+// vector code is less exact, so it tests whether its error could change the rounding to FP32. If it could, the standard
+// library computes the pairs again.
 // Source: Box and Muller 1958; the rounding test: Ziv 1991.
 #pragma once
 

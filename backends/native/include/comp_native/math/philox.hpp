@@ -34,7 +34,7 @@ COMP_HD void philox(std::uint32_t (&word)[4][Lanes], std::uint32_t key0, std::ui
   }
 }
 
-/// A mask: an element is kept and scaled where its random word is at least `least`.
+/// A mask: an element is kept and scaled if its random word is at least `least`.
 struct dropout_mask {
   std::uint32_t least;
   float scale;  // the factor of kept elements; 0: none is kept

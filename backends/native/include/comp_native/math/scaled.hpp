@@ -24,7 +24,7 @@ struct scale_pair {
 
 namespace detail {
 inline constexpr float infinite = __builtin_huge_valf(), most = 0x1.fffffep127F;
-/// Returns: the smaller one, and b where that is NaN.
+/// Returns: the smaller one; b if either is NaN.
 COMP_HD float smaller(float a, float b) { return a < b ? a : b; }
 /// Returns: 2^(e - 127), for e from 0 to 254.
 COMP_HD float power_of_two(std::uint32_t e) { return bits_as<float>(e ? e << 23 : 0x400000U); }
@@ -62,7 +62,7 @@ class element_rounder {
 
  private:
   COMP_HD static float magnitude(float x) { return bits_as<float>(bits_as<std::uint32_t>(x) & 0x7fffffffU); }
-  /// Returns: the element with the sign of x, scaled back; NaN where `bounded` is not finite.
+  /// Returns: the element with the sign of x, scaled back; NaN if `bounded` is not finite.
   COMP_HD static float finished(float element, float bounded, float x, scale_pair s) {
     const float y = (element + 0.0F * bounded) * s.decode;
     return bits_as<float>(bits_as<std::uint32_t>(y) | (bits_as<std::uint32_t>(x) & 0x80000000U));
@@ -71,7 +71,7 @@ class element_rounder {
   float largest_, bound_;
 };
 
-/// Returns: the scales that make `amax` the largest element, with `encode` at most `bound`; 1 where it is 0 or not
+/// Returns: the scales that make `amax` the largest element, with `encode` at most `bound`; 1 if `amax` is 0 or not
 /// finite.
 /// Source: TransformerEngine, recipe_common.cuh, whose bound is FLT_MAX; that of comp_cuda's FP8 is 2^100.
 COMP_HD scale_pair fp32_scales(float amax, float largest, bool power_of_two, float bound) {

@@ -45,8 +45,8 @@ concept Attends = requires(D& d, const typename D::tensor& t, const typename D::
 
 namespace op {
 
-/// Attention: softmax(q k' / sqrt(width of a head)) v for each head, with dropout on the softmax. Where the Device
-/// computes it as one operator, only what its products read is rounded. Elsewhere it is the Device's products and
+/// Attention: softmax(q k' / sqrt(width of a head)) v for each head, with dropout on the softmax. If the Device
+/// computes it as one operator, only what its products read is rounded. Otherwise it is the Device's products and
 /// softmax one by one, each rounded to the operator's precision.
 struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq,C)
   attention_options options = {};
@@ -102,7 +102,7 @@ struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq
   }
 
  private:
-  static constexpr std::size_t in_parts = 4;  // how many tensors are kept where attention ran operator by operator
+  static constexpr std::size_t in_parts = 4;  // how many tensors are kept if attention ran operator by operator
   attention_options at(bool training) const {
     attention_options now = options;
     if (!training) now.dropout = 0;

@@ -73,7 +73,7 @@ struct operator_call {
   std::span<typename D::parameter* const> parameters;
   comp::precision precision;
   memory<D>& left;
-  const typename D::sparse_matrix* matrix = nullptr;  // the operator's, on the Device; null where it has none
+  const typename D::sparse_matrix* matrix = nullptr;  // the operator's, on the Device; null if it has none
 
   typename D::parameter* bias() const { return parameters.size() > 1 ? parameters[1] : nullptr; }
   /// Returns a tensor of the batch in the operator's precision.

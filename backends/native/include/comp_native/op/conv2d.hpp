@@ -5,7 +5,7 @@
 
 namespace comp::native {
 
-/// Checks the shapes of a convolution; `bias` is null where there is none. Returns: (B,O,H',W'). Throws: error.
+/// Checks the shapes of a convolution; `bias` is null if there is none. Returns: (B,O,H',W'). Throws: error.
 inline shape convolved(const shape& x, const shape& weights, const shape* bias, const conv2d_options& o) {
   require_some("conv2d", x);
   require<error>(

@@ -66,8 +66,8 @@ struct mul {
   }
 };
 
-/// x (B,T,C) -> (B,C,T), where padding gets such a low number that a softmax over T gives it no share. Only for models
-/// that read segments, since those mark padding.
+/// x (B,T,C) -> (B,C,T). Padding gets such a low number that a softmax over T gives it no share. Only for models that
+/// read segments, since those mark padding.
 struct masked_columns {
   static constexpr float low = -1e4F;  // FP16 can hold it, too
 

@@ -5,7 +5,7 @@
 
 namespace comp::native {
 
-/// Checks the shapes of a linear layer; `bias` is null where there is none. Throws: error.
+/// Checks the shapes of a linear layer; `bias` is null if there is none. Throws: error.
 inline void require_linear(const shape& x, const shape& weights, const shape* bias) {
   require_some("linear", x);
   const std::int64_t last = x.empty() ? 0 : x.back();

@@ -31,7 +31,7 @@ inline void require_bins(const shape& x, const std::array<std::int64_t, 2>& size
                  "adaptive_avg_pool2d of x {} to {}x{} (it takes (B,C,H,W) and a positive size): fix the sizes",
                  text(x), size[0], size[1]);
 }
-/// True where all bins have the same size and do not overlap, so that they are the windows of bin_windows().
+/// True if all bins have the same size and do not overlap, so that they are the windows of bin_windows().
 inline bool even_bins(const shape& x, const std::array<std::int64_t, 2>& size) {
   return x[2] % size[0] == 0 && x[3] % size[1] == 0;
 }
