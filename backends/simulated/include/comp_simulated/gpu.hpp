@@ -83,7 +83,7 @@ inline hardware modelled(const gpu& target) {
   return machine;
 }
 
-/// True where a GPU computes in `p`: each does in FP32.
+/// True if a GPU computes in `p`: each does in FP32.
 inline bool computes_in(precision p, const gpu& target) {
   return p == precision::fp32 || has_unit(p, policy::device_named(target.name));
 }

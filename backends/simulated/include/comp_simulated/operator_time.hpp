@@ -105,8 +105,7 @@ class operator_model {
 
   /// Returns the seconds of an operator's forward and backward in `p`, without casts. In a format below 16 bits only
   /// products are quantized; other operators are then in BF16.
-  /// Throws: `graph_error`, naming the operator, where it has no sizes; `settings_error` where the GPU lacks the
-  /// format.
+  /// Throws: `graph_error`, naming the operator, if it has no sizes; `settings_error` if the GPU lacks the format.
   op_time operator()(const op_info& op, precision p) const {
     require<settings_error>(computes_in(p, gpu_),
                             "{} on the {} (it has no unit for it): leave it out of the precisions", name(p), gpu_.name);

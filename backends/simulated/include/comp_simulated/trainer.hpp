@@ -28,7 +28,7 @@ struct settings {
   /// Bytes that the optimizer moves per weight and step. AdamW in FP32 reads the weight, its gradient and two moments,
   /// and writes the weight and the moments.
   double optimizer_bytes = 28;
-  /// Forwards and backwards in one of the trainer's batches, where it adds up gradients of several.
+  /// Forwards and backwards in one of the trainer's batches, if it adds up gradients of several.
   double micro_batches = 1;
   /// The operators whose times count, one for each of the trainer's and of the same kinds: those of the large model for
   /// which a small one is trained. Empty: the trainer's own.
@@ -37,7 +37,7 @@ struct settings {
 
 namespace detail {
 
-// A member that its constraint rules out still makes the address of its name ambiguous, so run_epoch comes from here.
+// Even an overload that `requires` rules out makes &trainer::run_epoch (core/unmet.hpp) ambiguous. So it is inherited.
 template <class Trainer, bool Stops>
 struct epochs {
   sample run_epoch() { return static_cast<Trainer&>(*this).whole_epoch(); }
@@ -75,7 +75,7 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
   void load_state(const stored_state& from) requires(StoresState<B>) { inner_.load_state(from); }
 
   /// Returns: the modelled seconds of one training step under `p`, with casts and the optimizer.
-  /// Throws: `plan_error` where `p` does not fit the graph; what operator_model throws.
+  /// Throws: `plan_error` if `p` does not fit the graph; what operator_model throws.
   double batch_seconds(const plan& p) {
     const op_graph& graph = timed_graph();
     const autocast::typed_plan types = stored(graph, p);
@@ -114,8 +114,8 @@ class trainer final : public detail::epochs<trainer<B>, comp::detail::stops<B>> 
     std::erase_if(both, [&](precision p) { return !computes_in(p, gpu_); });
     return both;
   }
-  /// Returns: the low precisions to search where the user names none: of those below 16 bits the ones that trainings
-  /// are known to converge in.
+  /// Returns: the low precisions to search if the user names none: of those below 16 bits the ones that trainings are
+  /// known to converge in.
   std::vector<precision> usual_precisions() const {
     std::vector<precision> usual{precision::bf16, precision::fp8_e4m3, precision::mxfp8, precision::nvfp4};
     const auto known = supported_precisions();

@@ -139,8 +139,8 @@ class chart {
     }
   }
 
-  /// Notes the numbers of operators that put them beside values: such a number is lost where the format cannot hold it.
-  /// Factors and divisors are left out, because they are applied in FP32.
+  /// Notes the numbers that operators put beside values (a clamp's limits, the value of masked_fill): a format that
+  /// cannot hold such a number loses it. Factors and divisors are left out, because they are applied in FP32.
   static void note_numbers(const op_traits& known, const torch::jit::Stack& arguments, std::vector<double>& to) {
     constexpr std::array words{"add",     "sub",      "rsub",        "clamp", "clamp_min", "clamp_max", "maximum",
                                "minimum", "hardtanh", "masked_fill", "where", "full",      "full_like", "fill"};

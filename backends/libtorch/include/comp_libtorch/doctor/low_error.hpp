@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how far low precision moves an operator's results. The operator runs once more from the same inputs in the
-// low precision; where it can, on an eighth of their rows, and then also in FP32 on these rows. Such runs may take a
-// share of the time that the operators have taken so far.
+// low precision; if it can, on an eighth of their rows, and then also in FP32 on these rows. Such runs may take a share
+// of the time that the operators have taken so far.
 // Not here: what low precision does to gradients (plan/sensitivity.hpp, which takes the time of several steps).
 #pragma once
 
@@ -30,9 +30,9 @@ class low_errors {
  public:
   low_errors(precision low, double share, at::DeviceType device) : low_{low}, share_{share}, device_{device} {}
 
-  /// Returns: the relative error of `op`, which made `results` of `arguments` in `seconds`; NaN where the time is used
-  /// up, and where the operator draws random numbers or does not run alone. `is_weight(tensor)`: its rows are not those
-  /// of a batch.
+  /// Returns: the relative error of `op`, which made `results` of `arguments` in `seconds`; NaN if the time is used up,
+  /// or if the operator draws random numbers or does not run alone. `is_weight(tensor)`: its rows are not those of a
+  /// batch.
   double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
                  double seconds, auto&& is_weight) {
     using clock = std::chrono::steady_clock;
@@ -88,8 +88,8 @@ class low_errors {
     return arguments;
   }
 
-  /// Returns: the arguments with the first rows of each that has as many rows as the first large input; nothing where
-  /// no input is large or has two rows.
+  /// Returns: the arguments with the first rows of each that has as many rows as the first large input; nothing if no
+  /// input is large, or the first large one has less than two rows.
   static std::optional<torch::jit::Stack> take_rows(const torch::jit::Stack& arguments, auto&& is_weight) {
     constexpr std::int64_t small = 1 << 14, part = 8;
     std::int64_t all = 0;

@@ -42,7 +42,7 @@ class author_blocks {
   void begin_in(author_choice outer) { outer_ = outer; }
 
  private:
-  /// Returns: how deep autocast is nested. LibTorch tells it only where it changes it.
+  /// Returns: how deep autocast is nested. LibTorch tells it only when it changes it.
   static int depth() {
     at::autocast::increment_nesting();
     return at::autocast::decrement_nesting();

@@ -2,7 +2,7 @@
 // LibTorch's bernoulli_(p) on a CPU, the same numbers in less time. Dropout draws a number for each element, which
 // ATen does one by one: that takes longer than the product before it. Here the generator's words are computed and
 // compared in vectors. Numbers, the generator's state afterwards and so losses have the same bits.
-// Where this build of LibTorch draws otherwise (by MKL), it is asked as before.
+// If this build of LibTorch draws otherwise (by MKL), its own function runs.
 // Source: ATen/core/MT19937RNGEngine.h, ATen/native/cpu/DistributionTemplates.h (bernoulli_kernel); PyTorch 2.11.0.
 #pragma once
 
@@ -198,9 +198,9 @@ inline bool draws_as_aten() {
   return same;
 }
 
-/// LibTorch's bernoulli_(p), drawn here where that is the same: `to` a dense tensor that nobody but autograd sees, and
-/// large enough to gain.
-/// Returns: false where nothing was drawn.
+/// LibTorch's bernoulli_(p), drawn here if that is the same: `to` a dense tensor that only autograd sees, and large
+/// enough to gain.
+/// Returns: false if nothing was drawn.
 inline bool draw_as_aten(at::Tensor& to, double p, const std::optional<at::Generator>& generator) {
   constexpr std::int64_t worth_it = 256;
   const bool fits = only_autograd_sees(*to.unsafeGetTensorImpl()) && to.numel() >= worth_it && p >= 0 && p <= 1 &&

@@ -23,7 +23,7 @@ struct captured_name {
 /// Operators of a region that were captured.
 struct captured_part {
   std::size_t first = 0, end = 0;                       // their numbers; by names: `first` stands for the plan
-  std::vector<captured_name> names = {};                // where they go by names
+  std::vector<captured_name> names = {};                // if they go by names
   author_choice block = author_choice::none;            // that they stand in
   std::vector<const c10::TensorImpl*> parameters = {};  // that the compiled code was given
   std::string stray = {};  // the first of them that is not the recorded one, or cannot be compiled; "": none
@@ -43,7 +43,7 @@ class capturable {
   /// to the format that there is. `traced[i]`: the tensor without data that stands for `parameters[i]`.
   virtual void begin_capture(const std::vector<at::Tensor>& traced, const std::vector<at::Tensor>& parameters) = 0;
   virtual captured_part end_capture() = 0;
-  /// Returns: whether what was captured may run in place of the operators that come next, with `given[i]` where it had
+  /// Returns: whether what was captured may run for the operators that come next, with `given[i]` in place of
   /// `part.parameters[i]`: they are the same, or others that the plan treats alike and that read these parameters.
   virtual bool can_run(const captured_part& part, const std::vector<const c10::TensorImpl*>& given) const = 0;
   virtual listener* as_listener() = 0;

@@ -25,8 +25,7 @@
 
 namespace comp::libtorch::detail {
 
-/// Returns: true for a small dense CPU tensor between FP32 and BF16, where nobody but autograd would see the
-/// conversion.
+/// Returns: true for converting a small dense CPU tensor between FP32 and BF16, if only autograd would see it.
 inline bool converts_small(const at::TensorImpl& tensor, at::ScalarType to) {
   constexpr std::int64_t small = 512;
   const at::ScalarType from = c10::typeMetaToScalarType(tensor.dtype());
@@ -101,8 +100,8 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
   return result;
 }
 
-/// Returns: whether autograd lets `cast`, an earlier cast of `tensor`, stand for a new one. It does not where gradients
-/// are wanted now and were off then, or where the cast was made in inference mode and this is none.
+/// Returns: whether autograd lets `cast`, an earlier cast of `tensor`, stand for a new one. It does not if gradients
+/// are wanted now and were off then, or if the cast was made in inference mode and this is none.
 inline bool differentiates_like(const at::Tensor& cast, const at::Tensor& tensor) {
   return (cast.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
          (!cast.is_inference() || c10::InferenceMode::is_enabled());

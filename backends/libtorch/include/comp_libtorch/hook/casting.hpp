@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts of an operator's arguments where no instruction of a plan says which: of operators after a mismatch, of those
-// in evaluation, and of those that write an argument.
+// Casts the arguments that no instruction of a plan lists: those of operators after a mismatch, of operators in
+// evaluation, and of operators that write an argument.
 #pragma once
 
 #include <ATen/InferSize.h>
@@ -101,9 +101,9 @@ inline void cast_to_fp32(torch::jit::Stack& stack, const op_traits& known, at::D
   if (!known.writes && !known.views && !known.makes) cast_read(stack, known, at::kFloat, device, true);
 }
 
-/// Casts the arguments of an operator in a block of the author's, where no recording says what it reads without a plan.
-/// Where autocast is off it reads FP32. In an autocast of the model's own, tensors in that autocast's format stay and
-/// the rest becomes FP32.
+/// Casts the arguments of an operator in a block of the author's, if no recording says what it reads without a plan. If
+/// autocast is off in the block, it reads FP32. In an autocast of the model's own, tensors in that autocast's format
+/// stay and the rest becomes FP32.
 inline void cast_for_author(torch::jit::Stack& stack, const op_traits& known, author_choice block,
                             at::DeviceType device) {
   if (block == author_choice::autocast_off) return cast_to_fp32(stack, known, device);
@@ -111,7 +111,7 @@ inline void cast_for_author(torch::jit::Stack& stack, const op_traits& known, au
   cast_read(stack, known, at::kFloat, device, true, at::autocast::get_autocast_dtype(device));
 }
 
-/// Makes the first argument of aten::view contiguous where its strides (channels-last) do not allow the new shape.
+/// Makes the first argument of aten::view contiguous if its strides (channels-last) do not allow the new shape.
 inline void make_viewable(torch::jit::Stack& stack) {
   at::IValue& value = stack[stack.size() - 2];
   const at::Tensor& tensor = value.toTensor();

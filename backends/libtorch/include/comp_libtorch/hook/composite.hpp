@@ -38,12 +38,12 @@ inline void call_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   op.redispatchBoxed(keys & c10::DispatchKeySet{c10::DispatchKeySet::FULL_AFTER, claimed_key}, &stack);
 }
 
-/// Returns: true where autocast has a rule for `op` on `device`. Autocast then does not look inside it.
+/// Returns: true if autocast has a rule for `op` on `device`. Autocast then does not look inside it.
 inline bool has_autocast_rule(const c10::OperatorHandle& op, at::DeviceType device) {
   return op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(device));
 }
 
-/// Returns: true where ATen makes `op` of other operators above autograd, and it neither writes nor views nor copies.
+/// Returns: true if ATen makes `op` of other operators above autograd, and it neither writes nor views nor copies.
 inline bool is_composite(const c10::OperatorHandle& op) {
   const op_traits& known = traits(op);
   return !known.writes && !known.views && !known.makes &&
@@ -79,7 +79,7 @@ inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const tor
   return bare;
 }
 
-/// Returns: true where `op` calls a product with an autocast rule.
+/// Returns: true if `op` calls a product with an autocast rule.
 inline bool calls_product(const c10::OperatorHandle& op, torch::jit::Stack arguments, at::DeviceType device) {
   const generator_guard random{device};
   product_finder finder{device};
@@ -100,8 +100,8 @@ inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack&
   return calls_product(op, bare_arguments(op, stack, device), device);
 }
 
-/// Returns: true where a composite with products refuses a mix of BF16 and FP32 tensors. Behind a lowered operator it
-/// would get such a mix, so its tensors are cast to FP32 before it runs.
+/// Returns: true if a composite with products refuses a mix of BF16 and FP32 tensors. After a lowered operator it would
+/// get such a mix, so its tensors are cast to FP32 before it runs.
 inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
   const at::NoGradGuard no_gradients;
   torch::jit::Stack mixed = bare_arguments(op, stack, device);
@@ -119,7 +119,7 @@ inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::St
 /// from several threads is safe.
 class known_composites {
  public:
-  /// Returns: nothing where `op` is not opened; else whether its tensors must have one format.
+  /// Returns: nothing if `op` is not opened; else whether its tensors must have one format.
   std::optional<bool> find(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
     {
       const std::lock_guard only_one{mutex_};
@@ -130,7 +130,7 @@ class known_composites {
     const std::lock_guard only_one{mutex_};
     return known_.emplace(op, uniform).first->second;
   }
-  /// Returns: true where find() makes no trial, because `op` is none that ATen makes of others or was tried before.
+  /// Returns: true if find() makes no trial, because `op` is none that ATen makes of others or was tried before.
   bool knows(const c10::OperatorHandle& op) {
     const std::lock_guard only_one{mutex_};
     return !is_composite(op) || known_.contains(op);

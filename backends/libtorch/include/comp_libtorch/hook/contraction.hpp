@@ -22,7 +22,7 @@ class contraction {
   contraction(op_info& info, std::span<const at::IValue> arguments, const at::Tensor& result)
       : info_{info}, arguments_{arguments}, result_{result} {}
 
-  /// Returns: true where `word` is a contraction whose sizes were filled in.
+  /// Returns: true if `word` is a contraction whose sizes were filled in.
   bool measure(std::string_view word) {
     if (word == "mm" || word == "bmm" || word == "matmul" || word == "mv" || word == "_sparse_mm") return product(0, 1);
     if (word == "addmm" || word == "baddbmm" || word == "addbmm" || word == "addmv") return product(1, 2);

@@ -77,7 +77,7 @@ const at::Tensor* tensor_in(const T& argument) {
   return nullptr;
 }
 
-/// Returns: the cast where there is one, else the argument.
+/// Returns: the cast if there is one, else the argument.
 template <class T>
 decltype(auto) chosen(T& argument, const at::Tensor& cast) {
   if constexpr (std::is_same_v<T, const at::Tensor>) {

@@ -70,8 +70,8 @@ class registration {
   torch::Library profiler_;
 };
 
-/// Random numbers for dropout, on a key of their own that all other operators fall through: so bernoulli_ is also found
-/// where it is called inside an operator, and costs others nothing.
+/// Random numbers for dropout, on a key of their own that all other operators fall through: so bernoulli_ is found even
+/// if another operator calls it, and costs others nothing.
 class random_registration {
  public:
   static const random_registration& once() {

@@ -30,7 +30,7 @@ struct name_parts {
   std::string scope, word;
   explicit name_parts(const std::string& name) {
     const std::string first = first_of_its_name(name);
-    const std::size_t at = first.rfind('.') + 1;  // 0 where there is no scope
+    const std::size_t at = first.rfind('.') + 1;  // 0 if there is no scope
     scope = first.substr(0, at);
     word = first.substr(at);
   }

@@ -23,14 +23,14 @@ using resumption = std::function<std::unique_ptr<session>()>;
 class listener {
  public:
   virtual void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) = 0;
-  /// Asked before called() where the arguments are at hand unboxed, because boxing takes time. `tensors[i]` is argument
-  /// i, null where that is no tensor. Returns: false to get the arguments on a stack, by called(); true to have the
-  /// operator run as it is, with `casts[i]` in place of argument i where `casts[i]` is defined.
+  /// Asked before called() if the arguments are at hand unboxed, because boxing takes time. `tensors[i]` is argument i,
+  /// null if that is no tensor. Returns: false to get the arguments on a stack, by called(); true to have the operator
+  /// run as it is, with `casts[i]` in place of argument i if `casts[i]` is defined.
   virtual bool called_directly(const c10::OperatorHandle& /*op*/, const at::Tensor* const* /*tensors*/,
                                at::Tensor* /*casts*/) {
     return false;
   }
-  /// Returns: how the operators from here on are run again later (checkpoint.hpp); null where that needs no listener.
+  /// Returns: how the operators from here on are run again later (checkpoint.hpp); null if that needs no listener.
   virtual resumption from_here() const { return {}; }
   listener() = default;
   listener(const listener&) = delete;
@@ -45,8 +45,8 @@ inline thread_local bool in_checkpoint = false;  // gradients are off in it, but
 inline c10::DispatchKey claimed_key = c10::DispatchKey::Undefined;  // set once, by dispatch_key.hpp
 inline c10::DispatchKeySet claimed_keys = {};                       // that one, and the one for random numbers
 
-/// Returns: true for a tensor on the CPU where nobody but autograd would see an operator on it: no mode, no subclass,
-/// no transform.
+/// Returns: true for a tensor on the CPU if only autograd would see an operator on it: no mode, no subclass, no
+/// transform.
 inline bool only_autograd_sees(const at::TensorImpl& tensor) {
   using enum c10::DispatchKey;
   constexpr c10::DispatchKeySet of_tensors{CPU, AutogradCPU, ADInplaceOrView, AutocastCPU};

@@ -60,8 +60,8 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
   return scopes;
 }
 
-/// Chooses an operator's precision by its common name (layer_names.hpp) and its kind. Where there is none of that name,
-/// it is what most operators of that kind have.
+/// Chooses an operator's precision by its common name (layer_names.hpp) and its kind. If none has that name, it is what
+/// most operators of that kind have.
 using named_choice = std::function<product_precisions(const std::string& layer, const std::string& kind)>;
 
 /// The names of the parameters of the user's modules.
@@ -86,7 +86,7 @@ class parameter_names {
     }
   }
   bool empty() const { return names_.empty(); }
-  /// Returns: the name of an operator whose first parameter is `tensor`; empty where no module has that.
+  /// Returns: the name of an operator whose first parameter is `tensor`; empty if no module has that.
   std::string name_of(const op_traits& op, const at::Tensor& tensor) const {
     const std::string* name = find(tensor);
     if (name == nullptr) return {};
@@ -182,7 +182,7 @@ class op_names {
     if (added) scopes_.push_back(path);
     return at->second;
   }
-  /// Returns: `scope` with the user's tags before it; the tags alone where the scope is of no module.
+  /// Returns: `scope` with the user's tags before it; the tags alone if the scope is of no module.
   std::uint32_t with_tags(std::uint32_t scope, bool from_module) {
     if (scope_tags.empty()) return scope;
     std::string path;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operator's schema says of it: its kind, which arguments it writes, whether it returns a view. The schema's
-// alias annotations decide wherever they tell. Names decide only what no schema says.
+// alias annotations decide if it has any. Names decide only what no schema says.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,7 +19,7 @@ namespace comp::libtorch::detail {
 enum class argument_use : std::uint8_t {
   read,    // may be replaced by a cast copy
   kept,    // batch norm's running statistics: never cast
-  affine,  // a norm's weight and bias: kept in FP32 where ATen takes mixed inputs
+  affine,  // a norm's weight and bias: kept in FP32 if ATen takes mixed inputs
   written  // in-place self, out=: must be this very tensor
 };
 
@@ -28,14 +28,14 @@ struct op_traits {
   std::string word;  // "add": what names are made of
   bool aten = true;
   bool writes = false;      // in-place or out=
-  bool views = false;       // returns a view of an argument, or may
+  bool views = false;       // by its schema the result is, or may be, a view of an argument: transpose, view, reshape
   bool makes = false;       // reads no more than shape and dtype of its arguments, or copies them
   bool only_fp32 = false;   // has no low-precision kernels
   bool pointwise = false;   // promotes inputs of mixed formats itself
   bool arithmetic = false;  // takes a number without dimensions in another format than the values beside it
   bool convolves = false;   // has a channels-last form
-  bool takes_view = false;  // aten::view: fails where the strides do not fit the new shape
-  bool may_view = false;    // gives a view or a copy, as the strides allow
+  bool takes_view = false;  // aten::view alone: fails if the strides do not fit the new shape
+  bool may_view = false;    // reshape and the like: a view if the strides allow it, else a copy
   bool draws = false;       // gives random numbers, in the order in which its tensors lie in memory
   std::vector<argument_use> arguments = {};
   std::vector<std::string> argument_names = {};

@@ -18,7 +18,7 @@
 
 namespace comp::libtorch::detail {
 
-/// Returns: true where `op` takes inputs of BF16 or of FP16 on this device.
+/// Returns: true if `op` takes inputs of BF16 or of FP16 on this device.
 inline bool runs_low(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& stack,
                      at::DeviceType device) {
   const at::NoGradGuard no_gradients;

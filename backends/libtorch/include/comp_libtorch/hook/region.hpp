@@ -24,13 +24,13 @@ class [[nodiscard]] region {
   COMP_INLINE ~region();
   /// Ends the region as one that an exception has left. For an exception that C++ does not see, as those of Python.
   void abandon() { exceptions_ = -1; }
-  /// Returns: how the part of the forward that begins here is run again in the backward; nothing where that needs no
+  /// Returns: how the part of the forward that begins here is run again in the backward; nothing if that needs no
   /// region.
   COMP_INLINE detail::resumption from_here() const;
-  /// Returns: whether operators come to the session. They do not under LibTorch's own autocast, nor where a plan lowers
+  /// Returns: whether operators come to the session. They do not under LibTorch's own autocast, nor if a plan lowers
   /// nothing: code in it may be compiled as if comp were not there.
   bool listens() const { return guard_.has_value(); }
-  /// Returns: what torch.compile captures parts of the region by; null where that is not possible.
+  /// Returns: what torch.compile captures parts of the region by; null if that is not possible.
   COMP_INLINE detail::capturable* as_capturable() const;
   /// Tells that a torch::autograd::Function whose operators do not come here gave `now` for `was`, and changed no
   /// value.

@@ -34,7 +34,7 @@ class session : public listener {
   /// Tells that a torch::autograd::Function of a library's, whose operators do not come here, gave `now` for `was` and
   /// changed no value.
   virtual void pass_on(const at::Tensor& /*was*/, const at::Tensor& /*now*/) {}
-  /// Returns: this session where its parts can be compiled; null otherwise.
+  /// Returns: this session if its parts can be compiled; null otherwise.
   virtual capturable* as_capturable() { return nullptr; }
   /// The region runs a part of an earlier region again (checkpoint.hpp), which stood in `block` there.
   void begin_in(author_choice block) { blocks_.begin_in(block); }
@@ -42,7 +42,7 @@ class session : public listener {
 
  protected:
   /// Returns: what the model's author chose for the operators of the code that runs now. Throws: `error` in an autocast
-  /// of the model's own where blocks are freed, because it and the plan would both cast.
+  /// of the model's own if blocks are not protected, because it and the plan would both cast.
   author_choice block() const {
     const author_choice now = blocks_.now();
     if (!frees_blocks_) return now;

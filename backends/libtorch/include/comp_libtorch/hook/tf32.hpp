@@ -33,7 +33,7 @@ class tf32_guard {
   bool convolutions_;
 };
 
-/// Runs `op`, in TensorFloat-32 where `tf32` is true.
+/// Runs `op`, in TensorFloat-32 if `tf32` is true.
 inline void run_in(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool tf32) {
   if (!tf32) return op.callBoxed(stack);
   node_span nodes;

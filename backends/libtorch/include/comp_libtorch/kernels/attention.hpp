@@ -162,9 +162,9 @@ inline at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at:
 #endif
 
 /// Computes at::scaled_dot_product_attention of the same arguments.
-/// Returns: nothing where ATen has to compute it: where ATen would not take its flash kernel without dropout (other
-/// shapes or strides, a user's choice of kernel), grouped queries, formats other than BF16 and FP32 (masks: also bool,
-/// and FP32 beside BF16), a mask of one axis or with gradients, few queries without a backward, forward-mode gradients,
+/// Returns: nothing if ATen has to compute it: if ATen would not take its flash kernel without dropout (other shapes or
+/// strides, a user's choice of kernel), for grouped queries, formats other than BF16 and FP32 (masks: also bool, and
+/// FP32 beside BF16), a mask of one axis or with gradients, few queries without a backward, forward-mode gradients,
 /// nested tensors, subclasses and transforms, or a CPU without the instructions. `narrow`: whether FP32 is computed in
 /// AVX2 though the CPU may have AVX-512.
 inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

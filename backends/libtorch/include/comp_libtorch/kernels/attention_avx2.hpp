@@ -66,7 +66,7 @@ struct avx2 {
   COMP_LIBTORCH_VECTORS_INLINE void store(float* to, floats x, std::int64_t count = lanes) {
     count >= lanes ? _mm256_storeu_ps(to, x) : _mm256_maskstore_ps(to, first(count), x);
   }
-  /// Returns: x where `chosen` is true, else 0.
+  /// Returns: x in the lanes whose `chosen` is true, 0 in the others.
   COMP_LIBTORCH_VECTORS_INLINE floats where(const bool* chosen, std::int64_t count, floats x) {
     std::uint64_t bytes = 0;
     count >= lanes ? std::memcpy(&bytes, chosen, sizeof bytes)

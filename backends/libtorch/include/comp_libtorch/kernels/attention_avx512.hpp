@@ -57,7 +57,7 @@ struct avx512 {
   COMP_LIBTORCH_VECTORS_INLINE void store(float* to, floats x, std::int64_t count = lanes) {
     _mm512_mask_storeu_ps(to, first(count), x);
   }
-  /// Returns: x where `chosen` is true, else 0.
+  /// Returns: x in the lanes whose `chosen` is true, 0 in the others.
   COMP_LIBTORCH_VECTORS_INLINE floats where(const bool* chosen, std::int64_t count, floats x) {
     const __m128i bytes = _mm_maskz_loadu_epi8(first(count), chosen);
     return _mm512_maskz_mov_ps(_mm_test_epi8_mask(bytes, bytes), x);

@@ -27,8 +27,8 @@ void on_threads(const attention_sizes<T>& of, std::int64_t count, const F& f) {
   });
 }
 
-/// Reads tile `j` of k or v, as the words of a right side (64,wide) and of its transpose, where asked. `rows` is memory
-/// for (64,wide).
+/// Reads tile `j` of k or v as the words of a right side (64,wide) and of its transpose, if `words` and `transposed`
+/// are not null. `rows` is memory for (64,wide).
 template <class Vectors, class T>
 void read_keys(const attention_sizes<T>& of, const at::Tensor& from, std::int64_t head, std::int64_t j, T* rows,
                std::uint32_t* transposed, std::uint32_t* words) {

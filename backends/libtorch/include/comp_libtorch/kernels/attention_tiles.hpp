@@ -2,10 +2,10 @@
 // The tiles of attention on x86-64, in BF16 and in FP32 (attention.hpp says who is served). It goes in tiles of 64
 // queries by 64 keys. A tile's scores are made, softened and used while they are in the core's cache, so that the score
 // matrix is never in memory. What is done between two products is in attention_loops.inc.
-// The products are at::native::cpublas::brgemm, LibTorch's way to oneDNN's kernels for one thread (AMX where the CPU
-// has it). They read BF16 or FP32 and write FP32. The right side consists of words of 32 bits. A word of FP32 is a
-// number; in BF16 word (i, j) holds the elements (2i, j) and (2i+1, j). Seen as words, a transposed matrix in this
-// layout is just the transpose of the words of its rows.
+// The products are at::native::cpublas::brgemm, LibTorch's way to oneDNN's kernels for one thread (AMX if the CPU has
+// it). They read BF16 or FP32 and write FP32. The right side consists of words of 32 bits. A word of FP32 is a number;
+// in BF16 word (i, j) holds the elements (2i, j) and (2i+1, j). Seen as words, a transposed matrix in this layout is
+// just the transpose of the words of its rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,7 +66,7 @@ struct attention_sizes {
   std::int64_t seen_by(std::int64_t query) const { return causal ? std::min(query + 1, keys) : keys; }
 };
 
-/// Returns: where row `row` of head `head` (counted through the batch) begins in t (B,H,rows,columns).
+/// Returns: the offset of row `row` of head `head` (counted through the batch) in t (B,H,rows,columns).
 inline std::int64_t offset_of(const at::Tensor& t, std::int64_t head, std::int64_t row) {
   return head / t.size(1) * t.stride(0) + head % t.size(1) * t.stride(1) + row * t.stride(2);
 }
@@ -150,7 +150,7 @@ struct query_sums {
   float *largest, *inverse;
 };
 
-/// Returns: `numbers` themselves in FP32, where they are softened in place; in BF16 memory for `count` rounded ones.
+/// Returns: in FP32 `numbers` themselves, as the softmax works in place; in BF16 memory for `count` rounded ones.
 template <class T>
 T* in_place(float* numbers, scratch& from, std::int64_t count) {
   return rows_in_word<T> == 1 ? reinterpret_cast<T*>(numbers) : from.take<T>(count);

@@ -58,7 +58,7 @@ struct added_bias : torch::autograd::Function<added_bias> {
   }
 };
 
-/// Runs aten::add_.Tensor, whose three arguments are on the stack, where it adds an FP32 bias to BF16 rows. Returns:
+/// Runs aten::add_.Tensor, whose three arguments are on the stack, if it adds an FP32 bias to BF16 rows. Returns:
 /// false, with the stack as it was, for other arguments.
 inline bool add_bias(torch::jit::Stack& stack) {
   const at::Tensor to = stack[stack.size() - 3].toTensor(), bias = stack[stack.size() - 2].toTensor();

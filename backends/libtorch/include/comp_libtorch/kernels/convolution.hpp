@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions of small images as products of matrices. oneDNN's convolutions go along rows of the image, and where a
-// row has 2 or 4 pixels most of their time is lost: at 2 x 2 pixels and 512 channels a product of matrices takes a
+// Convolutions of small images as products of matrices. oneDNN's convolutions go along rows of the image, and if a row
+// has 2 or 4 pixels most of their time is lost: at 2 x 2 pixels and 512 channels a product of matrices takes a
 // sixteenth of the time for the weight's gradient, and a sixth for the others. Larger images are faster by oneDNN, so
 // this is a kernel that has to be measured (executor_tuning.hpp).
 // Each of the three products of a convolution gathers the pixels under the filter in rows, and multiplies once. Sums

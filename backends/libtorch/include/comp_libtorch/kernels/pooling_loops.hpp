@@ -30,7 +30,7 @@ struct window_grid {
   static constexpr std::int64_t most_pixels = 255;  // of a window, as a place is a byte
 };
 
-/// Finds the largest of 16 numbers, and where they were. Keys are integers in the order of the numbers.
+/// Running maxima of 16 channels, and their places in the window. Keys are integers in the order of the numbers.
 class running_maximum {
  public:
   COMP_LIBTORCH_INLINE void take(const std::uint16_t* from, std::int64_t place) {
@@ -112,7 +112,7 @@ COMP_LIBTORCH_INLINE void gather_pixel(const window_over* windows, std::size_t c
         chosen(i, c, next);
         widen<lanes>(next, term);
         term += total;
-        words bits;  // round_to_bf16, where all that is no number came from BF16
+        words bits;  // round_to_bf16 without its case for NaN, whose low 16 bits are 0 here
         std::memcpy(&bits, &term, sizeof bits);
         bits = (bits + (((bits >> 16) & 1U) + 0x7fffU)) & 0xffff0000U;
         std::memcpy(&total, &bits, sizeof bits);

@@ -41,7 +41,7 @@ inline void rectify(const std::uint16_t* from, std::uint16_t* to, std::int64_t n
         store(x, to + i);
       });
 }
-/// Writes `gradient` where `result` is not 0, else 0.
+/// Writes to[i] = result[i] != 0 ? gradient[i] : 0.
 inline void rectify_backward(const std::uint16_t* gradient, const std::uint16_t* result, std::uint16_t* to,
                              std::int64_t numbers) {
   by_vectors(
@@ -78,7 +78,7 @@ struct rectified : torch::autograd::Function<rectified> {
   }
 };
 
-/// Runs aten::relu, or aten::relu_ where `in_place`, whose argument is on the stack. Returns: false, with the stack as
+/// Runs aten::relu, or aten::relu_ if `in_place`, whose argument is on the stack. Returns: false, with the stack as
 /// it was, for what is not BF16, and for few numbers, for which ATen's call takes less time.
 template <bool in_place>
 bool run_relu(torch::jit::Stack& stack) {

@@ -74,7 +74,7 @@ class layer_operand {
                        format_of(precision::fp8_e4m3, product::all, is_).element);
     return transposed ? in_fp8_.transposed() : in_fp8_;
   }
-  /// Adds what the backward needs: FP8, a byte for each element, where the matrix is there in it and is read in it.
+  /// Adds what the backward needs: the matrix in FP8 (a byte per element) if it is there in FP8 and is read in it.
   void save(torch::autograd::variable_list& to, bool reads_fp8) const {
     const bool narrow = reads_fp8 && in_fp8_.elements.defined();
     to.push_back(narrow ? at::Tensor{} : matrix_);

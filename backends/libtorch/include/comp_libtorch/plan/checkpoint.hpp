@@ -29,7 +29,7 @@ COMP_INLINE at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tens
 /// Runs `work` on `inputs` and keeps nothing for its backward: the backward runs it again, on the same inputs and
 /// random numbers. Returns: what `work` returns, a floating tensor. Gradients reach `inputs` (tensors that are defined)
 /// and every parameter that `work` reads. torch::autograd::grad for those parameters does not: call backward(). Throws:
-/// `error` in the backward where an input was written meanwhile, or the plan of the region has changed.
+/// `error` in the backward if an input was written meanwhile, or the plan of the region has changed.
 template <class F, std::convertible_to<at::Tensor>... Inputs>
 requires std::invocable<F&, const Inputs&...> at::Tensor checkpoint(F work, const Inputs&... inputs) {
   const auto call = [work = std::move(work)](const std::vector<at::Tensor>& given) mutable {

@@ -37,17 +37,17 @@ struct executor_context {
   low_weights* weights;
   problem_list* problems;
   std::string_view segment;
-  operator_errors* errors;          // null, or what compares operators; the plan is FP32 then
-  plan* autocast_plan = nullptr;    // null, or gets what LibTorch's autocast, which is on then, gives each operator
+  operator_errors* errors;          // if set, measures what low precision does to each operator; the plan is then FP32
+  plan* autocast_plan = nullptr;    // if set, LibTorch's autocast is on, and what it gives each operator goes here
   precision low = precision::fp32;  // what that autocast lowers to
-  bool keeps_weights = false;       // memory of low weights is kept; not where several threads run the program
+  bool keeps_weights = false;       // memory of low weights is kept; false if several threads run the program
   const parameter_names* names = nullptr;
   const named_choice* choose = nullptr;  // gives a precision to operators that the recorded forward does not have
 };
 
 class executor final : public session, public capturable {
  public:
-  /// `times`: where times go; null: operators are not timed.
+  /// `times`: gets the times of operators; null: they are not timed.
   executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<region_times> times)
       : session{context.settings->device.type(), !context.settings->protect_blocks},
         context_{context},
@@ -173,7 +173,7 @@ class executor final : public session, public capturable {
   }
 
  private:
-  /// Counts the region as a problem where it ran none of the recorded modules.
+  /// Counts the region as a problem if it ran none of the recorded modules.
   void note_other_model() const {
     if (!has_unknown_ || !code_->map.is_before_parameters(next_)) return;
     context_.problems->add(&program_problems::mismatches, [&] {
@@ -183,7 +183,7 @@ class executor final : public session, public capturable {
 
   bool follows() const { return context_.settings->otherwise == on_mismatch::follow; }
 
-  /// Returns: argument `i` of the operator on the stack, which is the next instruction; null where it is no tensor.
+  /// Returns: argument `i` of the operator on the stack, which is the next instruction; null if it is no tensor.
   const c10::TensorImpl* tensor_at(const torch::jit::Stack& stack, std::size_t i) const {
     return tensor_of(code_->instructions[next_], stack, i);
   }
@@ -192,8 +192,8 @@ class executor final : public session, public capturable {
     return value.isTensor() && value.toTensor().defined() ? value.unsafeToTensorImpl() : nullptr;
   }
 
-  /// Returns: whether `op` is the next instruction. `argument(i)`: the tensor of argument i. Where forwards are
-  /// followed, an operator that reads the parameter of another module is not the next one.
+  /// Returns: whether `op` is the next instruction. `argument(i)`: the tensor of argument i. If forwards are followed,
+  /// an operator that reads the parameter of another module is not the next one.
   template <class Argument>
   bool is_next(const c10::OperatorHandle& op, Argument argument) const {
     const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
@@ -207,16 +207,16 @@ class executor final : public session, public capturable {
     if (const auto stands_for = stand_ins_.find(reads); stands_for != stand_ins_.end()) reads = stands_for->second;
     return reads == now.parameter || !is_of_another_module(reads, now.parameter);
   }
-  /// Returns: whether `parameter` belongs to another module than `recorded`. It does not where nobody named it, or
-  /// where it has taken the place of `recorded` under the same name.
+  /// Returns: whether `parameter` belongs to another module than `recorded`. It does not if nobody named it, or if it
+  /// has taken the place of `recorded` under the same name.
   bool is_of_another_module(const c10::TensorImpl* parameter, const c10::TensorImpl* recorded) const {
     if (code_->map.is_parameter(parameter)) return true;
     const std::string *now = context_.names->find(parameter), *then = context_.names->find(recorded);
     return now != nullptr && (then == nullptr || *now != *then);
   }
 
-  /// Returns: the instruction of the operator on the stack; nothing where the recorded forward does not have it. The
-  /// instruction behind it is then the next one.
+  /// Finds the instruction of the operator on the stack, and goes on after it. Returns: nothing if the recorded forward
+  /// does not have it.
   std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
     if (captures_) return find_captured(op, stack);
@@ -232,7 +232,7 @@ class executor final : public session, public capturable {
     return found->at;
   }
 
-  /// Returns: the next instruction that is `op`, where those before it have no precision; nothing where they have.
+  /// Returns: the next instruction that is `op`; nothing if one before it has a precision.
   std::optional<std::size_t> find_captured(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
     for (std::size_t at = next_; at < end; ++at) {
@@ -245,8 +245,8 @@ class executor final : public session, public capturable {
     }
     return {};
   }
-  /// Runs an operator that the recorded forward does not have there. Where it computes, what torch.compile has captured
-  /// is another forward.
+  /// Runs an operator that the recorded forward does not have there. If it computes, torch.compile has captured another
+  /// forward.
   void capture_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const op_traits& known = traits(op);
     const bool computes =
@@ -269,9 +269,9 @@ class executor final : public session, public capturable {
     call_opened(composite.op, keys, stack);
   }
 
-  /// Goes to the next instruction of the running composite that is `op`, and begins the composite anew where none
-  /// follows. A composite may be made of other operators than when it was recorded (a longer sequence, another kernel
-  /// for another format). Returns: false where it has none.
+  /// Goes to the next instruction of the running composite that is `op`, and begins the composite anew if none follows.
+  /// A composite may be made of other operators than when it was recorded (a longer sequence, another kernel for
+  /// another format). Returns: false if it has none.
   bool find_in_composite(const c10::OperatorHandle& op) {
     const auto [first, end] = composite_;
     for (std::size_t tried = 0, at = next_; tried < end - first; ++tried, ++at) {
@@ -301,8 +301,8 @@ class executor final : public session, public capturable {
     profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
-  /// Runs an operator as its author wrote it. The plan lowers it, but it stands in a block of the author's now, where
-  /// it did not when it was recorded.
+  /// Runs an operator as its author wrote it. The plan lowers it, but it stands in a block of the author's now, and did
+  /// not when it was recorded.
   void run_protected(const instruction& now, author_choice author, torch::jit::Stack& stack) const {
     cast_for_author(stack, traits(now.op), author, device());
     now.op.callBoxed(stack);
@@ -319,7 +319,7 @@ class executor final : public session, public capturable {
     if (now.gives_contiguous) make_contiguous(stack, now.op.schema().returns().size(), device());
   }
 
-  /// Runs the operator by comp's kernel. Returns: false where that does not serve these arguments.
+  /// Runs the operator by comp's kernel. Returns: false if that does not serve these arguments.
   bool run_own(const instruction& now, torch::jit::Stack& stack) const {
     if (now.products) {
       if (!captures_ && run_scaled(traits(now.op), stack, *now.products)) return true;

@@ -19,7 +19,7 @@ inline executor_choice choice_in(const program_settings& s) {
   return {s.weights, s.images, {s.kernels.begin(), s.kernels.end()}};
 }
 
-/// The best choice, and how many times as fast a batch was with it; NaN where that was not tried.
+/// The best choice, and how many times as fast a batch was with it; NaN if that was not tried.
 struct tuned_choice {
   executor_choice choice = {};
   paired_speedup keeping = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how a plan is best run: with weights cast in each step or kept in low precision, with images as they are or
-// channels-last, with ATen's kernels or comp's. Each choice is timed in turns against the default, and is taken only
-// where its 95% interval says that it is faster. Plan files carry the result.
+// channels-last, with ATen's kernels or comp's. Each choice is timed in turns against the default, and is taken only if
+// its 95% interval says that it is faster. Plan files carry the result.
 // When it is measured: docs/decisions.md, "LibTorch: the executor's choices". Not here: what the choices mean
 // (settings.hpp).
 #pragma once
@@ -41,7 +41,7 @@ inline void use(program& p, const executor_choice& choice) {
   p.set_settings(now);
 }
 
-/// The seconds of a step, and of each of its operators where these were asked for.
+/// The seconds of a step, and of each of its operators if these were asked for.
 struct step_times {
   double seconds = 0;
   std::vector<op_time> operators = {};
@@ -49,7 +49,7 @@ struct step_times {
 
 namespace detail {
 
-/// Returns: the low precision that most operators of `p` have; FP32 where `p` is tuned, nothing where it is plain FP32.
+/// Returns: the low precision that most operators of `p` have; FP32 if `p` is tuned, nothing if it is plain FP32.
 /// The same choices pay for plans that share it.
 inline std::optional<precision> prevailing(const plan& p) {
   if (p.is_tuned()) return precision::fp32;
@@ -74,7 +74,7 @@ inline std::string described(const kernel_use& use) {
   }
   return fmt::format("{}: {}", use.own->name, fmt::join(parts, ", "));
 }
-/// Returns: the kernel that a choice of a plan file names; nothing where this version of comp has none of that name.
+/// Returns: the kernel that a choice of a plan file names; nothing if this version of comp has none of that name.
 inline std::optional<kernel_use> kernel_use_from(const execution_choice& choice) {
   if (!choice.name.starts_with(kernel_of)) return {};
   for (const kernel* own : all_kernels) {
@@ -134,7 +134,7 @@ class choice_measurement {
     if (times_operators()) return with_kernels();
     return times_other() ? other_ : best_.choice;
   }
-  /// Returns: the steps that are needed where the first look at the times decides.
+  /// Returns: the steps that are needed if the first look at the times decides.
   std::size_t least_steps() const {
     const std::size_t contests = (times_weights() ? 1 : 0) + (options_.images ? 1 : 0);
     return 4 * settings_.rounds * contests +
@@ -257,8 +257,8 @@ class choice_measurement {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<op_time>> operator_times_ = {};  // by step of a round
 };
 
-/// Runs `batch()`, which trains a step and returns its seconds. Returns: its times, with those of operators where these
-/// are wanted.
+/// Runs `batch()`, which trains a step and returns its seconds. Returns: its times, with those of operators if
+/// `by_operator`.
 template <class Batch>
 step_times timed_step(program& p, bool by_operator, Batch batch) {
   p.profile(by_operator);

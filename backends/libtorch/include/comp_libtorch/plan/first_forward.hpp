@@ -29,7 +29,7 @@
 namespace comp::libtorch::detail {
 
 /// The casts of one forward. A cast that nobody keeps is made again when it is read again, and gets the autograd node
-/// of the first one. So the gradients of all readers meet there, in the format of the cast, as in later forwards, where
+/// of the first one. So the gradients of all readers meet there, in the format of the cast, as in later forwards, whose
 /// readers share the cast.
 class cast_cache {
  public:

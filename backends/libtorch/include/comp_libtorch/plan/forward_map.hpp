@@ -2,8 +2,8 @@
 // Finds the operators of a forward in the recorded one. The forward may skip operators (LayerDrop, early exit, experts
 // without tokens), repeat some (generation, a recurrence of another length) or have more of them. An operator is
 // recognised by the parameter that it reads, which tells the module that calls it. An operator without a parameter is
-// looked for among its neighbours, between the operators with parameters before and after it. Where it is not among
-// them, it is taken if it is the only one of its kind.
+// looked for among its neighbours, between the operators with parameters before and after it. If it is not among them,
+// it has to be the only one of its kind.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,7 +21,7 @@ namespace comp::libtorch::detail {
 
 class forward_map {
  public:
-  /// Adds `op` as instruction `at`. `parameter`: the one that it reads; null where it reads none.
+  /// Adds `op` as instruction `at`. `parameter`: the one that it reads; null if it reads none.
   void add(const c10::OperatorHandle& op, std::size_t at, const c10::TensorImpl* parameter) {
     places_[op].push_back({at, parameter});
     size_ = at + 1;
@@ -38,10 +38,10 @@ class forward_map {
 
   struct place {
     std::size_t at;
-    bool follows;  // the forward goes on behind it; false: it goes on where it was
+    bool follows;  // the next instruction is the one after `at`; false: it is still `next`
   };
-  /// Returns: the instruction that is `op`; nothing where the recorded forward has none there. `parameter`: the one
-  /// that it reads; null where it reads none. `next`: the instruction that would be next.
+  /// Returns: the instruction that is `op`; nothing if the recorded forward has none there. `parameter`: the one that
+  /// it reads; null if it reads none. `next`: the instruction that would be next.
   std::optional<place> find(const c10::OperatorHandle& op, const c10::TensorImpl* parameter, std::size_t next) const {
     const auto known = places_.find(op);
     if (known == places_.end()) return {};

@@ -28,7 +28,7 @@
 
 namespace comp::libtorch {
 
-/// The operators of a linear layer's products in the backward, in the graph; 0 where it has none.
+/// The operators of a linear layer's products in the backward, in the graph; 0 if it has none.
 struct gradient_operators {
   std::size_t input = 0, weight = 0;
 };
@@ -62,21 +62,20 @@ struct instruction {
   bool uniform = false;  // it takes tensors of one format only
   bool lowers = false;   // the plan gives it another precision than FP32, or another layout or kernel
   std::uint32_t end = 0;
-  // What needs more than casts and a call:
-  bool unusual = false;                             // one of the following
-  bool (*by_bits)(torch::jit::Stack&) = nullptr;    // comp's kernel that has ATen's results, as kernel::run
+  bool unusual = false;                             // needs more than casts and a call: `own` or one of the following
+  bool (*by_bits)(torch::jit::Stack&) = nullptr;    // comp's kernel with ATen's results, returns as kernel::run
   bool tf32 = false;                                // TensorFloat-32 is switched on for it
-  std::optional<product_precisions> products = {};  // those of a linear layer that need rounding
-  bool hands_on_fp32 = false;                       // results are cast back
+  std::optional<product_precisions> products = {};  // of a linear layer, if they need rounding
+  bool hands_on_fp32 = false;                       // low results are cast to FP32
   bool follows_written = false;                     // inputs are cast to the format of the tensor that it writes
-  bool wants_view = false;                          // strides may not fit a view any more
+  bool wants_view = false;                          // aten::view of a tensor that may lie channels-last
   bool wants_contiguous = false;                    // the user's own operator, which may not know channels-last
-  std::vector<std::int64_t> drawn_in = {};          // an order in memory, by which it draws what the plain loop draws
-  bool gives_contiguous = false;                    // results go to a Function, which may not know it either
+  std::vector<std::int64_t> drawn_in = {};          // axis order of its argument, to draw the plain loop's numbers
+  bool gives_contiguous = false;                    // results go to a torch::autograd::Function, which may not know it
 };
 
-/// Returns: comp's kernel for an operator that runs in `target`; null where ATen's is the only one. `tuned`: FP32 need
-/// not have ATen's bits.
+/// Returns: comp's kernel for an operator that runs in `target`; null if ATen's is the only one. `tuned`: FP32 need not
+/// have ATen's bits.
 inline const kernel* own_kernel(const op_traits& known, at::ScalarType target, bool tuned) {
   const kernel* own = kernel_for(known);
   const bool low = target == at::kBFloat16 || target == at::kHalf;
@@ -93,7 +92,7 @@ struct code {
   forward_map map = {};
 };
 
-/// Returns: true where ATen takes a norm's FP32 weight and bias beside a low input.
+/// Returns: true if ATen takes a norm's FP32 weight and bias beside a low input.
 inline bool keeps_affine(const op_traits& known, at::DeviceType device) {
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
 }
@@ -118,12 +117,12 @@ class wanted_formats {
       }
     }
   }
-  /// Returns: the format that all readers of `value` want; nothing where they differ, or take it as it is.
+  /// Returns: the format that all readers of `value` want; nothing if they differ, or take it as it is.
   std::optional<at::ScalarType> of(std::uint32_t value) const {
     const auto at = wanted_.find(value);
     return at == wanted_.end() ? std::nullopt : at->second;
   }
-  /// Returns: the format that all readers of the results want; nothing where they differ.
+  /// Returns: the format that all readers of the results want; nothing if they differ.
   std::optional<at::ScalarType> of_results(const recorded_op& op) const {
     std::optional<at::ScalarType> all;
     for (const std::uint32_t value : op.outputs) {

@@ -84,7 +84,7 @@ plan autocast_plan(program& p, precision low, Train train) {
   return chosen.as_autocast();
 }
 
-/// Throws: `plan_error` where `p`, which autocast is to run, differs from `real`, which it was seen to give.
+/// Throws: `plan_error` if `p`, which autocast is to run, differs from `real`, which it was seen to give.
 inline void require_same(const plan& p, const plan& real, const op_graph& graph) {
   const auto [at, chosen] = std::ranges::mismatch(p, real);
   if (at == p.end()) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the linear layers of a recording: products with a weight, the only operators that run in formats below 16 bits.
-// Where a layer's three products are to have precisions of their own, the two of the backward become operators of the
+// If a layer's three products are to have precisions of their own, the two of the backward become operators of the
 // graph.
 #pragma once
 

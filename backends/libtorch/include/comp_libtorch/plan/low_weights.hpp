@@ -3,7 +3,7 @@
 // and dropped at its end, as autocast does. Or its memory is kept, and is written anew on first use in each region. So
 // no region sees the weights of an earlier one, however they were written. Within a region, every in-place write that
 // autograd counts is seen. The parameter stays FP32, and so does its gradient. Use from several threads is safe.
-// Where the memory of a parameter comes and goes, because FSDP shards it, no copies of any are kept.
+// If FSDP shards a parameter, so that its memory comes and goes, no copy of any parameter is kept.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -100,7 +100,7 @@ class low_weights {
     at::MemoryFormat layout;
     at::Tensor source = {};
     at::Tensor low = {};       // what operators get: a node of the autograd graph
-    at::Tensor copy = {};      // the memory of `low` where that is kept
+    at::Tensor copy = {};      // the memory of `low`, if that is kept
     std::uint64_t region = 0;  // in which it was made or refreshed
     std::uint32_t source_version = 0;
     std::uint32_t low_version = 0;  // an operator may return its input, which somebody then writes

@@ -26,7 +26,7 @@ class named_precisions {
     if (!choosable) return;
     for (uses* of : {&kinds_[kind], &words_[name_parts{layer}.word]}) of->add(chosen);
   }
-  /// Returns: the precisions of the operator of that name, else of the first of its calls; nothing where there is none.
+  /// Returns: the precisions of the operator of that name, else of the first of its calls; nothing if there is none.
   /// An addmm is looked for as a linear layer's, too, because the caller does not always know what was called before
   /// it.
   std::optional<product_precisions> find(const std::string& layer) const {
@@ -37,8 +37,8 @@ class named_precisions {
     }
     return {};
   }
-  /// Returns: what most operators of a kind have, else those of the same operation in another language; FP32 where
-  /// there are none.
+  /// Returns: what most operators of a kind have, else those of the same operation in another language; FP32 if there
+  /// are none.
   precision usual(const std::string& layer, const std::string& kind) const {
     if (const auto at = kinds_.find(kind); at != kinds_.end()) return at->second.usual;
     const auto at = words_.find(name_parts{layer}.word);

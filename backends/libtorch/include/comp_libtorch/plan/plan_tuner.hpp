@@ -62,7 +62,7 @@ class plan_tuner {
   }
 
   /// Leaves out, for all plans, what a step may have failed by: first comp's kernels, then channels-last images, too.
-  /// Returns: false where both were left out. Then the plan itself fails, and later plans may have both.
+  /// Returns: false if both were left out already. Then the plan itself fails, and later plans may have both.
   bool leave_out_more() {
     if (!std::exchange(without_kernels_, true) || !std::exchange(without_images_, true)) return true;
     without_kernels_ = without_images_ = false;
@@ -95,7 +95,7 @@ class plan_tuner {
     if (run.ok()) expect_epochs_of(run.batches);
     trained(run);
   }
-  /// A search trains single batches, and no epoch says then how long one is. `batches`: 0 where it is not known.
+  /// A search trains single batches, so that no epoch says how long one is. `batches`: 0 if it is not known.
   void expect_epochs_of(std::int64_t batches) {
     if (batches > 0) batches_per_epoch_ = batches;
   }
@@ -164,8 +164,8 @@ class plan_tuner {
     return at->second;
   }
 
-  /// Returns: whether the plan is too slow to be measured. One batch tells, or a second one where the first may have
-  /// paid for what is made once.
+  /// Returns: whether the plan is too slow to be measured. If the first batch takes 1 to 4 times the limit, it may have
+  /// paid for what is made once, and a second one tells.
   template <class Batch>
   bool is_hopeless(Batch batch) const {
     const double limit = of_slowest(step_times{settings_.hopeless * fp32_seconds_}).seconds;

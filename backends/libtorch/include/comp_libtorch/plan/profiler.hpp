@@ -93,7 +93,7 @@ void profiled(const std::shared_ptr<region_times>& times, std::uint32_t op, cons
   });
 }
 
-/// Collects the times of regions. A step ends where the optimizer has run.
+/// Collects the times of regions. A step ends when the optimizer has run.
 class profiler {
  public:
   void turn(bool on) {
@@ -112,7 +112,7 @@ class profiler {
     ++step_;
   }
 
-  /// Returns: for each operator the median over the steps in which it ran; 0 where it never ran.
+  /// Returns: for each operator the median over the steps in which it ran; 0 if it never ran.
   std::vector<op_time> times(std::size_t operators) const {
     std::map<std::pair<std::uint64_t, std::uint32_t>, op_time> sums;  // step, operator
     const std::lock_guard only_one{mutex_};

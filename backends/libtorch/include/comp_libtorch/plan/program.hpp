@@ -5,7 +5,7 @@
 //   p.record(true);   { auto r = p.enter(); loss = forward(); }   p.record(false);
 //   p.set_plan(plan); { auto r = p.enter(); loss = forward(); }   loss.backward(); optimizer.step();
 // The floating inputs of a choosable operator are cast as LibTorch's autocast casts: autograd sees the cast, and
-// gradients come back in the parameter's format. Running statistics stay FP32, and so do a norm's weight and bias where
+// gradients come back in the parameter's format. Running statistics stay FP32, and so do a norm's weight and bias if
 // ATen takes them so. Never cast are written arguments, integers, FP64, and numbers that scale or shift values (tensors
 // without dimensions). An operator that is not choosable runs with what it gets.
 // Not here: the training loop (trainer.hpp), plan files (planned_region.hpp).
@@ -100,8 +100,8 @@ class program {
   COMP_INLINE region enter_unplanned() const;
 
   /// Opens a region for a forward with another sequence of operators, as in evaluation mode. Each operator runs in the
-  /// precision that the recorded operator of its name has, or that record_under() gives it. Where there is none, it
-  /// runs as most of its kind.
+  /// precision that the recorded operator of its name has, or that record_under() gives it. If there is none, it runs
+  /// as most of its kind.
   COMP_INLINE region evaluate();
 
   /// On: forgets the recording and the plan; each segment is then recorded in FP32 when it is first entered. Off: ends
@@ -135,12 +135,12 @@ class program {
   /// Sets what chooses the precision of operators that were not recorded, for a plan file that has more operators.
   COMP_INLINE void set_unrecorded(detail::named_choice chosen);
 
-  /// Returns: the format in which all operators of the plan read `parameter`; FP32 where they read it in several.
+  /// Returns: the format in which all operators of the plan read `parameter`; FP32 if they read it in several.
   COMP_INLINE at::ScalarType format_of_parameter(const at::Tensor& parameter) const;
 
-  /// Has `work(format)` average gradients among ranks. `format`: that in which the plan has them travel; FP32 where the
-  /// exchange is no operator of the graph. Returns: what `work` returns, once `finish` has waited for it where
-  /// operators are timed.
+  /// Has `work(format)` average gradients among ranks. `format`: that in which the plan has them travel; FP32 if the
+  /// exchange is no operator of the graph. `finish` waits for the result; it is called if operators are timed. Returns:
+  /// what `work` returns.
   template <class Work, class Finish>
   auto exchange(Work work, Finish finish) {
     std::optional<std::invoke_result_t<Work&, at::ScalarType>> done;
@@ -171,8 +171,8 @@ class program {
 
   /// Returns: the linear layers, and their products in the backward.
   COMP_INLINE const detail::layer_products& products() const;
-  /// Returns: whether `op` is to have formats below 16 bits: a linear layer, of sizes that the units take where the
-  /// others are not emulated.
+  /// Returns: whether `op` may have formats below 16 bits: it is a linear layer and, unless these are emulated, has
+  /// sizes that the GPU's units take.
   COMP_INLINE bool takes_scaled(const op_info& op) const;
 
   COMP_INLINE const program_settings& settings() const;

@@ -34,7 +34,7 @@ namespace comp::libtorch::detail {
 enum class op_role : std::uint8_t {
   choosable,  // its inputs are cast to the precision that the plan gives it
   fp32,       // cannot run low: low inputs are cast back
-  writes,     // takes what it gets; where it cannot promote, inputs follow the tensor that it writes
+  writes,     // takes what it gets; if it cannot promote, inputs follow the tensor that it writes
   as_is       // takes what it gets
 };
 
@@ -60,11 +60,11 @@ struct recorded_op {
   std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
   std::vector<std::uint32_t> outputs = {};  // the values that it makes
   std::vector<bool> differentiable = {};    // by argument: its gradient is wanted
-  std::vector<std::int64_t> drawn_in = {};  // where it draws random numbers: the axis order of its first argument
+  std::vector<std::int64_t> drawn_in = {};  // if it draws random numbers: the axis order of its first argument
 };
 
-/// What a forward called: an operator, or a composite that is opened; where it has neither, the composite that began
-/// last ends.
+/// What a forward called: an operator, or a composite that is opened; if it has neither, the composite that began last
+/// ends.
 struct recorded_call {
   std::optional<std::uint32_t> index = {};  // the operator's, in the graph
   std::optional<c10::OperatorHandle> composite = {};
@@ -117,7 +117,7 @@ class recorder {
     if (author != author_choice::none && current.op.role == op_role::choosable) {
       current.op.role = op_role::fp32;
       current.info.author = author;
-      current.lowers = false;  // it reads FP32 where it would without a plan
+      current.lowers = false;  // it reads what it would without a plan
     }
     current.lowers = current.lowers && !current.is_own_low;
     return current;
@@ -181,7 +181,7 @@ class recorder {
   const std::vector<recorded_op>& ops() const { return ops_; }
   const std::vector<op_info>& infos() const { return infos_; }
   op_names& names() { return names_; }
-  /// Returns: true where the model converted a tensor to a low format, or made one in it, while a plan ran. It may have
+  /// Returns: true if the model converted a tensor to a low format, or made one in it, while a plan ran. It may have
   /// done so by itself or because the plan had made another tensor low. So it is not sure that a recording in FP32
   /// would have been the same.
   bool is_unsure() const { return unsure_; }

@@ -61,7 +61,7 @@ class recording {
     const std::lock_guard only_one{mutex_};
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
   }
-  /// Throws: `error` where another thread has a segment open.
+  /// Throws: `error` if another thread has a segment open.
   void require_same_thread(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     require<error>(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes a TorchScript module, traced or scripted, where a torch::nn::Module is asked for: with the same parameters,
-// buffers and parts under the same names, and with the same mode.
+// Makes a torch::nn::Module of a TorchScript module, traced or scripted: with the same parameters, buffers and parts
+// under the same names, and with the same mode.
 // Not here: how its operators come one by one (optimized_scripts.hpp).
 #pragma once
 

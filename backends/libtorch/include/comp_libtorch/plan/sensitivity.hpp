@@ -58,7 +58,7 @@ class operator_errors {
     errors_[index] = compare(op, known, arguments, apart_[index], [&] { before.restore(device_, own); });
     after.restore(device_, own);
   }
-  /// Returns: the error of each operator; 0 where it has not run or cannot be lowered.
+  /// Returns: the error of each operator; 0 if it has not run or cannot be lowered.
   const std::vector<op_error>& errors() const { return errors_; }
 
  private:
@@ -110,7 +110,7 @@ class operator_errors {
     }
   }
 
-  /// Runs `op` in precision `in`. `drawn`: the gradients of the outputs, which are drawn where there are none yet.
+  /// Runs `op` in precision `in`. `drawn`: the gradients of the outputs, which are drawn if there are none yet.
   results run_once(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
                    precision in, std::vector<at::Tensor>& drawn) {
     const bool differentiates = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();

@@ -22,7 +22,7 @@ enum class on_mismatch : std::uint8_t {
   fp32     // the region goes on in FP32 to its end; program::problems() counts it
 };
 
-/// Where the low-precision copies of parameters come from.
+/// How the low-precision copies of parameters are made.
 enum class weight_casts : std::uint8_t {
   cast,  // made on first use in a region and dropped at its end, as autocast does
   keep   // the memory of a copy is kept, and is written anew on first use in a region
@@ -70,7 +70,7 @@ struct program_settings {
 };
 
 namespace detail {
-/// Returns: true where linear layers may have any format below 16 bits.
+/// Returns: true if linear layers may have any format below 16 bits.
 inline bool emulates(const program_settings& s) { return s.emulate || s.device.is_cpu(); }
 }  // namespace detail
 

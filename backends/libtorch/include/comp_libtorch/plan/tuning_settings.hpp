@@ -12,10 +12,10 @@ struct tuning_settings {
   std::size_t most_rounds = 28;  // at most, as long as the interval says neither faster nor slower
   double most_seconds = 60;      // [s] for one choice, once it has its `rounds`
   double alike = 0.01;           // an interval within 1 +- this is clear, too: the choice does not matter
-  // Leaves out kept weights, and whole steps where no layout of images is to be chosen.
+  // Leaves out kept weights, and whole steps if no layout of images is to be chosen.
   bool quick = false;
-  std::int64_t shortest_epoch = 150;  // [batches]: a search measures quickly where an epoch has fewer
-  double most_epochs = 2;             // that a quick measurement takes: a search measures nothing where it takes more
+  std::int64_t shortest_epoch = 150;  // [batches]: if an epoch has fewer, a search measures quickly
+  double most_epochs = 2;             // [epochs]: if a quick measurement takes more, a search measures nothing
   std::int64_t trained_with = 500;    // [batches] in a row: then a plan is measured itself in any case
   double hopeless = 1.5;              // times FP32's batch: a plan that is slower is not measured
 };

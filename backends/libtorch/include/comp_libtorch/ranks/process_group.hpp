@@ -63,7 +63,7 @@ class process_group {
   }
 
  private:
-  // A message is its length and its first bytes in one tensor, and where it is longer, the rest in a second one.
+  // A message is its length and its first bytes in one tensor, and if it is longer, the rest in a second one.
   static constexpr std::int64_t first_part = 1024;
   static constexpr int tag = 0x436f4d50;
 

@@ -25,7 +25,7 @@ inline bool says_out_of_memory(std::string_view text) {
          text.find("can't allocate memory") != std::string_view::npos;
 }
 
-/// Runs `work`, then `last`, also where `work` throws. Returns: what `work` returns. Throws: what `last` throws, else
+/// Runs `work`, then `last`, even if `work` throws. Returns: what `work` returns. Throws: what `last` throws, else
 /// what `work` throws.
 template <class F, class Last>
 std::invoke_result_t<F&> and_always(F&& work, Last last) {

@@ -27,8 +27,7 @@ class page_keeper {
   static constexpr std::size_t alignment = 64;        // [bytes], as LibTorch's own blocks have
   static constexpr std::size_t smallest = 16 * 1024;  // [bytes]: smaller blocks are left to the C library
 
-  /// Reserves addresses, but no memory, for `bytes` at most. Where the system refuses that, allocate() always returns
-  /// null.
+  /// Reserves addresses, but no memory, for `bytes` at most. If the system refuses, allocate() always returns null.
   explicit page_keeper(std::size_t bytes) {
     bytes -= bytes % alignment;
     void* range = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -45,7 +44,7 @@ class page_keeper {
     std::free(freed_at_);
   }
 
-  /// Returns: null for small blocks, and where no free range is large enough. The values in a block are undefined.
+  /// Returns: null for small blocks, and if no free range is large enough. The values in a block are undefined.
   void* allocate(std::size_t bytes) {
     if (bytes < smallest || bytes > static_cast<std::size_t>(end_ - begin_)) return nullptr;
     const std::size_t needed = (bytes + alignment - 1) / alignment * alignment + alignment;

@@ -56,7 +56,7 @@ inline hardware probe(c10::Device device) {
   return gpu;
 }
 
-/// Returns: true for a precision that a plan may have. FP16 is one even where it is slow, because the search finds that
+/// Returns: true for a precision that a plan may have. FP16 is one even if it is slow, because the search finds that
 /// out and cuts it. On a GPU, BF16, TF32 and the linear layers' E4M3 are there only with units for them. `emulates`:
 /// linear layers may have all formats below 16 bits.
 inline bool computes_in(precision p, const hardware& machine, bool emulates) {

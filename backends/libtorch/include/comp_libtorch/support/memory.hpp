@@ -69,13 +69,13 @@ namespace detail {
 /// second for those that no step uses any more.
 class counting_allocator final : public c10::Allocator {
  public:
-  /// Returns: the allocator, which the first call installs; null where the process has one of its own, whose blocks
-  /// cannot be measured.
+  /// Returns: the allocator, which the first call installs; null if the process has one of its own, whose blocks cannot
+  /// be measured.
   static counting_allocator* installed() {
     static counting_allocator* const one = install();
     return one;
   }
-  /// Returns: null where none was installed before.
+  /// Returns: null if none was installed before.
   static counting_allocator* if_installed() { return ours_; }
 
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -101,8 +101,8 @@ class counting_allocator final : public c10::Allocator {
  private:
   explicit counting_allocator(c10::Allocator& below) : below_{below}, pages_{half_of_memory()} {}
 
-  /// Returns: half of the machine's memory [bytes], or of what this process may have or address where that is less; 0
-  /// where the system counts reserved addresses as memory (overcommitting is off).
+  /// Returns: half of the machine's memory [bytes], or of what this process may have or address if that is less; 0 if
+  /// the system counts reserved addresses as memory (overcommitting is off).
   static std::size_t half_of_memory() {
     int overcommits = 0;
     std::ifstream{"/proc/sys/vm/overcommit_memory"} >> overcommits;
@@ -115,7 +115,7 @@ class counting_allocator final : public c10::Allocator {
     return std::min(all, control_group_limit()) / 2;
   }
 
-  /// Returns: the memory limit of the container; the largest number where there is none ("max", or no such file). A
+  /// Returns: the memory limit of the container; the largest number if there is none ("max", or no such file). A
   /// process in a container does not see the limits of the groups above its own.
   static std::size_t control_group_limit() {
     std::size_t least = std::numeric_limits<std::size_t>::max();
@@ -190,7 +190,7 @@ class counting_allocator final : public c10::Allocator {
 
 /// Sets what becomes of the CPU memory that LibTorch frees from now on, in the whole process. On: large blocks keep
 /// their pages, for 5 seconds and up to half of the machine's memory. Off: their pages go back to the system. Nothing
-/// changes where a program has set its own allocator. Where it was never on, LibTorch's allocator stays as it is.
+/// changes if a program has set its own allocator. If it was never on, LibTorch's allocator stays as it is.
 inline void keep_freed_memory(bool on) {
   using detail::counting_allocator;
   if (auto* cpu = on ? counting_allocator::installed() : counting_allocator::if_installed()) cpu->keep(on);
@@ -216,7 +216,7 @@ class memory_meter {
     }
   }
 
-  /// Returns: bytes; 0 where the device does not tell.
+  /// Returns: bytes; 0 if the device does not tell.
   std::int64_t peak() const {
     if (device_.is_cpu()) {
       const auto* cpu = detail::counting_allocator::installed();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops on LibTorch's threads. at::parallel_for is a template, and uses threads only where the file that includes it is
+// Loops on LibTorch's threads. at::parallel_for is a template, and uses threads only if the file that includes it is
 // compiled with OpenMP. That may be another OpenMP than LibTorch's, with threads of its own. ATen's iterators split
 // their work inside the library, so one is asked here, of which only the positions are used.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace comp::libtorch::detail {
 
-/// Calls f(first, last) for ranges that make up 0 to `count`, each of `grain` or more where threads share the work.
+/// Calls f(first, last) for ranges that make up 0 to `count`, each of `grain` or more if threads share the work.
 void in_parallel(std::int64_t count, std::int64_t grain, const auto& f) {
   if (count <= 0) return;
   if (count <= grain || at::get_num_threads() == 1) return f(std::int64_t{0}, count);

@@ -24,7 +24,7 @@ inline double norm_of(const at::Tensor& t, double order = 2) {
   const bool squares_fit = order != 2 || (value > 1e-12 && std::isfinite(value));  // FP32 held them
   return squares_fit ? value : at::linalg_vector_norm(t, order, {}, false, at::kDouble).item<double>();
 }
-/// Returns: the 2-norms of `low` - `scale` * `exact` and of `scale` * `exact`. Nothing where they are not finite, and
+/// Returns: the 2-norms of `low` - `scale` * `exact` and of `scale` * `exact`. Nothing if they are not finite, and
 /// for other than small CPU tensors, for which ATen is faster.
 inline std::optional<std::pair<double, double>> small_norms(const at::Tensor& low, const at::Tensor& exact,
                                                             double scale) {
@@ -45,8 +45,8 @@ inline std::optional<std::pair<double, double>> small_norms(const at::Tensor& lo
   return std::pair{std::sqrt(off), std::sqrt(all)};
 }
 
-/// Returns: the error of `low` relative to `scale` times `exact`; infinity where something is not finite; 1 where the
-/// exact values are all zero and the others are not.
+/// Returns: the error of `low` relative to `scale` times `exact`; infinity if something is not finite; 1 if the exact
+/// values are all zero and the others are not.
 inline double relative_error(const std::vector<at::Tensor>& low, const std::vector<at::Tensor>& exact,
                              double scale = 1) {
   const at::NoGradGuard no_grad;
@@ -57,7 +57,7 @@ inline double relative_error(const std::vector<at::Tensor>& low, const std::vect
     const auto norms = small_norms(left, right, scale);
     double off = norms ? norms->first : norm_of(left.sub(right, scale));
     double all = norms ? norms->second : scale * norm_of(right);
-    if (!std::isfinite(off) || !std::isfinite(all)) {  // a mask's -inf is no error where both have it
+    if (!std::isfinite(off) || !std::isfinite(all)) {  // a mask's -inf is no error if both have it
       const at::Tensor scaled = right.mul(scale);
       off = norm_of(left.sub(scaled).masked_fill_(left.eq(scaled), 0));
       all = norm_of(scaled.nan_to_num(0, 0, 0));

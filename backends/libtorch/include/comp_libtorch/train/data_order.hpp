@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where batches come from, in an order that can be put back: the concept BatchSource, and the batches of tensors in
-// memory.
+// Sources of batches, in an order that can be put back: the concept BatchSource, and the batches of tensors in memory.
 //   auto batches = comp::libtorch::tensor_batches(images, labels, {.batch = 64, .seed = 1});
 // A loader that cannot go back (torch::data::DataLoader) is wrapped by replayed.hpp.
 #pragma once

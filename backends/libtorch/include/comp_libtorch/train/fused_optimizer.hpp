@@ -114,7 +114,7 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
   }
 }
 
-/// Returns: true where every parameter that would be stepped, its gradient and its moments lie alike. `complete(state,
+/// Returns: true if every parameter that would be stepped, its gradient and its moments lie alike. `complete(state,
 /// options)`: whether a state has the moments that the options want.
 template <class State>
 bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&)) {
@@ -149,8 +149,8 @@ inline bool has_momentum(const torch::optim::SGDParamState& state, torch::optim:
 
 }  // namespace detail
 
-/// Steps the optimizer, in one pass where that can be.
-/// Returns: whether it was one pass; false where the optimizer stepped by itself.
+/// Steps the optimizer, in one pass if possible.
+/// Returns: whether it was one pass; false if the optimizer stepped by itself.
 inline bool fused_step(torch::optim::Optimizer& optimizer) {
   using namespace torch::optim;
   const at::NoGradGuard no_gradients;

@@ -3,7 +3,7 @@
 // torch.amp.GradScaler.
 //   scaler.scale(loss).backward();
 //   scaler.clip_grad_norm(optimizer, 1.0);  // if you clip: it unscales first, so the order cannot be wrong
-//   scaler.step(optimizer);                 // unscales if that is not done; skips where a gradient overflowed
+//   scaler.step(optimizer);                 // unscales if that is not done; skips if a gradient overflowed
 //   scaler.update();                        // once per step, whatever the number of optimizers
 // There may be any number of optimizers, and parameters on any devices. Not here: which plans need it (those with FP16;
 // trainer.hpp scales for them), the algorithm and its constants (comp/scaling). Source: PyTorch 2.11,
@@ -43,8 +43,7 @@ class grad_scaler {
   /// product would overflow FP16.
   COMP_INLINE at::Tensor scale(const at::Tensor& loss);
   COMP_INLINE std::vector<at::Tensor> scale(at::TensorList losses);
-  /// Call it after the backward of each micro-batch. Returns: whether a step is due; always true where a step has but
-  /// one.
+  /// Call it after the backward of each micro-batch. Returns: whether a step is due; always true if a step has but one.
   bool count_micro_batch() { return constants().micro_batches == 1 || scaler_.count_micro_batch(); }
   /// Makes a step of the micro-batches so far, when the data ended. Returns: whether there are any.
   bool end_accumulation() { return scaler_.end_accumulation(); }
@@ -54,7 +53,7 @@ class grad_scaler {
   COMP_INLINE void unscale_(torch::optim::Optimizer& optimizer);
 
   /// Unscales unless that is done, then limits the norm of all gradients of the optimizer together to `largest`.
-  /// Returns: the norm before; not finite where a gradient is not, and then step() will skip.
+  /// Returns: the norm before; not finite if a gradient is not, and then step() will skip.
   COMP_INLINE double clip_grad_norm(torch::optim::Optimizer& optimizer, double largest);
 
   /// Steps the optimizer, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be

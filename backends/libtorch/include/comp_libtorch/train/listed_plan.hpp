@@ -51,8 +51,8 @@ class named_operators {
     const auto at = entries_.find(layer);
     return at == entries_.end() ? nullptr : at->second;
   }
-  /// Returns: the precisions of the operator of that name, of its first call where it is called more often, or what
-  /// most of its kind have in the file; FP32 where the file has none.
+  /// Returns: the precisions of the operator of that name, else of its first call, else what most of its kind have in
+  /// the file; FP32 if the file has none.
   product_precisions chosen(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return precisions_.usual(layer, kind);
@@ -200,7 +200,7 @@ class listed_plan {
     return false;
   }
 
-  /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
+  /// If true, regions cost nothing. Unless on_mismatch::follow is set, each forward is compared with the recorded one.
   bool changes_nothing() const {
     const program_settings& now = program_.settings();
     return !program_.changes() && now.otherwise == on_mismatch::follow && now.protect_blocks;
@@ -292,8 +292,8 @@ class listed_plan {
     return loaded;
   }
 
-  /// Throws: `plan_error` where this machine lacks units that the plan was found with. The plan can then take many
-  /// times FP32's time.
+  /// Throws: `plan_error` if this machine lacks units that the plan was found with. The plan can then take many times
+  /// FP32's time.
   void require_useful(const plan_listing& listing) const {
     const hardware there = listing.made_for.value_or(hardware{});
     for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {

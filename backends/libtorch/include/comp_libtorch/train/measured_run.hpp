@@ -24,7 +24,7 @@ class measured_run {
   /// The clock starts here. `held`: see memory_meter.
   measured_run(c10::Device device, std::int64_t held) : device_{device}, meter_{device, held} {}
 
-  /// Call it before each batch of several. Returns: false where the last one failed, or `stop` says so of those so far.
+  /// Call it before each batch of several. Returns: false if the last one failed, or `stop` says so of those so far.
   bool goes_on(const stop_predicate& stop) {
     const bool lost = sample_.batches > 0 && keeps_losing(sample_);
     if (sample_.batches > 0 && !lost && stop(sample_)) sample_.status = status::stopped_early;

@@ -26,13 +26,13 @@ namespace detail {
 
 using torch::optim::OptimizerParamState;
 
-/// Returns: a copy on `to`, or where `from` is; undefined stays undefined.
+/// Returns: a copy on `to`, else on the device of `from`; undefined stays undefined.
 inline at::Tensor copied(const at::Tensor& from, std::optional<c10::Device> to = {}) {
   if (!from.defined()) return from;
   return from.detach().to(from.options().device(to.value_or(from.device())), false, /*copy=*/true);
 }
 
-/// Gives `to` the value of `from`; in place where shape and format are the same.
+/// Gives `to` the value of `from`; in place if shape and format are the same.
 inline void put(at::Tensor& to, const at::Tensor& from, std::optional<c10::Device> device = {}) {
   if (to.defined() && from.defined() && to.sizes() == from.sizes() && to.dtype() == from.dtype() &&
       to.layout() == from.layout() && to.is_sparse() == from.is_sparse()) {

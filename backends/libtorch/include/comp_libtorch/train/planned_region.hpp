@@ -36,7 +36,7 @@ enum class plan_match {
   exact     // operators, shapes and edges: the fingerprint
 };
 
-/// Where the executor's choices (program_settings: weights, images) come from.
+/// The source of the executor's choices (program_settings: weights, images).
 enum class planned_choices {
   of_file,   // as measured when the plan was found, if on a machine like this one; else as in `program`
   measured,  // measured here, in the first steps of the loop (each begins with the first segment)
@@ -59,28 +59,27 @@ class listed_plan;
 
 /// Returns: the precisions of a file's operators, by name, for a graph that need not be the file's. An operator that
 /// the file does not have gets what most of its kind have there, and a warning names the first.
-/// Throws: unless `forced`, `plan_error` where the file has fewer than half of the graph's choosable operators.
+/// Throws: unless `forced`, `plan_error` if the file has fewer than half of the graph's choosable operators.
 /// Requires: the file has a list of operators.
 COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false);
 
 class planned_region {
  public:
   /// `models`: under the names that they had in the search. `from`: the path of a plan file, or a plan.
-  /// Throws: `file_error` for a file that cannot be used, `plan_error` where this machine lacks units for its
-  /// precisions.
+  /// Throws: `file_error` for a file that cannot be used, `plan_error` if this machine lacks units for its precisions.
   COMP_INLINE planned_region(const std::vector<named_module>& models, const std::variant<std::string, plan>& from,
                              planned_settings settings = {});
   COMP_INLINE ~planned_region();
   planned_region(const planned_region&) = delete;
   planned_region& operator=(const planned_region&) = delete;
 
-  /// As program::enter. Throws: `plan_error`, naming the first operator that differs, where the plan is not one for the
+  /// As program::enter. Throws: `plan_error`, naming the first operator that differs, if the plan is not one for the
   /// forward: while the forward runs for the first time, or when it is entered for the second.
   COMP_INLINE region enter(std::string_view segment = "forward");
   /// Has regions run, from the next one on, by the plan that the file names for batch `batch` of the training, counted
-  /// from 0 (plan_listing::later). Requires: no region is open. Throws: `plan_error` where that plan does not fit.
+  /// from 0 (plan_listing::later). Requires: no region is open. Throws: `plan_error` if that plan does not fit.
   COMP_INLINE void set_batch(std::size_t batch);
-  /// For forwards in evaluation mode, where operators go by their names (program::evaluate). A plan without names has
+  /// For forwards in evaluation mode, whose operators go by their names (program::evaluate). A plan without names has
   /// all of them in FP32 until all of a step is known.
   COMP_INLINE region evaluate();
 

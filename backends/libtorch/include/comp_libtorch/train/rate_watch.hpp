@@ -23,8 +23,8 @@ class rate_watch {
   /// A step begins, at these rates.
   void begin(std::vector<double> rates) { before_ = std::move(rates); }
 
-  /// Step `number` has ended, at the rates `after`. Throws: `settings_error` where it changed rates as it did not when
-  /// it ran before.
+  /// Step `number` has ended, at the rates `after`. Throws: `settings_error` if it changed rates otherwise than when it
+  /// ran before.
   void end(const std::vector<double>& after, std::uint64_t number) {
     if (number < first_ || number > next_) {
       changes_.clear();

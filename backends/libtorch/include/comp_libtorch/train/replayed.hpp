@@ -4,8 +4,8 @@
 //   auto batches = comp::libtorch::replayed(std::move(loader));
 // Batches that a saved state may need again are kept in memory, as shared tensors without a copy. They are given again
 // in the same order, so even what the loader shuffles or augments is the same for each candidate. They are dropped with
-// the last state that needs them. A search keeps up to one epoch of batches, and those of its races. Where the data fit
-// a function of an index, data_order.hpp keeps nothing.
+// the last state that needs them. A search keeps up to one epoch of batches, and those of its races. If the data fit a
+// function of an index, data_order.hpp keeps nothing.
 #pragma once
 
 #include <torch/data/dataloader/base.h>
@@ -44,7 +44,7 @@ std::int64_t bytes_of(const std::vector<T>& all) {
   return sum;
 }
 
-/// Returns: how often a batch's tensors were written in place. Of a user's own batch this is known only where there is
+/// Returns: how often a batch's tensors were written in place. Of a user's own batch this is known only if there is
 /// such a function for it.
 inline std::uint64_t writes_of(const at::Tensor& t) {
   return t.defined() ? detail::version(*t.unsafeGetTensorImpl()) : 0;
@@ -114,9 +114,9 @@ class replayed_batches {
     while (next()) continue;
   }
 
-  /// Returns: the batches of the last epoch that ended. Where none has ended, the rest of this one is read ahead and
-  /// kept, since it is trained next. Returns 0 where that would take more than half of replay_options::limit_bytes, or
-  /// more batches than replay_options::read_ahead, because the data may have no end.
+  /// Returns: the batches of the last epoch that ended. If none has ended, the rest of this one is read ahead and kept,
+  /// since it is trained next. Returns 0 if that would take more than half of replay_options::limit_bytes, or more
+  /// batches than replay_options::read_ahead, because the data may have no end.
   std::int64_t batches_per_epoch() {
     if (last_epoch_ > 0 || too_large_) return last_epoch_;
     const position_type here = position();
@@ -135,7 +135,7 @@ class replayed_batches {
     return {std::move(number), in_epoch_};
   }
 
-  /// Throws: `error` where the batches since then took more than the limit.
+  /// Throws: `error` if the batches since then took more than the limit.
   void seek(const position_type& to) {
     require<error>(
         to.number != nullptr && *to.number >= first_,

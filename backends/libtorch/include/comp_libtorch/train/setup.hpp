@@ -66,7 +66,7 @@ struct setup {
   optimizer_pass update = optimizer_pass::stock;  // every plan's, so that plans are compared with one optimizer
   loss_scaling scale_loss = loss_scaling::by_plan;
   comp::scaling::settings scaling = {};
-  std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
+  std::optional<c10::Device> states_on = {};  // the device of saved states; none: each tensor's own
   int profile_steps = 2;                      // are measured, after one that is not
   // Has steps run compiled from now on, or operator by operator. Returns whether a compiler has any part of a step.
   // None: nothing of it is compiled.
@@ -88,7 +88,7 @@ inline void require_one_rank(std::string_view what, std::string_view instead) {
   }
 }
 
-/// Returns: how `s` asks for the executor's choices to be made; fixed where ranks agree and run on different machines,
+/// Returns: how `s` asks for the executor's choices to be made; fixed if ranks that agree run on different machines,
 /// which have other kernels to choose from.
 inline executor_choices choices_on(const setup& s, const hardware& here) {
   if (!s.agree) return s.choices;

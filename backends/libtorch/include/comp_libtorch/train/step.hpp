@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a user's training step is written with: forward inside the plan's region, backward outside it, and updates with
-// the loss scale where the plan needs one.
+// the loss scale if the plan needs one.
 //   auto loss = s.forward([&] { return cross_entropy(net->forward(batch.data), batch.target); });
 //   s.backward(loss);
 //   s.update(optimizer);
@@ -28,7 +28,7 @@ namespace comp::libtorch {
 class grad_scaler;
 
 struct backward_options {
-  std::string loss = "loss";  // its name where there are several: each is judged on its own
+  std::string loss = "loss";  // its name if there are several: each is judged on its own
   bool retain_graph = false;
 };
 
@@ -60,7 +60,7 @@ class used_gradients {
 
 class step {
  public:
-  /// `scaler`: null where losses are not scaled. `used`: lives on from step to step. `agree`: see setup::agree.
+  /// `scaler`: null if losses are not scaled. `used`: lives on from step to step. `agree`: see setup::agree.
   step(program& plan, grad_scaler* scaler, used_gradients& used, std::uint64_t number,
        optimizer_pass pass = optimizer_pass::stock, const agreement* agree = nullptr)
       : program_{plan}, scaler_{scaler}, used_gradients_{used}, number_{number}, pass_{pass}, agree_{agree} {}
@@ -106,12 +106,12 @@ class step {
 
   /// For optimizers that evaluate the loss several times (LBFGS). `closure` zeroes the gradients, calls forward and
   /// backward, and returns the loss. The loss of the first evaluation is reported.
-  /// Throws: `error` where losses are scaled: an overflow could not be skipped.
+  /// Throws: `error` if losses are scaled: an overflow could not be skipped.
   COMP_INLINE void update(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
 
  protected:
   /// Ends the step. A later backward may have left gradients in a model that was updated before it (a GAN's
-  /// discriminator): they belong to no step, and are dropped. Throws: `error` where a forward ended before its last
+  /// discriminator): they belong to no step, and are dropped. Throws: `error` if a forward ended before its last
   /// operator.
   COMP_INLINE void finish();
 
@@ -141,8 +141,7 @@ class step {
 
   COMP_INLINE void drop_gradients(torch::optim::Optimizer& optimizer);
 
-  /// Throws: `error` where a forward left the recorded sequence, or ended before its last operator, without an
-  /// exception.
+  /// Throws: `error` if a forward left the recorded sequence, or ended before its last operator, without an exception.
   COMP_INLINE void require_whole();
 
   program& program_;

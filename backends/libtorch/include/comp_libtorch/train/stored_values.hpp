@@ -87,7 +87,7 @@ class state_reader {
     to.reset();
     if (has(name + " count")) get(name, to.emplace());
   }
-  /// Returns: the tensor, on the CPU; undefined where there was none.
+  /// Returns: the tensor, on the CPU; undefined if there was none.
   at::Tensor tensor(const std::string& name) const {
     const auto at = tensors_.find(name);
     if (at == tensors_.end()) return {};
@@ -103,7 +103,7 @@ class state_reader {
     std::memcpy(made.mutable_data_ptr(), bytes.data(), bytes.size());
     return made;
   }
-  /// Returns: the tensor. Throws: `error` where it has not the shape of `like`.
+  /// Returns: the tensor. Throws: `error` if it has not the shape of `like`.
   at::Tensor tensor(const std::string& name, const at::Tensor& like) const {
     at::Tensor found = tensor(name);
     require<error>(found.defined() && found.sizes() == like.sizes(),

@@ -63,7 +63,7 @@ class any_batches {
   /// Requires: stores_place.
   virtual stored_place place() = 0;
   virtual void go_to(stored_place to) = 0;
-  /// Returns: the batches of an epoch; nothing where the source does not say.
+  /// Returns: the batches of an epoch; nothing if the source does not say.
   virtual std::optional<std::uint64_t> per_epoch() = 0;
   virtual std::string signature() const = 0;
 };
@@ -164,7 +164,7 @@ class any_training {
 
   /// Measures how FP32 is best run, on a CPU, for a model with convolutions or another operator that comp has a kernel
   /// for, unless the executor's choices are fixed. The state and the plan are as before.
-  /// Returns: FP32 with plan::is_tuned() set; plain FP32 where that is as fast.
+  /// Returns: FP32 with plan::is_tuned() set; plain FP32 if that is as fast.
   COMP_INLINE plan tuned_fp32();
   /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 that is not tuned
   /// and for autocast's.
@@ -184,8 +184,8 @@ class any_training {
   COMP_INLINE std::int64_t count_extreme();
 
   COMP_INLINE std::vector<precision> supported_precisions() const;
-  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs: where they are not emulated, those
-  /// of sizes that the units take. Gradients travel in 16 bits or 32.
+  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs; if these are not emulated, only
+  /// layers of sizes that the units take. Gradients travel in 16 bits or 32.
   COMP_INLINE bool supports(const op_info& op, precision p) const;
   COMP_INLINE comp::hardware hardware() const;
   /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
@@ -203,8 +203,8 @@ class any_training {
   COMP_INLINE std::vector<op_error> sensitivity(precision low);
 
   /// Returns: what LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone.
-  /// The plan is marked, so that set_precision() trains under that autocast. Throws: `error` where the step does not
-  /// run under it.
+  /// The plan is marked, so that set_precision() trains under that autocast. Throws: `error` if the step does not run
+  /// under it.
   COMP_INLINE plan own_autocast(precision low);
 
   /// Has steps run compiled from now on, or operator by operator, by setup::run_compiled. Returns: whether a compiler

@@ -322,7 +322,7 @@ class training {
     return {device_, device_.is_cpu() ? bytes_held(tensors_held(setup_)) + program_.kept_bytes() : 0};
   }
 
-  /// Runs `work`, and then puts the state and the plan back, also where it throws. Returns: what `work` returns.
+  /// Runs `work`, and then puts the state and the plan back, even if it throws. Returns: what `work` returns.
   template <class Work>
   std::invoke_result_t<Work&> run_and_undo(Work work) {
     return translated([&] {
@@ -335,7 +335,7 @@ class training {
     });
   }
 
-  /// Trains a step to see its operators, and undoes it; does nothing where that is done.
+  /// Trains a step to see its operators, and undoes it; does nothing if that is done.
   void record() {
     if (program_.recorded()) return;
     run_and_undo([&] {
@@ -344,7 +344,7 @@ class training {
     });
   }
 
-  /// Prepares a run: measures how the plan is best run, where that is worth its time. Compiled steps are run by their
+  /// Prepares a run: measures how the plan is best run, if that is worth its time. Compiled steps are run by their
   /// compiler's choices.
   void prepare() {
     record();
@@ -353,7 +353,7 @@ class training {
   }
 
   /// Measures how the plan is best run. Training code may fail by comp's kernels or by channels-last images alone: it
-  /// writes what a kernel has saved, or takes a view of an image. So these are left out where a step throws, and what
+  /// writes what a kernel has saved, or takes a view of an image. So these are left out if a step throws, and what
   /// still throws fails the plan. Ranks would have to leave them out together, so there the step fails the plan.
   template <class Measure>
   std::invoke_result_t<Measure&> tune_by(Measure measure) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes two trainings comparable, in words. A search is resumed only where all of it agrees.
+// What makes two trainings comparable, in words. A search is resumed only if all of it agrees.
 #pragma once
 
 #include <c10/util/Type.h>
