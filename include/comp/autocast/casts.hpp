@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The casts that a training step under a plan needs at least. A tensor is cast once per precision and its readers share
-// the cast, which stands before or behind the tensor's views, wherever it moves fewer bytes. The costs of a plan are
+// the cast, which stands before or behind the tensor's views, whichever moves fewer bytes. The costs of a plan are
 // estimated from this list; trainers place their own casts while they run.
-// A cast always reads the tensor that the kernel wrote and never the result of another cast: where an operator sums in
+// A cast always reads the tensor that the kernel wrote and never the result of another cast: if an operator sums in
 // FP32 and hands on FP16, a reader that wants FP32 gets the sum, not FP16 cast back.
 // TVM places a cast for each argument of each reader, TensorFlow one for each output; this list is never longer than
 // theirs (docs/decisions.md, "Casts: a view belongs to what it views").
@@ -32,7 +32,7 @@ namespace comp::autocast {
 /// One cast of a tensor.
 struct cast {
   std::size_t op = 0;  // the operator whose result is cast right after it; with `input`, the one whose input is cast
-  std::optional<std::size_t> input = {};  // which input of `op` is cast, where that is a parameter or data
+  std::optional<std::size_t> input = {};  // of a cast of a parameter or of data: which input of `op` it is
   precision from = precision::fp32;
   precision to = precision::fp32;
   std::int64_t bytes = 0;                   // bytes read and written; 0: the shapes are not known
@@ -65,8 +65,7 @@ constexpr bool keeps_parameters(std::string_view kind) {
 
 namespace detail {
 
-/// The price of casts: bytes first, then their number. Where shapes are unknown all bytes are 0, and the number
-/// decides.
+/// The price of casts: bytes first, then their number. If shapes are unknown all bytes are 0, and the number decides.
 struct cast_price {
   std::int64_t bytes = 0, casts = 0;
   friend cast_price operator+(cast_price a, cast_price b) { return {a.bytes + b.bytes, a.casts + b.casts}; }
@@ -112,7 +111,7 @@ class cast_placer {
     for (std::size_t reader = 0; reader < graph_.size(); ++reader) note_reader(reader, to, casts);
   }
 
-  /// Returns: the format in which operator `reader` needs the result of `from`; nothing where it takes any format.
+  /// Returns: the format in which operator `reader` needs the result of `from`; nothing if it takes any format.
   std::optional<precision> wanted(std::size_t reader, std::size_t from) const {
     if (!gives_floats(graph_[from])) return std::nullopt;
     if (chooses(reader)) return handed_on(types_.plan[reader]);
@@ -143,8 +142,8 @@ class cast_placer {
       if (out && types_.handed_on[root_[i]] == to && source(i) != to) asked_[i] = true;
     }
   }
-  /// Decides where casts stand: at a node whose own readers ask for the precision, and a node where a single cast costs
-  /// no more than the casts that its views would need.
+  /// Chooses the nodes to cast at: those whose own readers ask for the precision, and those at which a single cast
+  /// costs no more than the casts that their views would need.
   void price(precision to) {
     below_.assign(graph_.size(), {});
     here_.assign(graph_.size(), false);
@@ -177,7 +176,7 @@ class cast_placer {
   std::vector<std::size_t> slot_ = {};  // the index of its result's cast in the list
 };
 
-/// Appends the casts of parameters and data that an operator reads in another format than they are stored in. Where the
+/// Appends the casts of parameters and data that an operator reads in another format than they are stored in. If the
 /// graph says that several operators read the same tensor, it is cast once per precision, before the first of them.
 inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vector<cast>& casts) {
   std::map<std::tuple<std::int32_t, precision, precision>, std::size_t> known;

@@ -21,9 +21,9 @@ inline bool casts_as_other(const op_info& op) {
   return (kind == "type_as" || kind == "to.other") && op.inputs.size() > 1;
 }
 
-/// Returns: the format that `op` casts to; nothing where it is no cast to a floating-point format. x.to(dtype) counts
-/// as a cast even where x has that dtype already, since under a plan x may have another one; x.to(device) does not
-/// count. Where the graph does not say which format comes out, only a kind such as "half" tells.
+/// Returns: the format that `op` casts to; nothing if it is no cast to a floating-point format. x.to(dtype) counts as a
+/// cast even if x has that dtype already, since under a plan x may have another one; x.to(device) does not count. If
+/// the graph does not say which format comes out, only a kind such as "half" tells.
 inline std::optional<precision> cast_target(const op_info& op) {
   constexpr std::array<std::pair<std::string_view, precision>, 3> named{
       {{"float", precision::fp32}, {"half", precision::fp16}, {"bfloat16", precision::bf16}}};

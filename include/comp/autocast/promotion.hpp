@@ -12,7 +12,7 @@
 
 namespace comp::autocast {
 
-/// Returns the format that holds both: the larger one, or FP32 where two formats have the same size (BF16 and FP16).
+/// Returns the format that holds both: the larger one, or FP32 if two formats have the same size (BF16 and FP16).
 constexpr precision promoted(precision a, precision b) {
   if (a == b) return a;
   if (traits(a).bytes == traits(b).bytes) return precision::fp32;

@@ -2,7 +2,7 @@
 // The rule-based plan: what PyTorch's AMP would run, without a search. The policy gives each operator its category, and
 // operators without an opinion take the precision of their inputs, which is carried along the edges of the graph. A
 // search measures its found plan against it.
-// Not here: where casts stand (casts.hpp; a backend casts on the edges where precisions differ).
+// Not here: the places of casts (casts.hpp; a backend casts on the edges between precisions).
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct handed {
   bool loose = false;
 };
 
-/// True where the graph says which operator made each input.
+/// True if the graph says which operator made each input.
 inline bool knows_sources(const op_info& op) {
   return op.producers.empty() ||
          std::ranges::any_of(op.inputs, [](const tensor_info& input) { return input.source >= 0; });
@@ -104,14 +104,14 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 }  // namespace detail
 
 /// Makes the rule-based plan for one low precision.
-///   allow:                 `low`, or the policy's own precision where that is larger, so that a policy made for FP16
+///   allow:                 `low`, or the policy's own precision if that is larger, so that a policy made for FP16
 ///                          never gives FP8.
 ///   deny:                  FP32.
-///   follow, infer, clear:  the widest format that the operator reads, so low only where all of its inputs are.
+///   follow, infer, clear:  the widest format that the operator reads, so low only if all of its inputs are.
 ///   fixed:                 the policy's precision, whatever the category.
 /// The model's data, and operators that read only integers (an embedding), count as FP32. Parameters are cast to the
-/// precision of their operator; an operator that promotes (`x + bias`) computes in FP32 because of them, where the
-/// graph says which inputs are parameters.
+/// precision of their operator; an operator that promotes (`x + bias`) computes in FP32 because of them, if the graph
+/// says which inputs are parameters.
 /// Returns: a plan that fits `graph`. An operator that is not choosable has FP32 in it. It hands on the format that
 /// it reads, unless the model's author fixed it (op_info::author): then it hands on FP32.
 /// Throws: what the policy throws.

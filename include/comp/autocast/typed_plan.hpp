@@ -20,7 +20,7 @@
 
 namespace comp::autocast {
 
-/// Each vector has an entry for each operator. Where `written` and `handed_on` differ, a cast behind the operator makes
+/// Each vector has an entry for each operator. If `written` and `handed_on` differ, a cast behind the operator makes
 /// the one out of the other: a backend may have to write an FP32 sum before it can be FP16.
 struct typed_plan {
   comp::plan plan = {};                    // the precision that it computes in
@@ -31,8 +31,8 @@ struct typed_plan {
 };
 
 /// Returns: the leaves of operator `i`, which are those floating-point inputs that no operator made: parameters and the
-/// model's data. Empty where the inputs are not known. Where the graph does not say which operator made which input,
-/// each producer is taken to have made the first input that has the shape of one of its outputs and is not marked as a
+/// model's data. Empty if the inputs are unknown. If the graph does not say which operator made which input, each
+/// producer is taken to have made the first input that has the shape of one of its outputs and is not marked as a
 /// parameter.
 inline std::vector<std::size_t> leaf_inputs(const op_graph& graph, std::size_t i) {
   const auto& inputs = graph[i].inputs;
@@ -57,8 +57,8 @@ inline std::vector<std::size_t> leaf_inputs(const op_graph& graph, std::size_t i
   return leaves;
 }
 
-/// True where a leaf is the model's data and no parameter. Where the graph marks parameters, the mark decides;
-/// elsewhere it is data only as the first input of an operator that has no producer.
+/// True if a leaf is the model's data and no parameter. If any input of the operator has a mark (`parameter`,
+/// `source`), the mark decides; otherwise only the first input of an operator without a producer is data.
 inline bool is_data(const op_graph& graph, std::size_t i, std::size_t input) {
   if (graph[i].inputs[input].parameter) return false;
   const auto& inputs = graph[i].inputs;
@@ -99,7 +99,7 @@ inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t
 }  // namespace detail
 
 /// A carrier is an operator without a precision of its own (a view, an in-place write): it hands on the format that it
-/// reads. True where `i` is one.
+/// reads. True if `i` is one.
 inline bool is_carrier(const op_graph& graph, std::size_t i) {
   return !computes(graph[i]) && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
          !detail::float_sources(graph, i).empty();

@@ -29,7 +29,7 @@ struct op_time {
 };
 
 /// The relative error that an operator makes when it alone runs in a low precision: the 2-norm of the difference to
-/// FP32's result, divided by the norm of FP32's result. Infinity where a result leaves the format's range.
+/// FP32's result, divided by the norm of FP32's result. Infinity if a result leaves the format's range.
 struct op_error {
   double output = 0;    // error of its outputs, for FP32's inputs
   double gradient = 0;  // error of the gradients of its inputs and parameters, for FP32's gradient of its outputs
@@ -58,9 +58,9 @@ COMP_DETAIL_CAPABILITY(post_training, knows_post_training, requires(B& b) { { b.
 COMP_DETAIL_CAPABILITY(run_compiled, compiles_steps, requires(B& b) { { b.run_compiled(true) } -> std::same_as<bool>; })
 COMP_DETAIL_CAPABILITY(on, knows_machines, requires(const B& p, const comp::hardware& machine) { { p.on(machine) } -> std::same_as<B>; })
 
-// A misspelt capability would never be called, and nothing would tell its author. So a near name is refused, but only where
-// the member also has the capability's signature and the class lacks the right name: a trainer may have a save_state(path)
-// that is no business of comp's.
+// A misspelt capability would never be called, and nothing would tell its author. So a near name is refused, but only
+// if the member also has the capability's signature and the class lacks the right name: a trainer may have a
+// save_state(path) that is no business of comp's.
 namespace comp::detail {
 template <class B>
 inline constexpr bool misnames_save = !names_save<B> && !names_restore<B> && (
@@ -136,8 +136,8 @@ template <class B>
 concept stops = requires(B& b, const stop_predicate& stop) {
   { b.run_epoch(stop) } -> std::same_as<sample>;
 };
-// The address of an overloaded member is ambiguous, so this is false where a class has a second run_epoch. That one
-// must then take a stop_predicate, because comp would never call an overload of another form.
+// The address of an overloaded member is ambiguous, so this is false if a class has a second run_epoch. That one must
+// then take a stop_predicate, because comp would never call an overload of another form.
 template <class B>
 concept has_one_run_epoch = requires {
   &B::run_epoch;
@@ -152,7 +152,7 @@ inline constexpr bool fits_second_run_epoch = has_one_run_epoch<B> || stops<B>;
 
 // Compilers quote one source line of a failed assertion, so each sentence has to stay on one line:
 // clang-format off
-/// Checks that `B` models Backend, and says what is missing where it does not: each failed assertion is one sentence.
+/// Checks that `B` models Backend, and says what is missing if it does not: each failed assertion is one sentence.
 /// `Aloud` = false asks only for the answer, for the concept itself.
 template <class B, bool Aloud = true>
 constexpr bool expect_backend() {
@@ -241,10 +241,10 @@ constexpr bool expect_trainer() {
 ///   own_autocast(precision)     Returns the precisions that the backend's own mixed precision (such as torch.autocast) gives
 ///                               each operator, with plan::runs_autocast() set. set_precision of that plan trains under that
 ///                               mixed precision itself. Each search has it as a rival.
-///   tuned_fp32()                Returns FP32 with plan::is_tuned() set, where set_precision of that plan trains in FP32 as is
-///                               fastest, up to the order of sums; a plan without the mark where that is plain FP32. The
-///                               training state must be the same afterwards. A search that has no lower precision to choose
-///                               has it as a rival.
+///   tuned_fp32()                Finds the fastest way to train in FP32, up to the order of sums. Returns FP32 with
+///                               plan::is_tuned() set, by which set_precision trains in that way; FP32 without the mark
+///                               if the plain way is the fastest. The training state must be the same afterwards. A
+///                               search that has no lower precision to choose has it as a rival.
 ///   execution()                 Says how the current plan is run, beyond its precisions. The outcome and plan files keep it.
 ///   hardware()                  Default: unknown. Then an operator's sizes alone decide whether it can use matrix units.
 ///   signature()                 Names all that makes two searches comparable: data, batch size, optimiser, seed.
@@ -256,7 +256,7 @@ constexpr bool expect_trainer() {
 template <class B>
 concept Backend = expect_backend<B, false>() || unmet<"no Backend: static_assert(comp::expect_backend<T>()) says why">();
 
-/// Checks that `P` models OperatorPolicy, and says what is missing where it does not, as expect_backend() does.
+/// Checks that `P` models OperatorPolicy, and says what is missing if it does not, as expect_backend() does.
 template <class P, bool Aloud = true>
 constexpr bool expect_policy() {
   using namespace detail;
@@ -276,7 +276,7 @@ template <class P>
 concept OperatorPolicy = expect_policy<P, false>() || unmet<"no OperatorPolicy: static_assert(comp::expect_policy<T>()) says why">();
 // clang-format on
 
-/// Returns: the policy for `machine`, which is `policy` itself where it does not depend on the machine.
+/// Returns: the policy for `machine`, which is `policy` itself if it does not depend on the machine.
 template <OperatorPolicy P>
 P on_machine(const P& policy, const hardware& machine) {
   if constexpr (detail::knows_machines<P>) return policy.on(machine);

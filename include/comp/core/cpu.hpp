@@ -25,7 +25,7 @@ namespace comp {
 
 namespace detail {
 
-/// The registers EAX to EDX after CPUID; zeros where the CPU does not have the leaf that was asked for.
+/// The registers EAX to EDX after CPUID; zeros if the CPU does not have the leaf that was asked for.
 struct cpuid_registers {
   std::uint32_t a = 0, b = 0, c = 0, d = 0;
 };
@@ -39,7 +39,7 @@ inline cpuid_registers cpuid([[maybe_unused]] std::uint32_t leaf, [[maybe_unused
 }
 
 /// Returns the register states that the operating system saves when it switches threads (XCR0). A CPU can have AVX-512
-/// or AMX that the system does not save; using it would then corrupt registers. 0 where the CPU has no XSAVE.
+/// or AMX that the system does not save; using it would then corrupt registers. 0 if the CPU has no XSAVE.
 inline std::uint64_t saved_states() {
 #if COMP_X86
   if (!(cpuid(1).c >> 27 & 1)) return 0;
@@ -73,9 +73,8 @@ inline bool without_avx512() {
   return is_set;
 }
 
-/// Returns those instruction sets that matter for low precision, where both the CPU and the operating system offer
-/// them. Source: Intel SDM volume 2, CPUID leaves 1 and 7; bits 1-2, 5-7 and 17-18 of XCR0 for AVX, AVX-512 and AMX
-/// state.
+/// Returns the instruction sets that matter for low precision and that both the CPU and the operating system offer.
+/// Source: Intel SDM volume 2, CPUID leaves 1 and 7; bits 1-2, 5-7 and 17-18 of XCR0 for AVX, AVX-512 and AMX state.
 inline std::vector<std::string> instruction_sets() {
   const auto bit = [](std::uint32_t word, int at) { return (word >> at & 1) != 0; };
   const std::uint64_t states = detail::saved_states();

@@ -56,7 +56,7 @@ struct rank_error : interrupted {
   using interrupted::interrupted;
 };
 
-/// Throws an `E` with the formatted text where `holds` is false.
+/// Throws an `E` with the formatted text if `holds` is false.
 template <std::derived_from<error> E, class... Args>
 constexpr void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw E{fmt::format(text, std::forward<Args>(args)...)};

@@ -31,7 +31,7 @@ inline const plan& plan_at(std::size_t batch, const plan& first, const std::vect
 }
 
 /// Checks the plans that a training changes to.
-/// Throws: `plan_error` where one does not begin after the plan before it, or does not fit `graph`.
+/// Throws: `plan_error` if one does not begin after the plan before it, or does not fit `graph`.
 inline void require_in_order(const std::vector<later_plan>& later, const op_graph& graph) {
   std::size_t before = 0;
   for (const later_plan& next : later) {

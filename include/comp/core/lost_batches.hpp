@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lost batch is one whose loss is not finite. Trainers with loss scaling skip the optimiser's step for it, and the
 // next batch trains as usual; FP32 loses batches too. So comp counts a lost batch and lets the training go on. A
-// training is given up only where lost batches keep coming, because then the weights themselves are probably not
-// finite.
+// training is given up only if lost batches keep coming, because then the weights themselves are probably not finite.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +58,7 @@ inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;
 /// Returns: true when the last batch of `run` is lost and a run should end there: it is the fourth lost batch in a row,
 /// or clearly more than a tenth of at least 40 batches are lost. "Clearly" means three standard deviations of the
 /// binomial distribution, because the question is asked again at every lost batch and each time could be wrong by
-/// chance. Where no curve was recorded, the run's mean loss decides.
+/// chance. If no curve was recorded, the run's mean loss decides.
 inline bool keeps_losing(const sample& run) {
   constexpr double part = 0.1;
   const std::vector<double>& losses = run.curve;
@@ -73,7 +72,7 @@ inline bool keeps_losing(const sample& run) {
 }
 
 /// Counts the lost batches of `run`, and sets its mean losses to the means over the other batches: one NaN would
-/// otherwise make the mean of a whole epoch NaN. Does nothing where no batch is known to be lost.
+/// otherwise make the mean of a whole epoch NaN. Changes no loss if no batch is known to be lost.
 inline void leave_out_lost(sample& run) {
   const auto mean = [&](const std::vector<double>& losses) {
     double sum = 0, count = 0;

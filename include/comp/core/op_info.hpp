@@ -54,7 +54,7 @@ struct op_info {
   std::vector<tensor_info> outputs = {};    // tensors that it makes
   std::vector<std::size_t> producers = {};  // indices of the operators whose outputs this one reads, each below its own
 
-  // Sizes that decide whether matrix units can be used; 0 where the operator has no such size or it is unknown.
+  // Sizes that decide whether matrix units can be used; 0 if the operator has no such size or it is unknown.
   std::int64_t m = 0, n = 0, k = 0;                // of the matrix product C(m,n) = A(m,k) B(k,n)
   std::int64_t channels_in = 0, channels_out = 0;  // of a convolution
 
@@ -98,11 +98,11 @@ inline op_info gradient_operator(const op_info& layer, std::size_t at, product o
   return made;
 }
 
-/// Returns: true where the operator computes in a precision of its own, instead of handing on the format that it reads.
+/// Returns: true if the operator computes in a precision of its own, instead of handing on the format that it reads.
 inline bool computes(const op_info& op) { return op.choosable || op.author != author_choice::none; }
 
-/// Estimates how long an operator takes where nothing was measured, in operations: its operations, or its bytes where
-/// it is bound by memory. Machines do about 16 operations in the time in which they move a byte.
+/// Estimates how long an operator takes if nothing was measured, in operations: max(operations, 16 * bytes), since
+/// machines do about 16 operations in the time in which they move a byte.
 inline double work_of(const op_info& op) {
   return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
 }

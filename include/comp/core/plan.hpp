@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan: the precision of each operator of a graph. A search finds one, and a backend trains under it.
 // A plan is a value that can be copied, compared, ordered and hashed. It prints as one letter per operator
-// (core/precision.hpp), followed by "@autocast" where the backend's own autocast runs it, and by "@tuned" where FP32 is
-// run as is fastest.
+// (core/precision.hpp), followed by "@autocast" if the backend's own autocast runs it, or by "@tuned" for FP32 as the
+// backend runs it fastest.
 // Not here: plan files (files/plan_file.hpp), which also say which model a plan belongs to.
 #pragma once
 
@@ -39,11 +39,11 @@ class plan {
   auto begin() const { return choices_.begin(); }
   auto end() const { return choices_.end(); }
 
-  /// True where the backend's own autocast is to run the model (Backend::own_autocast). The precisions then describe
-  /// what that autocast gives each operator. The same precisions without the mark are another plan: comp casts operator
-  /// by operator, and may be faster.
+  /// True if the backend's own autocast is to run the model (Backend::own_autocast). The precisions then describe what
+  /// that autocast gives each operator. The same precisions without the mark are another plan: comp casts operator by
+  /// operator, and may be faster.
   bool runs_autocast() const { return run_by_ == run_by::autocast; }
-  /// Returns the same precisions, run by the backend's own autocast or operator by operator.
+  /// Returns the same precisions, run by the backend's own autocast; with false operator by operator, and not tuned.
   plan as_autocast(bool by_autocast = true) const { return run_as(by_autocast ? run_by::autocast : run_by::operators); }
   /// True for FP32 as the backend runs it fastest (Backend::tuned_fp32): in another order in memory, or by other
   /// kernels, so that sums may differ in their last bits. FP32 without the mark has the bits of the plain loop.
@@ -65,7 +65,7 @@ class plan {
     for (const precision p : choices_) low += is_low(p);
     return low;
   }
-  /// Returns true where an operator has a format below 16 bits.
+  /// Returns true if an operator has a format below 16 bits.
   bool has_scaled() const { return std::any_of(choices_.begin(), choices_.end(), is_scaled); }
 
   friend bool operator==(const plan&, const plan&) = default;

@@ -43,13 +43,12 @@ struct sample {
   std::vector<std::vector<double>> curves = {};  // loss of each batch for each of several losses: curves[loss][batch]
   std::optional<double> score = {};              // what validate() returned after the run; higher is better
   comp::status status = comp::status::ok;        // how the run ended
-  std::string message = {};                      // the error's words, where the run failed
+  std::string message = {};                      // the error's words, if the run failed
 
   bool ok() const { return status == comp::status::ok; }
 };
 
-/// A backend calls it after each batch of an epoch with the epoch's result so far. It returns true where the epoch is
-/// to end now.
+/// A backend calls it after each batch of an epoch with the epoch's result so far. True: the epoch is to end now.
 using stop_predicate = std::function<bool(const sample& so_far)>;
 
 }  // namespace comp

@@ -79,8 +79,7 @@ class search_space {
     for (const auto op : groups_[g].operators) p[op] = groups_[g].levels[level];
   }
 
-  /// Returns: the level of group `g` in `p`; 0, the most conservative one, where `p` has a precision that is not a
-  /// level.
+  /// Returns: the level of group `g` in `p`; 0, the most conservative one, if `p` has a precision that is not a level.
   std::size_t level(const plan& p, std::size_t g) const {
     const auto& levels = groups_[g].levels;
     const auto at = std::find(levels.begin(), levels.end(), p[groups_[g].operators.front()]);

@@ -61,7 +61,7 @@ struct paired_speedup {
 
   bool clearly_faster() const { return bounds.low > 1; }
   bool clearly_slower() const { return bounds.high < 1; }
-  /// True where the interval is known and leaves open which of the two is faster.
+  /// True if the interval is known and leaves open which of the two is faster.
   bool within_noise() const {
     return std::isfinite(bounds.low) && std::isfinite(bounds.high) && !clearly_faster() && !clearly_slower();
   }

@@ -24,7 +24,7 @@ struct stored_state {
   std::map<std::string, double> numbers = {};  // steps, data positions, counters of random generators, loss scales
 };
 
-/// A trainer whose state can be kept in a file. After load_state(s), where s is what store_state() returned here or in
+/// A trainer whose state can be kept in a file. After load_state(s) with an s that store_state() returned, here or in
 /// another process, training goes on with the same losses. load_state throws `comp::error` for another trainer's state.
 template <class T>
 concept StoresState = requires(T& t, const stored_state& s) {

@@ -32,7 +32,7 @@ concept is_told = !starts<S> || requires(run_of<S> & run, const trial& seen) {
 
 // Compilers quote one source line of a failed assertion, so each sentence has to stay on one line:
 // clang-format off
-/// Checks that `S` models SearchStrategy, and says what is missing where it does not: each failed assertion is one sentence.
+/// Checks that `S` models SearchStrategy, and says what is missing if it does not: each failed assertion is a sentence.
 template <class S, bool Aloud = true>
 constexpr bool expect_strategy() {
   using namespace detail;

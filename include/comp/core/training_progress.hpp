@@ -45,20 +45,20 @@ struct normal_levels {
   double leeway = 1;  // factor on how far above its recent levels a loss may rise; doubled after each false alarm
 };
 
-/// When the guard next trains FP32 beside the plan (an audit), and what was found so far.
+/// When the guard next trains FP32 beside the plan to check it, and what was found so far.
 struct audit_state {
-  // The epoch in which the plan began to train; how many epochs after that the next audit may be; how many audits found
+  // The epoch in which the plan began to train; how many epochs after that the next check may be; how many checks found
   // no harm.
   std::size_t began = 0, next = 4, acquittals = 0;
   bool settled = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
-  double known = 0;  // the evidence on slow harm that the search's own batches gave (search/training/shadow_test.hpp)
+  double known = 0;  // log likelihood ratio of slow harm by the search's own batches (search/training/shadow_test.hpp)
 };
 
 /// All that a post-training has to remember from one epoch to the next.
 struct training_progress {
   training_result so_far = {};
   std::vector<comp::plan> ladder = {};  // the plans to fall back on, ever more conservative
-  std::size_t rung = 0;                 // which plan of the ladder trains now
+  std::size_t rung = 0;                 // index in `ladder` of the plan that trains now
   std::optional<sample> begun = {};     // the part of the next epoch that is trained already
   normal_levels normal = {};
   audit_state audits = {};

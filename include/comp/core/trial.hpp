@@ -35,14 +35,14 @@ struct trial {
   comp::plan plan = {};                       // the plan that was run
   std::size_t repeat = 0;                     // how many runs of this plan in this stage came before it
   comp::sample sample = {};                   // the result of the run
-  bool accepted = false;  // its loss is within the tolerance; where no loss is judged: it ran to its end
+  bool accepted = false;  // its loss is within the tolerance; if no loss is judged: it ran to its end
   double seconds = std::numeric_limits<double>::infinity();  // median time of a batch; infinity: the run did not finish
   interval bounds = {};                                      // 95% confidence interval of `seconds`
-  std::string label = {};  // the plan's name where it has one: "fp32", "rule-based bf16"; empty: a candidate
+  std::string label = {};  // the plan's name if it has one: "fp32", "rule-based bf16"; empty: a candidate
 };
 
-/// Returns: true when `a` was accepted and its interval lies wholly below that of `b`; where an interval is unknown,
-/// the medians decide. A strategy that compared medians alone would accept noise as progress.
+/// Returns: true when `a` was accepted and its interval lies wholly below that of `b`; if an interval is unknown, the
+/// medians decide. A strategy that compared medians alone would accept noise as progress.
 inline bool clearly_faster(const trial& a, const trial& b) {
   if (!a.accepted) return false;
   if (!b.accepted) return true;

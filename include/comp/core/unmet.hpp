@@ -27,9 +27,9 @@ consteval bool unmet() {
 
 }  // namespace comp
 
-/// Defines `comp::detail::names_MEMBER<T>`, true where T has a member of this name with whatever signature: a class
-/// that inherits the name from T and from a second base cannot take its address. Used at namespace scope outside comp.
-/// Nothing can inherit from a final class, so there an overloaded member goes unnoticed.
+/// Defines `comp::detail::names_MEMBER<T>`, true if T has a member of this name with whatever signature: a class that
+/// inherits the name from T and from a second base cannot take its address. Used at namespace scope outside comp.
+/// Nothing can inherit from a final class, so its overloaded members go unnoticed.
 #define COMP_DETAIL_NAMES(MEMBER)                                            \
   namespace comp::detail {                                                   \
   struct has_##MEMBER {                                                      \
@@ -49,8 +49,8 @@ consteval bool unmet() {
   concept names_##MEMBER = is_named_##MEMBER<std::remove_cvref_t<T>>;        \
   }
 
-/// Defines what is known of an optional member: `names_MEMBER<B>` as above; `CONCEPT<B>`, true where B has it with the
-/// given signature; and `fits_MEMBER<B>`, true where B has it with that signature or not at all. All in comp::detail.
+/// Defines what is known of an optional member: `names_MEMBER<B>` as above; `CONCEPT<B>`, true if B has it with the
+/// given signature; and `fits_MEMBER<B>`, true if B has it with that signature or not at all. All in comp::detail.
 #define COMP_DETAIL_CAPABILITY(MEMBER, CONCEPT, ...)                      \
   COMP_DETAIL_NAMES(MEMBER)                                               \
   namespace comp::detail {                                                \

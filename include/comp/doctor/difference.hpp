@@ -33,7 +33,7 @@ struct run_difference {
   std::vector<entry_difference> entries = {};                  // entries of both runs, in the first one's order
   std::vector<std::string> only_first = {}, only_second = {};  // names of entries that only one run has
 
-  /// Returns: the entry at which the runs part; null where they do not. An operator of the forward comes before all
+  /// Returns: the entry at which the runs part; null if they agree. An operator of the forward comes before all
   /// gradients, because a difference in the forward makes the gradients differ, too.
   const entry_difference* first() const {
     const entry_difference* parting = nullptr;
@@ -53,7 +53,7 @@ inline double mean_size(const value_counts& v) {
   return finite == 0 ? 0 : v.sum / static_cast<double>(finite);
 }
 
-/// Returns how far two tensors are apart, from their counts and their samples. Infinite where one has more NaN or
+/// Returns how far two tensors are apart, from their counts and their samples. Infinite if one has more NaN or
 /// infinities than the other: no tolerance may excuse that.
 inline double apart(const value_counts& a, const value_counts& b, const std::vector<float>& from,
                     const std::vector<float>& to) {

@@ -25,13 +25,12 @@ struct examined {
   std::vector<std::int64_t> shape = {};  // elements per axis
   std::vector<std::size_t> inputs = {};  // indices of the entries that it read; of a view, the tensor behind it
   value_counts values = {};              // counts of its result's values
-  value_counts gradients = {};           // counts of the gradients of its inputs; none where there was no backward
+  value_counts gradients = {};           // counts of the gradients of its inputs; none without a backward
   std::vector<float> sample = {};        // some values of the result, at the same places in each run
   std::vector<float> gradient_sample = {};
   std::size_t backward = 0;            // its place in the order of the backward, from 1; 0: it had none
   std::vector<double> constants = {};  // numbers that it adds, divides by, fills in or compares with
-  /// Relative error in the low precision, as op_error::output; infinite where it leaves the range; NaN: was not run
-  /// low.
+  /// Relative error in the low precision, as op_error::output; infinite: out of its range; NaN: was not run low.
   double error = std::numeric_limits<double>::quiet_NaN();
 
   bool is_operator() const { return kind != "parameter" && kind != "input"; }

@@ -135,7 +135,7 @@ inline json json_of(const examination& e) {
   return to;
 }
 
-/// Throws: `file_error`, naming path and reason, where it cannot be written.
+/// Throws: `file_error`, naming path and reason, if it cannot be written.
 inline void save(const examination& e, const std::string& path) {
   detail::write_file(path, json_text(json_of(e)) + "\n");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds what is wrong in an examined step. Each fault is named once, where it begins: at the operator whose inputs are
-// sound and whose results are not; operators behind it only pass it on.
+// Finds what is wrong in an examined step. Each fault is named once, at the operator whose inputs are sound and whose
+// results are not; operators behind it only pass it on.
 // In FP32, NaN and infinity are faults. For FP16, faults are values out of its range, a whole tensor that vanishes, and
 // a constant that FP16 cannot hold. The -inf of a mask, a share of small values that vanish, and small gradients that
 // loss scaling saves are no faults: healthy trainings have all three.
@@ -27,7 +27,7 @@ constexpr std::string_view name(fault_kind k) {
 
 /// One fault of a step.
 struct fault {
-  std::size_t entry = 0;  // the index of the examination's entry where it begins
+  std::size_t entry = 0;  // the index of the examination's entry at which it begins
   std::string name = {};  // the name of that entry
   fault_kind kind = fault_kind::nan;
   bool backward = false;  // true: it is in the gradients that the operator's backward made
@@ -55,8 +55,8 @@ class fault_finder {
     }
   }
 
-  /// Returns all faults: those in FP32 first, since a step that fails in FP32 has to be mended before any precision is
-  /// chosen, then those that FP16 would cause.
+  /// Returns all faults: those in FP32 first, since a step that fails in FP32 has to be corrected before any precision
+  /// is chosen, then those that FP16 would cause.
   std::vector<fault> find() {
     for (std::size_t i = 0; i < all_.size(); ++i) forward(i);
     // Gradients of a forward that is not finite are not finite either, which would say nothing new.
@@ -75,7 +75,7 @@ class fault_finder {
  private:
   static constexpr auto half = precision::fp16;
 
-  /// True where `is` holds for an entry that entry `i` read.
+  /// True if `is` holds for an entry that entry `i` read.
   bool any_input(std::size_t i, auto is) const {
     return std::ranges::any_of(all_[i].inputs, [&](std::size_t from) { return is(all_[from]); });
   }
@@ -177,8 +177,7 @@ class fault_finder {
                       g.largest, g.below(lowest(scale_)), g.counted(), scale_));
     }
   }
-  /// True where `is` held for the gradient of the operator's results already, in the backward of each operator that
-  /// read them. Then this operator did not cause it.
+  /// True if `is` holds for the gradients of all operators that read this one's results, so it is not the cause.
   bool came(std::size_t i, auto is) const {
     bool any = false;
     for (const std::size_t reader : readers_[i]) {
@@ -191,14 +190,13 @@ class fault_finder {
 
   /// Returns the exponent below which values become 0 in FP16 once they were multiplied by `scale`.
   static int lowest(double scale) { return std::ilogb(smallest_subnormal(half) / scale) - 1; }
-  /// True where a tensor vanishes in FP16 as a whole: more than half of its values become 0, and none is a normal
-  /// number.
+  /// True if a tensor vanishes in FP16 as a whole: more than half of its values become 0, and none is a normal number.
   static bool lost(const value_counts& v, double scale) {
     return v.counted() > 0 && 2 * v.below(lowest(scale)) > v.counted() &&
            static_cast<double>(v.largest) * scale < smallest_normal(half);
   }
 
-  /// Returns what usually helps where this kind of operator makes NaN or infinities from finite inputs.
+  /// Returns what usually helps if this kind of operator makes NaN or infinities from finite inputs.
   static std::string_view remedy(const examined& e) {
     const std::string_view word = word_of(e.kind);
     const auto is = [&](auto... words) { return ((word.substr(0, word.find_last_not_of('_') + 1) == words) || ...); };

@@ -113,7 +113,7 @@ inline std::string html_text(const examination& e) {
   return detail::page(title, body, 0, "CoMP doctor");
 }
 
-/// Writes the page to a file. Throws: `file_error` where it cannot be written; an old file is then still there.
+/// Writes the page to a file. Throws: `file_error` if it cannot be written; an old file is then still there.
 inline void write_html(const examination& e, const std::string& path) { detail::write_file(path, html_text(e)); }
 
 }  // namespace comp

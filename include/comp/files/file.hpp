@@ -46,7 +46,7 @@ inline bool is_regular(int descriptor) {
   return ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
 }
 
-/// True where `path` still names this open file. It does not once the file was deleted or replaced by another one.
+/// True if `path` still names this open file. It does not once the file was deleted or replaced by another one.
 inline bool is_at(int descriptor, const std::string& path) {
   struct stat open = {}, named = {};
   return ::fstat(descriptor, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
@@ -59,7 +59,7 @@ inline std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// Writes all of `text`, in several system calls where one writes only a part.
+/// Writes all of `text`, in several system calls if one writes only a part.
 /// Returns: 0, or the errno of the write that failed; a part of the text may then be in the file.
 inline int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
@@ -88,7 +88,7 @@ inline void flush_folder(const std::string& path) {
 
 /// Returns the contents of an open regular file. Its size is not asked for first, because another process may be
 /// appending to the file.
-/// Throws: `file_error` where it has more than `limit` bytes or cannot be read.
+/// Throws: `file_error` if it has more than `limit` bytes or cannot be read.
 inline std::string read_all(int descriptor, const std::string& path, std::size_t limit) {
   std::string text;
   for (std::size_t chunk = 1 << 16;; chunk = std::min<std::size_t>(chunk * 2, 1 << 24)) {
@@ -106,8 +106,7 @@ inline std::string read_all(int descriptor, const std::string& path, std::size_t
 }
 
 /// Returns the contents of the file at `path`.
-/// Throws: `file_error`, naming path and reason, where there is no such file, it is a folder, or is larger than
-/// `limit`.
+/// Throws: `file_error`, naming path and reason, if there is no such file, it is a folder, or is larger than `limit`.
 inline std::string read_file(const std::string& path, std::size_t limit) {
   // O_NONBLOCK, because opening a pipe that nobody writes to would otherwise wait for ever.
   const file_handle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
@@ -119,7 +118,7 @@ inline std::string read_file(const std::string& path, std::size_t limit) {
 /// The first characters of each ledger (observe/ledger.hpp).
 inline constexpr std::string_view ledger_start = "{\"comp_ledger\":";
 
-/// True where the file at `path` begins with `text`; false where it cannot be read.
+/// True if the file at `path` begins with `text`; false if it cannot be read.
 inline bool begins_with(const std::string& path, std::string_view text) {
   const file_handle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   std::string begin(text.size(), '\0');
@@ -129,8 +128,8 @@ inline bool begins_with(const std::string& path, std::string_view text) {
 /// Writes a file. The text is written to a temporary file beside `path`, flushed to the disk and renamed to `path`, so
 /// that `path` is the old or the new file at any moment and never a part of one. A pipe or a device such as /dev/stdout
 /// cannot be replaced, so it is written directly.
-/// Throws: `file_error`, naming path and reason, and leaves no temporary file; also where the file at `path` is a
-/// ledger and `text` is none, because a ledger holds hours of a search and is easily named by mistake.
+/// Throws: `file_error`, naming path and reason, and leaves no temporary file; also if the file at `path` is a ledger
+/// and `text` is none, because a ledger holds hours of a search and is easily named by mistake.
 inline void write_file(const std::string& path, std::string_view text) {
   struct stat about = {};
   const bool exists = ::stat(path.c_str(), &about) == 0;

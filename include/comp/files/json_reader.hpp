@@ -62,7 +62,7 @@ class json_reader {
                                  at.empty() ? "the text" : "field " + at, value, needed, place_.remedy)};
   }
 
-  /// Returns a reader for a field of this object. Throws: `file_error` where there is none.
+  /// Returns a reader for a field of this object. Throws: `file_error` if there is none.
   json_reader operator[](std::string_view field) const {
     const auto* value = look_up(field);
     if (value == nullptr) fail(fmt::format("an object with field \"{}\"", field));
@@ -75,7 +75,7 @@ class json_reader {
     return value == nullptr ? std::nullopt : std::optional{json_reader{*value, this, field, 0}};
   }
 
-  /// Throws: `file_error` where this object has a field of another name.
+  /// Throws: `file_error` if this object has a field of another name.
   void only(std::initializer_list<std::string_view> fields) const {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
@@ -182,7 +182,7 @@ class json_reader {
 
 /// Parses a JSON text from outside. Depth is limited, because a text of opening brackets alone would otherwise overflow
 /// the stack. A field that is there twice is refused, because nlohmann-json would silently take one of them.
-/// Throws: `file_error` where it is no JSON, nested more than 16 deep, or gives a field twice.
+/// Throws: `file_error` if it is no JSON, nested more than 16 deep, or gives a field twice.
 inline json parse_json(std::string_view text, const json_place& place) {
   constexpr int deepest = 16;
   std::array<std::set<std::string>, deepest + 2> fields;  // the fields seen so far of each open object, by its depth

@@ -31,7 +31,7 @@ struct ledger_content {
 /// Returns the time now as 2026-01-31T12:00:00Z.
 COMP_INLINE std::string utc_now();
 
-/// Returns a text as it would come back from a file, where bytes that are no UTF-8 are replaced.
+/// Returns a text as it would come back from a file, in which bytes that are no UTF-8 are replaced.
 COMP_INLINE std::string as_recorded(const std::string& text);
 
 /// Returns the first line of a ledger.

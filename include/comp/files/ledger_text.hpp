@@ -152,7 +152,7 @@ inline std::map<std::string, std::string> signature_fields(std::string_view sign
   return fields;
 }
 
-/// Returns the numbers of a field such as "2.5,2.25"; none where it has anything else.
+/// Returns the numbers of a field such as "2.5,2.25"; none if it has anything else.
 inline std::vector<double> numbers_of(const std::string& field) {
   std::vector<double> numbers;
   for (const char* at = field.c_str(); *at != '\0';) {
@@ -164,9 +164,9 @@ inline std::vector<double> numbers_of(const std::string& field) {
   return numbers;
 }
 
-/// True where FP32's first losses here are those of the recorded search. How far apart they may be is taken from that
-/// search, whose baseline ran the same batches a second time. Where the repeat had the same losses but for roundings,
-/// so must these (1e-5); else they may differ by ten times as much as the repeat did, or by 1% of the loss.
+/// True if FP32's first losses here are those of the recorded search. How far apart they may be is taken from that
+/// search, whose baseline ran the same batches a second time. If the repeat had the same losses but for roundings, so
+/// must these (1e-5); else they may differ by ten times as much as the repeat did, or by 1% of the loss.
 inline bool same_losses(const std::string& recorded, const std::string& now, const std::vector<trial>& trials) {
   if (recorded == now || trials.empty()) return true;
   const std::vector<double> before = numbers_of(recorded), here = numbers_of(now);

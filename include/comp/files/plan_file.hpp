@@ -37,7 +37,7 @@ namespace comp {
 /// A plan that was read from a file for a model.
 struct loaded_plan {
   comp::plan plan = {};                    // the plan to give to set_precision()
-  comp::hardware made_for = {};            // the machine that it was found on; unknown where the file does not say
+  comp::hardware made_for = {};            // the machine that it was found on; unknown if the file does not say
   comp::execution execution = {};          // how the backend ran the plan there, beyond its precisions
   std::vector<later_plan> later = {};      // the plans that a training is to change to
   std::vector<std::string> warnings = {};  // what a person should know: another machine, or a file that names no model
@@ -54,7 +54,7 @@ inline constexpr std::size_t plan_file_limit = std::size_t{64} << 20;
 COMP_INLINE void save(const plan& p, const std::string& path);
 
 /// Writes a plan with the model and the machine that it is for. A crash leaves the old file whole.
-/// Throws: `plan_error` where `p` does not fit `graph`; `file_error` where the file cannot be written.
+/// Throws: `plan_error` if `p` does not fit `graph`; `file_error` if the file cannot be written.
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path);
 
 /// Copies the plan file `from` to `to`, with other later plans: those of a training_result, so that the next training
@@ -71,7 +71,7 @@ COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here
 
 /// Turns the contents of a plan file into a plan for `graph`. Another machine than `here` is a warning and no error,
 /// since the plan still trains there, if not as fast.
-/// Throws: `plan_error`, saying what differs, where the file is for another model.
+/// Throws: `plan_error`, saying what differs, if the file is for another model.
 COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here = nullptr);
 
 /// As load_plan, from a text; `file` is its name in errors.
@@ -79,8 +79,8 @@ COMP_INLINE loaded_plan read_plan(std::string_view text, const op_graph& graph, 
                                   const std::string& file);
 
 /// Reads the plan of a file for a model. Another machine than `here` is a warning and no error.
-/// Throws: `file_error` where the file cannot be read or understood; `plan_error`, saying what differs, where the plan
-/// is for another model or the file contradicts itself.
+/// Throws: `file_error` if the file cannot be read or understood; `plan_error`, saying what differs, if the plan is for
+/// another model or the file contradicts itself.
 COMP_INLINE loaded_plan load_plan(const std::string& path, const op_graph& graph, const hardware* here = nullptr);
 
 /// Reads a plan for the model and the machine of `trainer`. Throws: as above.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of a plan file before they are compared with a model. Use it where the model's operators are not known
+// The contents of a plan file before they are compared with a model. Use it if the model's operators are not known
 // beforehand: the LibTorch backend can start a forward under a plan file and compare each operator when it is called.
 // Otherwise use load_plan of plan_file.hpp.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace comp {
 
-/// Where `letters` and `operators` are both there they agree, and one of them is always there.
+/// `letters` or `operators` is always there; if both are, they agree.
 struct plan_listing {
   /// One operator of the model that the plan was found for.
   struct entry {
@@ -32,28 +32,28 @@ struct plan_listing {
   std::optional<std::vector<entry>> operators = {};
   std::optional<std::string> fingerprint = {};
   std::optional<comp::hardware> made_for = {};
-  std::optional<double> speedup = {};  // over FP32, on the machine where the plan was found
+  std::optional<double> speedup = {};  // over FP32, on the machine that the plan was found on
   comp::execution execution = {};
   std::vector<later_plan> later = {};  // the plans that a training is to change to, each as long as this one
 
-  /// Throws: `plan_error`, saying what differs, where operator `i` of the file has another name or kind.
+  /// Throws: `plan_error`, saying what differs, if operator `i` of the file has another name or kind.
   COMP_INLINE void require_operator(std::size_t i, const std::string& name, const std::string& kind) const;
   /// Returns the precision of operator `i`. Requires: i < size().
   precision chosen(std::size_t i) const { return operators ? (*operators)[i].chosen : (*letters)[i]; }
   std::size_t size() const { return operators ? operators->size() : letters->size(); }
   bool runs_autocast() const { return letters && letters->runs_autocast(); }
-  /// Returns `p`, run by autocast or tuned where the file's plan is.
+  /// Returns `p`, run by autocast or tuned if the file's plan is.
   plan run_as_listed(const plan& p) const { return letters ? p.run_like(*letters) : p; }
   /// Returns the file as it would be if the plan that trains batch `batch` were its only one.
   COMP_INLINE plan_listing at(std::size_t batch) const;
 };
 
 /// Reads the text of a plan file; `file` is its name in errors.
-/// Throws: `file_error` where it cannot be understood, `plan_error` where it contradicts itself.
+/// Throws: `file_error` if it cannot be understood, `plan_error` if it contradicts itself.
 COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& file);
 
 /// Reads a plan file.
-/// Throws: `file_error` where the file cannot be read or understood, `plan_error` where it contradicts itself.
+/// Throws: `file_error` if the file cannot be read or understood, `plan_error` if it contradicts itself.
 COMP_INLINE plan_listing load_listing(const std::string& path);
 
 }  // namespace comp

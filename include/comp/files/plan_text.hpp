@@ -66,8 +66,7 @@ inline std::string plan_text(const json& document) {
   return text + "\n}\n";
 }
 
-/// Throws: `plan_error`, naming the first operator that only one of them has, where the file has not as many operators
-/// as `graph`.
+/// Throws: `plan_error`, naming the first operator that only one of them has, if file and `graph` differ in length.
 inline void require_count(const plan_listing& from, const op_graph& graph) {
   if (from.size() == graph.size()) return;
   const auto words = [](const std::string& name, const std::string& kind) {
@@ -110,7 +109,7 @@ inline bool same_text(const std::string& ours, const std::string& theirs) {
   return ours == theirs || json_text(ours) == json_text(theirs);
 }
 
-/// Throws: `plan_error` where the letters of a file and its operator list are not the same plan.
+/// Throws: `plan_error` if the letters of a file and its operator list are not the same plan.
 inline void require_agree(const plan_listing& from) {
   if (!from.letters || !from.operators) return;
   require<plan_error>(from.letters->size() == from.operators->size(),

@@ -42,7 +42,7 @@ inline constexpr std::size_t tensor_header_limit = std::size_t{100} << 20;  // a
 inline constexpr std::string_view metadata_field = "__metadata__";
 
 /// Reads a shape, and returns the bytes of a tensor of that shape.
-/// Throws: `file_error` where those are more than any file has. Each product is checked before it is made: an overflow
+/// Throws: `file_error` if those are more than any file has. Each product is checked before it is made: an overflow
 /// would let a huge shape pass for a small one.
 inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>& extents) {
   std::size_t count = 1;
@@ -55,7 +55,7 @@ inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>&
   return count * sizeof(float);
 }
 
-/// Reads one tensor of a header with its values from `data`. Appends where the values begin and end to `places`.
+/// Reads one tensor of a header with its values from `data`. Appends the values' begin and end in `data` to `places`.
 inline named_tensor tensor_from(const std::string& name, const json_reader& from, std::string_view data,
                                 std::vector<std::pair<std::size_t, std::size_t>>& places) {
   from.only({"dtype", "shape", "data_offsets"});

@@ -94,7 +94,7 @@ inline json json_of(const audit_state& a) {
           {"settled", a.settled},
           {"known", comp::json_of(a.known)}};
 }
-/// Reads the state of the audits. An audit cannot have begun after the epochs that were trained.
+/// Reads the state of the checks against FP32. The plan cannot have begun after the epochs that were trained.
 inline audit_state audits_from(const json_reader& from, std::size_t epochs) {
   from.only({"began", "next", "acquittals", "settled", "known"});
   audit_state a{static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
@@ -120,8 +120,8 @@ inline json json_of(const training_progress& p) {
   if (p.raise_tried) to["raise_tried"] = true;
   return to;
 }
-/// Reads the progress. The training relies on a rung that is on the ladder, and on batches that are left of an epoch
-/// that has begun.
+/// Reads the progress. The training relies on a `rung` within `ladder`, and on batches that are left of an epoch that
+/// has begun.
 inline training_progress progress_from(const json_reader& from) {
   from.only({"so_far", "ladder", "rung", "normal", "audits", "batches_per_epoch", "baseline_loss", "tolerance",
              "higher_is_better", "begun", "later", "raise_tried"});
@@ -177,7 +177,7 @@ inline void write_training(const stored_training& t, const std::string& path) {
 }
 
 /// Reads a checkpoint.
-/// Throws: `file_error` where the file cannot be read, is damaged, or is no checkpoint.
+/// Throws: `file_error` if the file cannot be read, is damaged, or is no checkpoint.
 inline stored_training read_training(const std::string& path) {
   tensor_file file = read_safetensors(path);
   const json_place place{path, 0, "go on from another file, or begin anew"};

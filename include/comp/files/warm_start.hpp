@@ -17,8 +17,8 @@
 
 namespace comp {
 
-/// Returns: a plan for `graph`, with a warning where the file does not have every operator. A file with only a plan
-/// string has no names to match; it is used letter by letter where it has as many operators as `graph`, and is all FP32
+/// Returns: a plan for `graph`, with a warning if the file does not have every operator. A file with only a plan string
+/// has no names to match; it is used letter by letter if it has as many operators as `graph`, and is all FP32
 /// otherwise.
 /// Throws: as load_listing does.
 inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {

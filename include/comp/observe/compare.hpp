@@ -29,7 +29,7 @@ using field_path = std::vector<std::string_view>;
 class summary_reader {
  public:
   /// `path` is a file, or a folder with a summary.json in it.
-  /// Throws: `file_error` where it is no summary.
+  /// Throws: `file_error` if it is no summary.
   explicit summary_reader(const std::string& path)
       : place_{file_of(path), 0, "give a summary.json that comp::write_summary or train wrote"},
         label_{path},

@@ -30,18 +30,18 @@ inline std::int64_t peak_of(const contestant& c, const outcome& result) {
   return most;
 }
 
-/// True where a contestant needs more memory than settings.memory_limit.
+/// True if a contestant needs more memory than settings.memory_limit.
 inline bool above_limit(const contestant& c, const outcome& result) {
   return result.memory_limit > 0 && peak_of(c, result) > result.memory_limit;
 }
 
-/// True where no other contestant beats this one in time, memory and loss together (a Pareto front).
+/// True if no other contestant beats this one in time, memory and loss together (a Pareto front).
 inline bool is_on_front(const contestant& c, const outcome& result) {
   const auto front = result.front();
   return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &result.contest[i] == &c; });
 }
 
-/// Returns a sentence with the plans on that front; empty where there is only one, and so no choice.
+/// Returns a sentence with the plans on that front; empty if there is only one, and so no choice.
 inline std::string front_text(const outcome& result) {
   const auto front = result.front();
   if (front.size() < 2) return {};
@@ -71,15 +71,15 @@ inline const contestant* rule_based_of(const outcome& result) {
   return best;
 }
 
-/// True where batches of the contestant were run in turns with the others.
+/// True if batches of the contestant were run in turns with the others.
 inline bool raced(const contestant& c, const outcome& result) {
   return std::any_of(result.trials.begin(), result.trials.end(),
                      [&](const trial& t) { return t.stage == stage::contest && t.plan == c.plan; });
 }
 
-/// Returns the seconds of a contestant's batches: those of the contest or, where these are too few for an interval,
-/// those of all runs of its plan, unless only the contest ran compiled. The first batch of a run is left out, since it
-/// pays for things that are made once (kernels, memory).
+/// Returns the seconds of a contestant's batches: those of the contest or, if these are too few for an interval, those
+/// of all runs of its plan, unless only the contest ran compiled. The first batch of a run is left out, since it pays
+/// for things that are made once (kernels, memory).
 inline std::vector<double> batch_times(const contestant& c, const outcome& result) {
   constexpr std::size_t for_an_interval = 6;
   if (c.seconds.size() >= for_an_interval || result.compiled) return c.seconds;
@@ -92,8 +92,7 @@ inline std::vector<double> batch_times(const contestant& c, const outcome& resul
   return all.size() > c.seconds.size() ? all : c.seconds;
 }
 
-/// Returns: the label of a contestant that is as fast within noise; empty where there is none, or too few batches show
-/// it.
+/// Returns: the label of a contestant that is as fast within noise; empty if there is none, or too few batches show it.
 inline std::string tie_of(const contestant& c, const outcome& result) {
   const auto other = std::find_if(result.contest.begin(), result.contest.end(),
                                   [&](const contestant& each) { return each.label == c.tie; });
@@ -101,8 +100,8 @@ inline std::string tie_of(const contestant& c, const outcome& result) {
   return known ? c.tie : "";
 }
 
-/// Returns how many times as fast `a` is as `b`, from the rounds in which both ran. Where one of them ran in none, both
-/// speeds over FP32 are divided, and nothing is known of the bounds.
+/// Returns how many times as fast `a` is as `b`, from the rounds in which both ran. If one of them ran in none, their
+/// speeds over FP32 are divided, and the bounds are unknown.
 inline paired_speedup over(const contestant& a, const contestant& b, const outcome& result) {
   if (&a == &b) return {1, {1, 1}};
   if (raced(a, result) && raced(b, result)) return compare_paired(b.seconds, a.seconds);
@@ -116,8 +115,8 @@ inline std::string faster_text(const paired_speedup& s, std::string_view than) {
   return fmt::format("{:.2f} times as fast as {}{}", s.ratio, than, bounds);
 }
 
-/// Returns the seconds of an epoch: measured where one was run, else the median time of a batch times the batches of an
-/// epoch; NaN where that number is not known.
+/// Returns the seconds of an epoch: measured if one was run, else the median time of a batch times the batches of an
+/// epoch; NaN if that number is unknown.
 inline double epoch_seconds(const contestant& c, const outcome& result) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
   if (result.batches_per_epoch == 0) return std::nan("");
@@ -136,7 +135,7 @@ constexpr std::string_view cost_in_words(stage s) { return s == stage::baseline 
 
 /// Returns how a run ended: "accepted", "rejected" or "undecided" for one that was judged by its losses; "a first look"
 /// for one that only asks whether a precision is fast at all; "a check" for FP32's batches from a state that other
-/// plans left; "ok" for a timed batch and for FP32 with perturbed roundings; the status where it failed.
+/// plans left; "ok" for a timed batch and for FP32 with perturbed roundings; the status if it failed.
 inline std::string_view fate_text(const trial& t, const outcome& result) {
   if (!t.sample.ok()) return name(t.sample.status);
   if (t.repeat >= check_repeats) return "a check";
@@ -170,7 +169,7 @@ struct trial_group {
   const trial* shown = nullptr;  // the run that stands for the group: the first, or the first that failed
   std::vector<const trial*> runs = {};
 
-  /// Returns the median seconds per batch; NaN where no run ended well.
+  /// Returns the median seconds per batch; NaN if no run ended well.
   double seconds() const {
     std::vector<double> finished;
     for (const trial* t : runs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of the report that say which model, data and machine it is about, and what its reader can do next: use the
-// plan, see which operators the loss keeps in FP32, and search again where another search would tell more.
+// plan, see which operators the loss keeps in FP32, and search again if another search would tell more.
 #pragma once
 
 #include <algorithm>

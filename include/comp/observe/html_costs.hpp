@@ -20,8 +20,8 @@
 
 namespace comp::detail {
 
-/// The seconds of each operator in FP32 and in its found precision, from profiles of whole plans. Both are empty where
-/// an operator was not profiled in its found precision.
+/// The seconds of each operator in FP32 and in its found precision, from profiles of whole plans. Both are empty if an
+/// operator was not profiled in its found precision.
 struct measured_ops {
   std::vector<op_time> fp32 = {}, chosen = {};
 };
@@ -50,9 +50,8 @@ inline measured_ops measured(const outcome& result) {
   return m;
 }
 
-/// Returns the error of each operator (op_error) in its found precision or, where it stays in FP32, in the low
-/// precision that was asked about first. NaN for an operator without a low precision; empty where the search asked for
-/// no errors.
+/// Returns the error of each operator (op_error) in its found precision or, if it stays in FP32, in the low precision
+/// that was asked about first. NaN for an operator without a low precision; empty if the search asked for no errors.
 inline std::vector<double> sensitivities(const outcome& result) {
   const std::size_t n = result.graph.size();
   std::vector<double> each;
@@ -91,7 +90,7 @@ inline std::string op_times(const outcome& result) {
   const auto sum = [](const std::vector<op_time>& times, double op_time::*part) {
     return std::accumulate(times.begin(), times.end(), 0.0, [&](double s, const op_time& t) { return s + t.*part; });
   };
-  // `batch` is the time of the whole batch [s]; NaN where a row is a single operator, or the batch was not timed.
+  // `batch` is the time of the whole batch [s]; NaN if the row is a single operator, or the batch was not timed.
   const auto row = [](const std::string& name, std::string_view what, const op_time& t, double batch, double most) {
     const double ops = seconds_of(t), rest = batch - ops;
     return fmt::format(
@@ -138,8 +137,8 @@ inline std::string op_times(const outcome& result) {
   return text;
 }
 
-/// Returns the table of the casts that a batch under the found plan needs, the largest first. Empty where it needs
-/// none, and for a plan that the backend's own autocast runs, since only that knows its casts.
+/// Returns the table of the casts that a batch under the found plan needs, the largest first. Empty if it needs none,
+/// and for a plan that the backend's own autocast runs, since only that knows its casts.
 inline std::string cast_table(const outcome& result) {
   constexpr std::size_t most_rows = 10;
   if (result.plan.count_low() == 0 || result.plan.runs_autocast()) return "";

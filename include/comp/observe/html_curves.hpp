@@ -52,7 +52,7 @@ inline std::string curve_band(const chart_frame& f, std::span<const double> low,
   return there.empty() ? "" : fmt::format("<path class=\"band\" d=\"{}{}z\"/>\n", there, back);
 }
 
-/// Returns a frame that holds all finite values of the curves with a little margin. It is not finite where no value is.
+/// Returns a frame that holds all finite values of the curves with a little margin. It is not finite if no value is.
 inline chart_frame curve_frame(std::size_t batches, std::initializer_list<std::span<const double>> curves) {
   chart_frame f{1, static_cast<double>(std::max<std::size_t>(batches, 2)), INFINITY, -INFINITY};
   for (const auto curve : curves) {
@@ -106,8 +106,8 @@ inline std::string curves_of(const sample& got, const outcome& result, std::stri
          "</div>\n";
 }
 
-/// Returns the charts of the found plan or, where it was accepted as part of another plan, of that plan. Empty where no
-/// curves were recorded, or scores decided instead of losses.
+/// Returns the charts of the found plan or, if it was accepted as part of another plan, of that plan. Empty if no
+/// curves were recorded, or if scores decided instead of losses.
 inline std::string loss_curves(const outcome& result) {
   if (result.criterion == criterion::scores) return "";
   if (result.contest.empty() || result.plan == result.contest.front().plan) return "";

@@ -14,7 +14,7 @@
 
 namespace comp::detail {
 
-/// True where the found plan is FP32's. It is not always all FP32: where that needs too much memory, the most
+/// True if the found plan is FP32's. That is not always all FP32: if all FP32 needs too much memory, the most
 /// conservative plan that fits takes its place.
 inline bool fp32_won(const outcome& result) {
   return result.plan == (result.contest.empty() ? plan{result.plan.size()} : result.contest.front().plan);
@@ -45,8 +45,7 @@ inline std::string headline(const outcome& result) {
   return speedup_of(result).within_noise() ? "As fast as FP32 within noise" : over_fp32;
 }
 
-/// Returns "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty where there is no rule-based
-/// plan.
+/// Returns "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty if there is no rule-based plan.
 inline std::string against_rules(const outcome& result) {
   const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   if (winner == nullptr || rules == nullptr) return {};
@@ -55,7 +54,7 @@ inline std::string against_rules(const outcome& result) {
          (rejected(*rules) ? ", whose loss was not accepted," : "");
 }
 
-/// Returns the first sentences of the page. Where FP32 won, they say why the best rule-based plan did not: it was
+/// Returns the first sentences of the page. If FP32 won, they say why the best rule-based plan did not: it was
 /// rejected, was not judged, or was not faster.
 inline std::string lead(const outcome& result) {
   std::string text = fmt::format("<p class=\"lead\">The found plan: {}.", html(name(result.plan, result.graph)));
@@ -79,8 +78,8 @@ inline std::string tile(std::string_view figure, std::string_view what) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", figure, what);
 }
 
-/// Returns the tile with the found plan's loss or, where only a plan that lowers more was judged, with that plan's
-/// loss. Empty for FP32 and where no loss was judged.
+/// Returns the tile with the found plan's loss or, if only a plan that lowers more was judged, with that plan's loss.
+/// Empty for FP32 and if no loss was judged.
 inline std::string loss_tile(const outcome& result) {
   const contestant* winner = winner_of(result);
   if (winner == nullptr || fp32_won(result)) return {};

@@ -23,8 +23,7 @@ inline std::string shape_text(const op_info& op) {
   return joined(op.outputs.front().shape, " x ");
 }
 
-/// Returns an error as a share of the result's norm, "0.4%", or "out of range" where the result leaves the format's
-/// range.
+/// Returns an error as a share of the result's norm, "0.4%", or "out of range" if the result leaves the format's range.
 inline std::string error_text(double error) {
   return std::isnan(error) ? "" : std::isinf(error) ? "out of range" : fmt::format("{:.2g}%", 100 * error);
 }

@@ -157,7 +157,7 @@ inline std::string cell(const outcome& result, std::size_t first, std::size_t la
                      letter(p), focus, html(tip));
 }
 
-/// Draws the strip of cells, each under the label of its part of the model. There are no labels where hardly any cells
+/// Draws the strip of cells, each under the label of its part of the model. There are no labels if hardly any cells
 /// would share one.
 inline std::string plan_strip(const outcome& result) {
   const std::size_t n = result.graph.size();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a report of a search as one HTML file that needs no other: what was found and how much faster it is, the
-// precision of each operator and the reason for it, the contest, every candidate, and where the search's time went. The
-// page works from disk in any browser, in light and dark mode, on a phone, printed, and by keyboard.
+// precision of each operator and the reason for it, the contest, every candidate, and what the search spent its time
+// on. The page works from disk in any browser, in light and dark mode, on a phone, printed, and by keyboard.
 // Not here: the figures for programs (observe/summary.hpp).
 #pragma once
 
@@ -25,18 +25,17 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info = {}, int reload = 5);
 
 /// Writes the report to a file.
-/// Throws: `file_error` where the file cannot be written; an old file is then still there.
+/// Throws: `file_error` if the file cannot be written; an old file is then still there.
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info = {});
 
-/// Puts the epochs of a post-training into the report at `path`. Does nothing where the report there is not of the
-/// training's plan.
-/// Throws: `file_error` where the file cannot be read or written.
+/// Puts the epochs of a post-training into the report at `path`. Does nothing if that report is of another plan.
+/// Throws: `file_error` if the file cannot be read or written.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now);
 
 /// An observer that writes the report when the search is done. While the search runs it writes what is known so far, so
 /// that one can watch it in a browser. As an observer of a post-training, in the same process or a later one, it adds
 /// the epochs to the report.
-/// Throws: `file_error` where the file cannot be written when the search starts or ends.
+/// Throws: `file_error` if the file cannot be written when the search starts or ends.
 class html_report {
  public:
   /// `path` is made absolute here, because a trainer may change the working directory.
@@ -71,7 +70,7 @@ class html_report {
   // Writes the page at most every two seconds, and seldom enough to take no more than a hundredth of the search's time.
   void write_so_far(const outcome& so_far) {
     const detail::stopwatch watch;
-    next_ = detail::clock_seconds() + 60;  // holds only where writing fails: it is tried again in a minute
+    next_ = detail::clock_seconds() + 60;  // holds only if writing fails: it is tried again in a minute
     detail::write_file(path_, html_text_so_far(so_far, info_));
     next_ = detail::clock_seconds() + std::max(2.0, 100 * watch.seconds());
   }

@@ -61,7 +61,7 @@ inline std::string contest_row(const contestant& c, const outcome& result, doubl
   return row + "</tr>\n";
 }
 
-/// Returns the table of the contest. The columns of whole epochs are there only where some contestant trained one.
+/// Returns the table of the contest. The columns of whole epochs are there only if some contestant trained one.
 inline std::string contest_table(const outcome& result) {
   double most = 0;
   bool epochs = false;
@@ -87,7 +87,7 @@ inline std::string contest_table(const outcome& result) {
 }
 
 /// Returns the table of all runs. Runs that were only timed show no loss (by_batches()), and FP32 no difference from
-/// itself, except where its roundings were perturbed: that difference is how far roundings alone lead losses apart.
+/// itself, except with perturbed roundings: that difference is how far roundings alone lead losses apart.
 inline std::string trial_table(const outcome& result) {
   std::string text = table_begin("Runs", " class=\"sorts\"",
                                  {{"#", "n"},

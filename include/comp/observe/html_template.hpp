@@ -127,7 +127,7 @@ all.sort(([a],[b])=>(a==='')-(b==='')||(down?-1:1)*(numbers?a-b:a.localeCompare(
 })();
 )js";
 
-/// Returns a section of the page; empty where its body is, so that no heading stands over nothing.
+/// Returns a section of the page; empty if its body is, so that no heading stands alone.
 inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
   if (body.empty()) return {};
   return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);

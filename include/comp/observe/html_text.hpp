@@ -93,8 +93,8 @@ inline std::string operators_about(const outcome& result) {
 
 }  // namespace detail
 
-// The sections go from the answer to its evidence: what was found and what to do with it, the plan, and then the
-// figures behind it, the largest tables last.
+// The order of the sections: what was found and what to do with it, the plan, and then the figures behind it, the
+// largest tables last.
 COMP_INLINE std::string html_text(const outcome& result, const report_info& info) {
   using namespace detail;
   std::string text = about_line(result, info) + lead(result) + "</header>\n" + tiles(result) + warnings(result);
@@ -147,7 +147,7 @@ COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_inf
   return page(title, text, reload);
 }
 
-// The section replaces the one of the last epoch, which ends at `end`. Where the report is of another plan, or the user
+// The section replaces the one of the last epoch, which ends at `end`. If the report is of another plan, or the user
 // has put another file there, the mark is missing and the file stays as it is.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now) {
   constexpr std::string_view end = "<!--end of training-->\n";

@@ -29,13 +29,13 @@
 
 namespace comp {
 
-/// An observer that keeps a ledger. Trials with the same stage, plan and repeat are the same run. Where several lines
-/// have these, the first is the search's run and is recalled; later ones are epochs of a training.
+/// An observer that keeps a ledger. Trials with the same stage, plan and repeat are the same run. If several lines have
+/// these, the first is the search's run and is recalled; later ones are epochs of a training.
 class ledger {
  public:
   enum class mode : std::uint8_t {
-    resume_or_start,  // goes on from the file where there is one
-    start_new,        // throws where there is a file
+    resume_or_start,  // goes on from the file if there is one
+    start_new,        // throws if there is a file
     keep_old,         // renames a file that is there to PATH.old
     restart           // overwrites a file that is there
   };
@@ -43,9 +43,8 @@ class ledger {
   explicit ledger(std::string path, mode how = mode::resume_or_start) : path_{std::move(path)}, mode_{how} {}
 
   /// Opens, locks and reads the file. A last line that was cut off when a search was killed is removed.
-  /// Throws: `file_error` where the file cannot be used: another search is using it, it belongs to a search with
-  /// another signature (with the parts that differ), a line is corrupt (with its number), it is no ledger, or the disk
-  /// is full.
+  /// Throws: `file_error` if the file cannot be used: another search is using it, it belongs to a search with another
+  /// signature (with the parts that differ), a line is corrupt (with its number), it is no ledger, or the disk is full.
   void search_started(const search_info& info) {
     const std::string signature = detail::as_recorded(info.signature);
     if (file_.is_open() && signature_ == signature) return;  // a post-training goes on in the ledger of its search
@@ -77,7 +76,7 @@ class ledger {
   }
 
   /// Appends a line, and returns when it is on the disk.
-  /// Throws: `file_error` where it cannot be written; no part of it is then left in the file.
+  /// Throws: `file_error` if it cannot be written; no part of it is then left in the file.
   void trial_done(const trial& t) {
     const auto key = key_of(t);
     if (recalled_.erase(key) > 0) return;
@@ -171,7 +170,7 @@ class ledger {
                         detail::errno_text(code), size_);
   }
 
-  // Writes a line and waits until it is on the disk. Half a line is taken back where the disk is full, since the next
+  // Writes a line and waits until it is on the disk. If the disk is full, half a line is taken back, since the next
   // line would be joined to it.
   void append(const std::string& line) {
     require<file_error>(file_.is_open(), "ledger \"{}\" is not open (search_started opens it): pass it to a search",
@@ -200,7 +199,7 @@ class ledger {
 };
 
 /// Returns every run in a ledger file, in the order of the file. A last line that was cut off is left out.
-/// Throws: `file_error` where the file cannot be read, is no ledger, or has a corrupt line.
+/// Throws: `file_error` if the file cannot be read, is no ledger, or has a corrupt line.
 inline std::vector<trial> read_ledger(const std::string& path) {
   return detail::parse_ledger(detail::read_file(path, detail::ledger_limit), path).trials;
 }

@@ -20,8 +20,7 @@
 
 namespace comp::detail {
 
-/// How a run's mean loss differs from FP32's, relative to FP32's mean loss (or to its spread where the mean is nearly
-/// 0).
+/// How a run's mean loss differs from FP32's, relative to FP32's mean loss (or to its spread if the mean is nearly 0).
 struct loss_change {
   double difference = 0;                                    // above 0: the run's loss is higher
   double radius = std::numeric_limits<double>::infinity();  // half of its confidence interval; infinity: not known
@@ -31,8 +30,8 @@ struct loss_change {
 /// True for a run that was judged by its losses. First looks, and FP32 with perturbed roundings, are not judged.
 inline bool is_judged(const trial& t) { return t.stage == stage::epochs && t.repeat < perturbed_repeats; }
 
-/// Returns: the change of `got` against `fp32`; nothing where they have no batches in common. Samples without curves
-/// are taken to be of the same batches where they have as many.
+/// Returns: the change of `got` against `fp32`; nothing if they have no batches in common. Samples without curves are
+/// taken to be of the same batches if they have equally many.
 inline std::optional<loss_change> change_of(const sample& got, const sample& fp32) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const std::size_t n = std::min(got.curve.size(), fp32.curve.size());
@@ -48,7 +47,7 @@ inline std::optional<loss_change> change_of(const sample& got, const sample& fp3
   return loss_change{std::isnan(change) ? infinity : change, infinity, static_cast<std::size_t>(got.batches)};
 }
 
-/// Returns: the run by which a plan was judged by its losses; null where there is none.
+/// Returns: the run by which a plan was judged by its losses; null if there is none.
 inline const trial* judged_run(const plan& p, const outcome& result) {
   const auto at = std::find_if(result.trials.begin(), result.trials.end(),
                                [&](const trial& t) { return is_judged(t) && t.plan == p; });
@@ -66,8 +65,8 @@ inline std::optional<loss_change> change_of(const contestant& c, const outcome& 
   return t == nullptr ? std::nullopt : change_of(t->sample, result.baseline);
 }
 
-/// Returns: an accepted run whose plan lowers all operators that `p` lowers, to the same precisions; null where there
-/// is none. For a plan that was not judged by itself it is the best evidence there is.
+/// Returns: an accepted run whose plan lowers all operators that `p` lowers, to the same precisions; null if there is
+/// none. For a plan that was not judged by itself no other run says as much.
 inline const trial* covering_run(const plan& p, const outcome& result) {
   if (result.contest.empty()) return nullptr;
   const plan& fp32 = result.contest.front().plan;
@@ -88,7 +87,7 @@ inline std::string percent_text(double change) {
   return std::abs(change) < 10 ? fmt::format("{:+.2f}%", 100 * change) : fmt::format("{:+.3g}%", 100 * change);
 }
 
-/// Returns "+0.22% +- 0.19% of 48 batches", without the radius where it is not known.
+/// Returns "+0.22% +- 0.19% of 48 batches", without the radius if it is unknown.
 inline std::string change_text(const loss_change& c) {
   std::string text = percent_text(c.difference);
   if (std::isfinite(c.difference) && std::isfinite(c.radius))
@@ -96,7 +95,7 @@ inline std::string change_text(const loss_change& c) {
   return text + fmt::format(" of {} batch{}", c.batches, c.batches == 1 ? "" : "es");
 }
 
-/// Returns the title of a table's column of losses. Where scores decided it shows how far a score is below FP32's.
+/// Returns the title of a table's column of losses. If scores decided, it shows how far a score is below FP32's.
 inline std::string_view loss_title(const outcome& result) {
   return result.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
@@ -111,7 +110,7 @@ inline std::vector<const trial*> perturbed_runs(const outcome& result) {
   return runs;
 }
 
-/// Judges a run by its losses alone. The answer is `go_on` where they leave open whether the plan harms the training.
+/// Judges a run by its losses alone. The answer is `go_on` if they leave open whether the plan harms the training.
 inline loss_verdict evidence_of(const trial& t, const outcome& result) {
   const double worse = result.higher_is_better ? -1 : 1;
   const auto turned = [&](std::vector<double> losses) {
@@ -131,7 +130,7 @@ inline loss_verdict evidence_of(const trial& t, const outcome& result) {
   return got;
 }
 
-/// Returns the change of a run's loss with its radius: the radius that the search gave the contestant or, where it gave
+/// Returns the change of a run's loss with its radius: the radius that the search gave the contestant or, if it gave
 /// none, that of the run's losses.
 inline std::optional<loss_change> change_of(const trial& t, const outcome& result) {
   auto change = change_of(t.sample, result.baseline);
@@ -144,8 +143,8 @@ inline std::optional<loss_change> change_of(const trial& t, const outcome& resul
 }
 
 /// True for a run that was neither accepted nor shown to be worse than the tolerance: its mean change is within the
-/// tolerance, or its losses leave open whether it is. Never true where scores decided, since a score is either high
-/// enough or not.
+/// tolerance, or its losses leave open whether it is. Never true if scores decided, since a score is either high enough
+/// or not.
 inline bool is_undecided(const trial& t, const outcome& result) {
   if (!t.sample.ok() || t.accepted || !is_judged(t) || result.criterion == criterion::scores) return false;
   const auto change = change_of(t.sample, result.baseline);
@@ -155,16 +154,16 @@ inline bool is_undecided(const trial& t, const outcome& result) {
   return curves && evidence_of(t, result).answer != loss_answer::rejected;
 }
 
-/// The same for a contestant, by the search's verdict on it where there is one, else by its run.
+/// The same for a contestant, by the search's loss_verdict and, if that leaves it open, by its run.
 inline bool is_undecided(const contestant& c, const outcome& result) {
   if (!rejected(c) || result.criterion == criterion::scores || is_shown_worse(*c.loss, result.tolerance)) return false;
   const trial* t = judged_run(c.plan, result);
   return c.loss->difference <= result.tolerance || t == nullptr || t->accepted || is_undecided(*t, result);
 }
 
-/// Returns a table's text on a contestant's loss: "+0.22% +- 0.19% of 48 batches", followed by ", rejected" where it
-/// was shown to be above the tolerance, or by ", undecided" where it was neither shown to be above nor accepted. "-"
-/// for FP32 and where nothing is known.
+/// Returns a table's text on a contestant's loss: "+0.22% +- 0.19% of 48 batches", followed by ", rejected" if it was
+/// shown to be above the tolerance, or by ", undecided" if it was neither shown to be above nor accepted. "-" for FP32
+/// and if nothing is known.
 inline std::string loss_cell(const contestant& c, const outcome& result) {
   if (const auto change = change_of(c, result))
     return change_text(*change) + (!rejected(c) ? "" : is_undecided(c, result) ? ", undecided" : ", rejected");

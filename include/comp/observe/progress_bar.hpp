@@ -2,7 +2,7 @@
 // Shows how far a search is. On a terminal it is one line that is redrawn and never wraps; when a stage ends, it stays
 // as a summary of the stage. In a file, a pipe or with TERM=dumb it is plain lines without control characters: one for
 // each run that is judged by its losses, each plan that is timed, and each stage. There are colours only on a terminal,
-// and none where NO_COLOR is set (no-color.org).
+// and none if NO_COLOR is set (no-color.org).
 // Not here: the text of the lines (observe/progress_text.hpp).
 #pragma once
 

@@ -157,7 +157,7 @@ class progress {
     return a.stage == b.stage && a.repeat == b.repeat && a.plan == b.plan;
   }
 
-  // Collects FP32's losses and times. Its batches come in parts, each of which goes on where the last one ended.
+  // Collects FP32's losses and times. Its batches come in parts, each of which continues the last one.
   void learn_fp32(const trial& t) {
     if (t.stage != stage::baseline || t.repeat >= first_look_repeats || !t.sample.ok()) return;
     if (stage_ == stage::epochs) fp32_now_.push_back(own_seconds(t));

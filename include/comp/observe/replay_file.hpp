@@ -27,7 +27,7 @@ namespace comp {
 namespace detail {
 
 /// Reads the precision of each operator by its name.
-/// Throws: `file_error` where one is missing or is no precision.
+/// Throws: `file_error` if one is missing or is no precision that the operator can have.
 inline plan t4_plan(const json_reader& configuration, const op_graph& graph) {
   plan p{graph.size()};
   for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -154,7 +154,7 @@ inline replay replay_t4(const std::string& path, std::optional<op_graph> graph =
   std::vector<trial> runs;
   std::size_t at = 0;
   all["results"].each([&](const json_reader& result) {
-    (void)result["configuration"].find("");  // throws where the configuration is no object
+    (void)result["configuration"].find("");  // throws if the configuration is no object
     const json& configuration = document["results"][at++]["configuration"];
     if (!graph) {
       std::vector<std::string> names;

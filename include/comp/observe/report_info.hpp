@@ -13,7 +13,7 @@ struct report_info {
   std::string model = {};               // "mlp of 8 operators"
   std::string data = {};                // "optdigits.csv.gz, 3,823 digits"
   std::string command = {};             // the command line of the search
-  std::string date = {};                // when the search was made; html_report fills in its own where it is empty
+  std::string date = {};                // when the search was made; html_report fills in its own if it is empty
   std::string use_command = {};         // the command line that trains with the plan
   std::string plan_file = "plan.json";  // where comp::save writes the plan
 };

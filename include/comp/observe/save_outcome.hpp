@@ -8,7 +8,7 @@
 
 namespace comp {
 
-/// Writes the found plan. Throws: `file_error` where the file cannot be written.
+/// Writes the found plan. Throws: `file_error` if the file cannot be written.
 COMP_INLINE void save(const outcome& result, const std::string& path);
 
 }  // namespace comp

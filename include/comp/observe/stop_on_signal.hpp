@@ -14,7 +14,7 @@ namespace comp {
 
 class stop_on_signal {
  public:
-  /// Throws: `settings_error` where the process has a stop_on_signal already.
+  /// Throws: `settings_error` if the process has a stop_on_signal already.
   stop_on_signal() {
     require<settings_error>(!alive_,
                             "a second stop_on_signal was made (signal handlers belong to the process): use one");

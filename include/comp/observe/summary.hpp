@@ -41,8 +41,8 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
   return to;
 }
 
-/// Returns a contestant's loss against FP32's; null where it was not judged. "limit" is the line that the difference
-/// had to stay under, which is not the tolerance where roundings alone lead FP32's losses apart (loss_test.hpp).
+/// Returns a contestant's loss against FP32's; null if it was not judged. "limit" is the line that the difference had
+/// to stay under, which is not the tolerance if roundings alone lead FP32's losses apart (loss_test.hpp).
 inline json loss_json(const contestant& c, const outcome& result) {
   const auto change = change_of(c, result);
   if (!change) return nullptr;
@@ -98,7 +98,7 @@ inline json overhead_json(const outcome& result) {
 }  // namespace detail
 
 /// Returns all figures of a search. "comp" is the label of the found plan, "rule_based" that of the fastest rule-based
-/// one, each null where there is none. "of" holds `info`.
+/// one, each null if there is none. "of" holds `info`.
 inline json summary(const outcome& result, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
@@ -133,7 +133,7 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   return to;
 }
 
-/// Writes the figures to a file. Throws: `file_error` where it cannot be written; an old file is then still there.
+/// Writes the figures to a file. Throws: `file_error` if it cannot be written; an old file is then still there.
 inline void write_summary(const outcome& result, const std::string& path, const report_info& info = {}) {
   detail::write_file(path, summary(result, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
@@ -227,8 +227,8 @@ inline std::string costs_text(const outcome& result) {
 }  // namespace detail
 
 /// Returns the contest and the search's cost as a text; `*` marks the found plan. The cost is the search's time less
-/// the time that the batches which it trained, and which count as training, take under the found plan. If a plan spoilt
-/// the training, the first line says so.
+/// the time that the batches which it trained, and which count as training, take under the found plan. If a plan
+/// damaged the training's weights, the first line says so.
 inline std::string table(const outcome& result) {
   const std::string spoilt =
       result.spoilt_since

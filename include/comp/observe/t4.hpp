@@ -3,8 +3,8 @@
 // their tools can read them.
 // There is one result for each run of FP32 and of a plan that was judged by its losses, and one for each plan that was
 // timed in turns. A configuration has the precision of each operator by the operator's name. The measurement "epochs"
-// is how many epochs a run was, 0 for batches that were timed in turns; it is left out where the length of an epoch is
-// not known. Times are in milliseconds, as Kernel Tuner writes them.
+// is how many epochs a run was, 0 for batches that were timed in turns; it is left out if the length of an epoch is
+// unknown. Times are in milliseconds, as Kernel Tuner writes them.
 // T4 has few words for how a run ended: "timeout" stands for a run that was cut, "correctness" for a loss that is not
 // finite, diverged or rejected, and "runtime" for a failure or too little memory.
 // Source: kernel_tuner/schema/T4/1.0.0/results-schema.json and kernel_tuner/file_utils.py in KernelTuner/kernel_tuner.
@@ -99,7 +99,7 @@ inline json t4(const outcome& result) {
   return document;
 }
 
-/// Writes the trials of a search to a file. Throws: `file_error` where it cannot be written; an old file is then still
+/// Writes the trials of a search to a file. Throws: `file_error` if it cannot be written; an old file is then still
 /// there.
 inline void write_t4(const outcome& result, const std::string& path) {
   detail::write_file(path, json_text(t4(result)) + "\n");

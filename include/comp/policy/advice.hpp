@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Advice to a person on what keeps a model from using a machine's matrix units: precisions that the machine lacks,
 // sizes to pad, a layout to change, too few matrix products for mixed precision to pay. Nothing is trained.
-// Use before a search, or where a search finds nothing faster than FP32.
+// Use before a search, or after one that found nothing faster than FP32.
 // Not here: what is really faster (a search measures it).
 // Source: Paddle's guide to automatic mixed precision, sections 1.1, 1.3, 1.4, 4 and 5; tensor_core.hpp.
 #pragma once
@@ -33,11 +33,11 @@ struct advice {
   std::vector<size_advice> sizes = {};    // on sizes to pad, in the order of execution
   std::vector<std::string> model = {};    // on the layout, and on whether mixed precision pays
   std::size_t contractions = 0;           // how many matrix products and convolutions the model has
-  double contraction_bytes = 0;           // their share of the bytes that a forward moves; 0 where bytes are unknown
+  double contraction_bytes = 0;           // their share of the bytes that a forward moves; 0 if bytes are unknown
 };
 
 /// Paddle's guide says that models of little computing and much dispatching gain nothing from mixed precision. It gives
-/// no number; here a model counts as one where contractions move less than this share of its bytes.
+/// no number; here a model counts as one if contractions move less than this share of its bytes.
 inline constexpr double light_contraction_bytes = 0.2;
 
 inline bool is_contraction(const op_info& op) {
@@ -45,7 +45,7 @@ inline bool is_contraction(const op_info& op) {
 }
 inline bool is_convolution(const op_info& op) { return op.channels_in != 0 || op.channels_out != 0; }
 
-/// Returns: a sentence for each thing that stands in the way of `low` on `machine`; empty where nothing does.
+/// Returns: a sentence for each thing that stands in the way of `low` on `machine`; empty if nothing does.
 inline std::vector<std::string> machine_advice(const hardware& machine, precision low) {
   std::vector<std::string> all;
   const int has = machine.compute_capability;
@@ -64,7 +64,7 @@ inline std::vector<std::string> machine_advice(const hardware& machine, precisio
   return all;
 }
 
-/// Returns: which sizes of `op` to pad, and to how much; an empty text where its sizes are the fastest already.
+/// Returns: which sizes of `op` to pad, and to how much; an empty text if its sizes are the fastest already.
 inline size_advice advise_sizes(const op_info& op, precision low, const hardware& machine) {
   size_advice result;
   if (machine.kind == device_kind::cpu || !is_contraction(op)) return result;

@@ -33,8 +33,7 @@ constexpr std::string_view name(selector s) {
   return s == selector::kind ? "by_kind" : s == selector::name ? "by_name" : "by_scope";
 }
 
-/// The operator runs in `low`: in a rule-based plan always, in a search without being tried where its sizes suit the
-/// matrix units.
+/// A rule-based plan runs the operator in `low`; a search does so without a trial if its sizes suit the matrix units.
 /// Throws: `settings_error` for FP32, which is not below FP32.
 inline decision allow(precision low) {
   require<settings_error>(is_low(low),

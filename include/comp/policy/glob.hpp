@@ -10,7 +10,7 @@ namespace comp::policy {
 
 /// Returns: whether `pattern` matches the whole of `text`; '*' is any run of characters, '?' any one. When a character
 /// does not match, only the last '*' is tried again with one character more. So it takes at most |text| * |pattern|
-/// steps, where trying every '*' again would take exponentially many.
+/// steps; trying every '*' again would take exponentially many.
 constexpr bool matches_glob(std::string_view text, std::string_view pattern) {
   std::size_t t = 0, p = 0, after_star = std::string_view::npos, resume = 0;
   while (t < text.size()) {

@@ -22,7 +22,7 @@ constexpr std::string_view without_overload(std::string_view kind) {
   return kind.substr(0, kind.find('.'));
 }
 
-/// True when both name the same operator. An overload counts only where both name one: "softmax" is the same as
+/// True when both name the same operator. An overload counts only if both name one: "softmax" is the same as
 /// "softmax.int", and "softmax.int" is not "softmax.Dimname".
 constexpr bool same_operator(std::string_view kind, std::string_view listed) {
   kind = without_namespace(kind);

@@ -46,10 +46,9 @@ class nearest_word {
     least_ = distance;
     nearest_ = offered;
   }
-  /// Returns the word; empty where none was similar enough.
+  /// Returns the word; empty if none was similar enough.
   const std::string& word() const { return nearest_; }
-  /// Returns what a message tells the user to do: `did you mean "..."?`, or `otherwise` where no word was similar
-  /// enough.
+  /// Returns what a message tells the user to do: `did you mean "..."?`, or `otherwise` if no word was similar enough.
   std::string remedy(std::string_view otherwise) const {
     return nearest_.empty() ? std::string{otherwise} : fmt::format("did you mean \"{}\"?", nearest_);
   }

@@ -18,8 +18,8 @@ namespace comp {
 
 namespace detail {
 
-/// How much a plan's name tells about the operators that differ. `names`: the names of one or two, else their kinds,
-/// with the name where a kind has one operator. `kinds`: how many of each kind. `counts`: how many.
+/// How much a plan's name tells about the operators that differ. `names`: the names of one or two; of more how many of
+/// each kind, with the name instead of a single one. `kinds`: how many of each kind. `counts`: how many.
 enum class name_detail { names, kinds, counts };
 
 /// Joins words as in "a, b and c".

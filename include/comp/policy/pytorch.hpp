@@ -61,8 +61,7 @@ class table {
     return std::move(*this);
   }
 
-  /// Returns: the entry of `kind`; for a kind without an overload the first of its overloads; null where no list has
-  /// it.
+  /// Returns: the entry of `kind`; for a kind without an overload the first of its overloads; null if no list has it.
   const entry* find(std::string_view kind) const {
     const auto at = std::lower_bound(entries_.begin(), entries_.end(), kind,
                                      [](const entry& e, std::string_view wanted) { return e.kind < wanted; });
@@ -104,7 +103,7 @@ struct pytorch {  // models comp::OperatorPolicy
   pytorch_list list = pytorch_list::by_device;
   precision low = list == pytorch_list::cpu ? precision::bf16 : precision::fp16;  // PyTorch's own defaults
 
-  /// Returns the policy with the list for `machine`; the same policy where it names a list already.
+  /// Returns the policy with the list for `machine`; the same policy if it names a list already.
   pytorch on(const hardware& machine) const {
     if (list != pytorch_list::by_device || machine.kind == device_kind::unknown) return *this;
     return {.list = machine.kind == device_kind::cpu ? pytorch_list::cpu : pytorch_list::cuda, .low = low};

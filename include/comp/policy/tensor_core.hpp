@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides whether an operator's sizes suit the matrix units of a machine in a precision. The paper's stage 1 lowers an
-// operator of the whitelist without trying it where it can use Tensor Cores; this is that check.
+// operator of the whitelist without trying it if it can use Tensor Cores; this is that check.
 // On NVIDIA GPUs each size of a matrix product (m, n, k), or both channel counts of a convolution, has to be a multiple
 // of 16 bytes: of 8 elements in FP16 and BF16, 4 in TF32, 16 in FP8. On a CPU the instruction set alone decides,
 // because oneDNN pads sizes by itself. On unknown hardware NVIDIA's multiples are asked for.
@@ -41,7 +41,7 @@ struct named_size {
   std::int64_t value;
 };
 
-/// Returns the sizes that must be multiples: the channels where they are known, else m, n and k.
+/// Returns the sizes that must be multiples: the channels if they are known, else m, n and k.
 constexpr std::array<named_size, 3> checked_sizes(const op_info& op) {
   if (op.channels_in == 0 && op.channels_out == 0) return {{{"m", op.m}, {"n", op.n}, {"k", op.k}}};
   return {{{"channels_in", op.channels_in}, {"channels_out", op.channels_out}, {"", 0}}};
@@ -52,7 +52,7 @@ constexpr bool is_four_channel_stem(const op_info& op, precision p) {
   return op.channels_in == 4 && op.producers.empty() && traits(p).bytes == 2;
 }
 
-/// Returns: which sizes of `op` are no multiples, and what they should be padded to; empty where all are multiples.
+/// Returns: which sizes of `op` are no multiples, and what they should be padded to; empty if all are multiples.
 inline std::string unfit_sizes(const op_info& op, precision p) {
   const std::int64_t multiple = required_multiple(p);
   std::string unfit;
@@ -66,7 +66,7 @@ inline std::string unfit_sizes(const op_info& op, precision p) {
 
 }  // namespace detail
 
-/// Returns: why `machine` has no matrix unit for `p`; empty where it has one.
+/// Returns: why `machine` has no matrix unit for `p`; empty if it has one.
 inline std::string no_unit(precision p, const hardware& machine) {
   if (p == precision::fp32) return "fp32 has no matrix unit";
   if (has_unit(p, machine)) return {};
@@ -82,8 +82,7 @@ inline std::string no_unit(precision p, const hardware& machine) {
                      needed.capability / 10, needed.capability % 10, has / 10, has % 10);
 }
 
-/// Returns: why `op` cannot use the matrix units of `machine` in `p`, as a clause without a full stop; empty where it
-/// can.
+/// Returns: why `op` cannot use the matrix units of `machine` in `p`, as a clause without a full stop; empty if it can.
 /// A size of 0 is unknown and counts as suitable. An operator without sizes and without shapes counts as suitable too,
 /// since nothing is known about it; one with shapes but without sizes is no contraction.
 inline std::string why_not(const op_info& op, precision p, const hardware& machine) {
@@ -95,7 +94,7 @@ inline std::string why_not(const op_info& op, precision p, const hardware& machi
   return detail::unfit_sizes(op, p);
 }
 
-/// True where a matrix unit of `machine` can run `op` in `p`; why_not() gives the reason where it cannot.
+/// True if a matrix unit of `machine` can run `op` in `p`; if not, why_not() gives the reason.
 inline bool suits_tensor_cores(const op_info& op, precision p, const hardware& machine) {
   return why_not(op, p, machine).empty();
 }

@@ -14,7 +14,7 @@ namespace comp::ranks {
 
 // clang-format off
 /// Carries bytes between rank 0 and all others. Both members are called by all ranks, in the same order. Neither may
-/// wait for ever: where a rank is gone, or has not answered within the communicator's timeout, both throw `rank_error`,
+/// wait for ever: if a rank is gone, or has not answered within the communicator's timeout, both throw `rank_error`,
 /// which names the rank if it is known. A broadcast then still reaches those that are left.
 /// Optional: void hurry(). This rank has failed for good, and the others may be stuck in a step that waits for it: from
 /// now on the communicator waits for some seconds at most, whatever its timeout.

@@ -21,7 +21,7 @@ struct introduction {
   any_trainer::capabilities has = {};
   std::vector<std::string> operators = {};  // their names and kinds
   std::vector<precision> precisions = {};
-  std::string refused = {};  // for each operator and each of all_precisions: 1 where it does not run in that one
+  std::string refused = {};  // for each operator and each of all_precisions: 1 if it does not run in that one, else 0
   comp::hardware hardware = {};
   std::string signature = {};
 };
@@ -45,7 +45,7 @@ inline introduction introduction_of(any_trainer& trainer) {
   return own;
 }
 
-/// Returns: in what a rank differs from rank 0 so that they cannot be searched as one; nothing where none does.
+/// Returns: in what a rank differs from rank 0 so that they cannot be searched as one; nothing if none does.
 inline std::optional<std::string> difference_of(const std::vector<introduction>& ranks) {
   const introduction& lead = ranks.front();
   for (std::size_t r = 1; r < ranks.size(); ++r) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trainer that stands for those of all ranks, for the search that runs on rank 0. Each call is an order: all ranks
 // carry it out, and the result is all ranks' (rank_samples.hpp), or the worst failure, with the ranks' numbers. A state
-// is saved on each rank, and known here by a number. Where a rank is gone, each further call throws `rank_error`,
-// except those that put rank 0's own part back.
+// is saved on each rank, and known here by a number. Once a rank is gone, each further call throws `rank_error`, except
+// those that put rank 0's own part back.
 #pragma once
 
 #include <fmt/format.h>
@@ -102,7 +102,7 @@ class leading_trainer final : public any_trainer {
     for (const std::int64_t count : all_give<std::int64_t>({.what = task::count_extreme})) sum += count;
     return sum;
   }
-  /// Returns: the fewest of any rank; 0 where a rank does not know.
+  /// Returns: the fewest of any rank; 0 if a rank does not know.
   std::size_t batches_per_epoch() override {
     const auto all = all_give<std::size_t>({.what = task::batches_per_epoch});
     const auto [fewest, most] = std::minmax_element(all.begin(), all.end());
@@ -129,7 +129,7 @@ class leading_trainer final : public any_trainer {
     const std::size_t entry = static_cast<std::size_t>(at) * all_precisions.size() + static_cast<std::size_t>(p);
     return entry >= common_.refused.size() ? trainer_.supports(op, p) : common_.refused[entry] == '0';
   }
-  /// Throws: `error` where the ranks' differ.
+  /// Throws: `error` if the ranks' differ.
   plan own_autocast(precision low) override {
     const order o{.what = task::own_autocast, .number = static_cast<std::uint64_t>(low)};
     const auto all = all_give<plan>(o);

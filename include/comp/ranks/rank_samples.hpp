@@ -14,7 +14,7 @@
 
 namespace comp::ranks::detail {
 
-/// Folds `member` over all ranks, element by element; gives nothing where their lengths differ.
+/// Folds `member` over all ranks, element by element; gives nothing if their lengths differ.
 template <class Fold>
 std::vector<double> folded(const std::vector<sample>& ranks, std::vector<double> sample::*member, Fold fold) {
   std::vector<double> all = ranks.front().*member;
@@ -41,7 +41,7 @@ constexpr int badness(status s) {
 /// Returns: the message of rank `r`, with its number.
 inline std::string said_by(std::size_t r, const std::string& message) { return fmt::format("rank {}: {}", r, message); }
 
-/// Returns: the ranks' samples as one. Where they are of different lengths, the run has failed.
+/// Returns: the ranks' samples as one. If they are of different lengths, the run has failed.
 inline sample of_all_ranks(const std::vector<sample>& ranks) {
   sample all = ranks.front();
   all.loss = 0;

@@ -4,8 +4,8 @@
 //   const comp::outcome best = comp::ranks::search(ranks, comp::two_stage{policy}, trainer, observers...);
 //   comp::ranks::train(ranks, comp::post_training{.epochs = 20}, trainer, best, observers...);
 // Rank 0 runs the search and decides everything; the others carry out what it asks for. All return the same. Observers
-// are told on rank 0 alone. Where a rank is gone or does not answer, all that are left throw `rank_error`.
-// Use it where each rank has a replica of the model and the step averages the gradients.
+// are told on rank 0 alone. If a rank is gone or does not answer, all that are left throw `rank_error`.
+// Use it if each rank has a replica of the model and the step averages the gradients.
 // Not here: ranks that search on their own. Guide: docs/ranks.md.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace comp::ranks {
 
 namespace detail {
 
-/// Rank 0: meets the others. Throws: `settings_error` where they cannot be searched as one, on all ranks.
+/// Rank 0: meets the others. Throws: `settings_error` if they cannot be searched as one, on all ranks.
 COMP_INLINE acquaintance meet_ranks(any_trainer& trainer, team& ranks);
 /// Others: carries out the orders of rank 0 up to the last. Returns: its result. Throws: what it says went wrong.
 COMP_INLINE std::string follow(any_trainer& trainer, team& ranks);
@@ -46,8 +46,8 @@ Result together(any_trainer& trainer, team& ranks, Work work) {
 
 }  // namespace detail
 
-/// As two_stage::run, on all ranks. Throws: as that; `settings_error`, naming the rank, where a rank has another model,
-/// device or version of comp; `rank_error` where a rank is gone.
+/// As two_stage::run, on all ranks. Throws: as that; `settings_error`, naming the rank, if a rank has another model,
+/// device or version of comp; `rank_error` if a rank is gone.
 template <class P, class S1, class S2, class B, class... Observers>
 outcome search(team& ranks, const two_stage<P, S1, S2>& how, B&& trainer, Observers&&... observers) {
   constexpr bool sound = expect_trainer<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
@@ -65,7 +65,7 @@ outcome search(team& ranks, const two_stage<P, S1, S2>& how, B&& trainer, Observ
   }
 }
 
-/// As post_training::run, on all ranks. Throws: as that; `rank_error` where a rank is gone.
+/// As post_training::run, on all ranks. Throws: as that; `rank_error` if a rank is gone.
 template <class B, class... Observers>
 training_result train(team& ranks, const post_training& how, B&& trainer, const outcome& found,
                       Observers&&... observers) {

@@ -39,7 +39,7 @@ class team {
   bool leads() { return rank() == 0; }
 
   /// Returns: on all ranks the largest of what the ranks gave, element by element. All ranks call it.
-  /// Throws: `rank_error`; `error` where another rank has failed and gives nothing.
+  /// Throws: `rank_error`; `error` if another rank has failed and gives nothing.
   std::vector<double> maximum(std::vector<double> own) {
     if (!leads()) {
       const auto answer = ask(detail::packed(own));
@@ -55,8 +55,8 @@ class team {
     return own;
   }
 
-  /// Returns: on all ranks what each gave, by rank. All ranks call it, between searches and trainings; a rank that has
-  /// failed where others still agree on a number may call it, too. Throws: `rank_error`.
+  /// Returns: on all ranks what each gave, by rank. All ranks call it, between searches and trainings. A rank that
+  /// failed may call it while others are still in maximum(), which then throws there. Throws: `rank_error`.
   std::vector<std::string> exchange(const std::string& own) {
     if (!leads()) return detail::unpacked<std::vector<std::string>>(finish(own));
     std::vector<std::string> all = meet(own);
@@ -70,7 +70,7 @@ class team {
 
   // What follows is for the leader and its followers alone.
 
-  /// Leader: a round. Returns: what each rank gives; nothing where one has failed, and all are told to give up.
+  /// Leader: a round. Returns: what each rank gives; nothing if one has failed, and all are told to give up.
   std::optional<std::vector<std::string>> hear(const std::string& own) {
     std::vector<std::string> all = gathered(in_round + own);
     if (!all_are(in_round, all)) {
@@ -81,7 +81,7 @@ class team {
   }
   /// Leader: ends the round.
   void answer(const std::string& bytes) { told(decided + bytes); }
-  /// Follower: a round. Returns: the leader's answer; nothing where the round is given up.
+  /// Follower: a round. Returns: the leader's answer; nothing if the round is given up.
   std::optional<std::string> ask(const std::string& own) {
     (void)gathered(in_round + own);
     const std::string got = told({});
@@ -113,8 +113,8 @@ class team {
   }
   /// As a Communicator's: this rank has failed for good.
   void hurry() { speaks_->hurry(); }
-  /// Leader: the last order. Where a rank is gone, the others are told that, whatever they wait for; ranks that cannot
-  /// be told know it already.
+  /// Leader: the last order. If a rank is gone, the others are told that, whatever they wait for; ranks that cannot be
+  /// told know it already.
   void dismiss(const std::string& bytes) {
     try {
       (void)speaks_->broadcast(broken_ ? lost + *broken_ : ordered + bytes);

@@ -76,7 +76,7 @@ class grad_scaler {
   /// Counts a micro-batch; call it after each backward. After one optimizer's step the backward of another one's loss
   /// is counted from the start again.
   /// Returns: whether it was the last one before a step.
-  /// Throws: `error` where a step should have come before it.
+  /// Throws: `error` if a step should have come before it.
   bool count_micro_batch() {
     if (anew_ && open_ == 0) {
       state_.micro_batches = 0;
@@ -100,16 +100,16 @@ class grad_scaler {
     return static_cast<double>(settings_.micro_batches) / (state_.scale * static_cast<double>(micro_batches));
   }
 
-  /// Divides the gradients by the scale. `optimizer` says whose gradients they are, where there are several optimizers.
+  /// Divides the gradients by the scale. `optimizer` says whose gradients they are, if there are several optimizers.
   /// Returns: the unscaled gradients, which can be clipped and applied.
   /// Throws: `error` before the last micro-batch, or for a second call for an optimizer since the last update, which
   /// would divide its gradients twice.
   template <class G>
   [[nodiscard]] unscaled<G> unscale(G gradients, std::string_view optimizer = {});
 
-  /// Sets the scale for the next step, after the step() of all optimizers: it is an overflow where one of them had
+  /// Sets the scale for the next step, after the step() of all optimizers: it is an overflow if one of them had
   /// gradients that are not finite.
-  /// Throws: `error` where no optimizer stepped since the last update, or one has unscaled gradients and did not step.
+  /// Throws: `error` if no optimizer stepped since the last update, or one has unscaled gradients and did not step.
   void update() {
     require<error>(stepped_ && open_ == 0, "update() {} (the scale is judged by whole steps): call step() first",
                    open_ > 0 ? "before an optimizer's step" : "with no step since the last one");
@@ -140,7 +140,7 @@ class grad_scaler {
     forget_round();
   }
   const settings& constants() const { return settings_; }
-  /// Replaces constants and state together, or neither of them where one is refused.
+  /// Replaces constants and state together, or neither of them if one is refused.
   /// Throws: `settings_error` as the constructor and load(state) do.
   void load(const settings& chosen, const state& from) {
     grad_scaler scaler{chosen};
@@ -157,7 +157,7 @@ class grad_scaler {
     finite_ = true;
     stepped_ = ended_ = anew_ = false;
   }
-  /// Counts a step, and changes the scale where enough steps in a row were finite or not.
+  /// Counts a step, and changes the scale after enough finite steps, or overflows, in a row.
   void judge(bool finite) {
     ++state_.steps;
     state_.micro_batches = 0;
@@ -197,7 +197,7 @@ class grad_scaler {
 };
 
 /// Gradients that were divided by the scale. Clipping and stepping exist only here, so that scaled gradients cannot be
-/// clipped by mistake. apply() or step() ends it; where it is destroyed before, the step is given up and its gradients
+/// clipped by mistake. apply() or step() ends it; if it is destroyed before, the step is given up and its gradients
 /// have to be computed again.
 template <class G>
 class [[nodiscard]] grad_scaler::unscaled {
@@ -217,8 +217,8 @@ class [[nodiscard]] grad_scaler::unscaled {
 
   bool finite() const { return finite_; }
 
-  /// Scales all gradients together down to the norm `largest` where their norm is larger. Does nothing where the step
-  /// will be skipped.
+  /// Scales all gradients together down to the norm `largest` if their norm is larger. Does nothing if the step will be
+  /// skipped.
   /// Returns: the norm before.
   /// Throws: `settings_error` for a norm that is not positive.
   double clip_norm(double largest) {
@@ -241,7 +241,7 @@ class [[nodiscard]] grad_scaler::unscaled {
 
   /// Calls `optimizer_step` unless a gradient of this optimizer is not finite. Other optimizers may follow before
   /// update().
-  /// Throws: as apply() does; `error` where the steps since the last update were given up.
+  /// Throws: as apply() does; `error` if the steps since the last update were given up.
   template <std::invocable F>
   step_report step(F&& optimizer_step) && {
     require<error>(

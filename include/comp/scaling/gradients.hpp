@@ -30,7 +30,7 @@ concept tells_not_finite = requires(G& g) {
 
 // Compilers quote one source line of a failed assertion, so each sentence has to stay on one line:
 // clang-format off
-/// Checks that `G` models Gradients, and says what is missing where it does not: each failed assertion is one sentence.
+/// Checks that `G` models Gradients, and says what is missing if it does not: each failed assertion is one sentence.
 template <class G, bool Aloud = true>
 constexpr bool expect_gradients() {
   using namespace detail;
@@ -56,8 +56,8 @@ struct step_report {
   bool skipped = false;                      // true: a gradient was not finite, so the optimizer did not step
   double scale = 1;                          // the scale of the step's gradients
   double norm = 0;                           // the gradients' norm before clipping; 0: clip_norm was not called
-  std::vector<std::string> not_finite = {};  // where the step was skipped: the tensors that are not finite
-  std::string diagnosis = {};                // a sentence where a step was skipped at the lowest scale; else empty
+  std::vector<std::string> not_finite = {};  // of a skipped step: the tensors that are not finite
+  std::string diagnosis = {};                // a sentence on a step that was skipped at the lowest scale; else empty
 };
 
 }  // namespace comp::scaling

@@ -47,7 +47,7 @@ constexpr settings fixed(double scale) {
 }
 /// No scaling, for precisions with FP32's range. Steps whose gradients are not finite are still skipped.
 constexpr settings off() { return fixed(1); }
-/// The defaults of Paddle 3, whose scaler turns itself off where `low`, the precision of auto_cast, is not FP16.
+/// The defaults of Paddle 3, whose scaler turns itself off if `low`, the precision of auto_cast, is not FP16.
 constexpr settings paddle(precision low = precision::fp16) { return low == precision::fp16 ? settings{} : off(); }
 
 /// Returns the settings of a name: "pytorch", "paddle", "paddle-guide", "keras", "off", or a number for a static scale.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulated annealing on plans: a walk from plan to plan that always takes a step to a faster plan, and ever more
 // rarely one to a slower plan.
-// Use for spaces with many groups that influence each other (through casts), where greedy and beam stop in a local
+// Use for spaces with many groups that influence each other (through casts), in which greedy and beam stop in a local
 // optimum, if some hundred plans are affordable (stage 2, or a replay).
 // The walk starts at the faster of the two ends of the space (all groups on their first or their last level). A step
 // puts a run of neighbouring groups on one level, so that whole blocks move. It never goes to a plan that was not
@@ -74,7 +74,7 @@ class annealing::run {
     return settings_.hot * std::pow(settings_.cold / settings_.hot, share);
   }
 
-  // Returns a neighbour of the plan where the walk is now. Half of the steps move one group, the others a run of them.
+  // Returns a neighbour of the walk's present plan. Half of the steps move one group, the others a run of them.
   plan step() {
     plan p = now_.empty() ? space_.conservative() : now_;
     if (space_.groups().empty()) return p;
@@ -82,7 +82,7 @@ class annealing::run {
     return p;
   }
 
-  // Goes to plan `to` or stays. `seconds` is the time of `to`; nothing where it was not accepted.
+  // Goes to plan `to` or stays. `seconds` is the time of `to`; nothing if it was not accepted.
   void walk(const plan& to, const std::optional<double>& seconds) {
     if (!seconds) return;
     const double slower = now_seconds_ ? *seconds / *now_seconds_ - 1 : 0;

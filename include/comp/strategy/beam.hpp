@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Beam search: like greedy it decides one group after the other, but it keeps the `width` best plans so far instead of
 // one.
-// Use where groups only pay together, because of the casts between them, and greedy stops too early: a first change
-// that costs a little stays in the beam until the second one pays. It asks for `width` times as many plans as greedy.
+// Use if groups only pay together, because of the casts between them, and greedy stops too early: a first change that
+// costs a little stays in the beam until the second one pays. It asks for `width` times as many plans as greedy.
 // Groups are taken in the order of the space, in which a search puts the most expensive first. A plan that was not
 // accepted stays in the beam only while there are fewer than `width` accepted ones.
 // Not here: undoing many changes at once (annealing, genetic).

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts the seconds of a batch under any plan from the batches of a few plans that were timed.
 // The time of a plan is modelled as a sum over operators, over casts, and over edges. First estimates of operators come
-// from profiles, or from their operations and bytes where there is no profile; those of casts from bytes. A profile
-// times operators one by one, so it cannot know what neighbours save when a backend runs them as one, nor what casts
-// between two low precisions cost. Timed batches therefore correct the estimates by a Bayesian linear regression: by
-// kind of operator, by operator and precision, by the two formats of a cast, and by edge.
+// from profiles, or from their operations and bytes without a profile; those of casts from bytes. A profile times
+// operators one by one, so it cannot know what neighbours save when a backend runs them as one, nor what casts between
+// two low precisions cost. Timed batches therefore correct the estimates by a Bayesian linear regression: by kind of
+// operator, by operator and precision, by the two formats of a cast, and by edge.
 // How far to trust a profile, or any sum over operators, differs from backend to backend. It is no setting: of several
-// beliefs about it, the model takes the one under which the timed batches are most probable. docs/decisions.md, "Times
-// are believed as far as batches confirm them", says what this gains.
+// priors (struct belief) the model takes the one under which the timed batches are most probable. docs/decisions.md,
+// "Times are believed as far as batches confirm them", says what this gains.
 // Not here: the regression's algebra (strategy/ridge.hpp), the cheapest plan (strategy/min_cut.hpp), which plan to time
 // next (search/decision/next_question.hpp).
 // Source: MacKay 1992 (evidence); Doucet 2010 (drawing from a posterior by conditioning a draw from the prior).
@@ -54,8 +54,8 @@ class cost_model {
   const std::vector<std::vector<precision>>& levels() const { return levels_; }
 
   /// Learns from a profile under plan `p`.
-  /// Returns: false where it cannot be used, because it has a wrong length, or times that are negative, not finite or
-  /// all zero; nothing changes then.
+  /// Returns: false if it cannot be used, because it has a wrong length, or times that are negative, not finite or all
+  /// zero; nothing changes then.
   bool learn_profile(const plan& p, std::span<const op_time> times) {
     if (times.size() != graph_.size()) return false;
     double sum = 0;
@@ -100,7 +100,7 @@ class cost_model {
   /// says more than two times, because the machine's load cancels.
   void learn_pair(const plan& p, const plan& beside, double ratio, double spread) {
     if (!std::isfinite(ratio) || ratio <= 0 || !(batch_ > 0)) return;
-    // A smaller spread than 0.2% would mean that a single pair of batches settles everything.
+    // A smaller spread than 0.2% would mean that a single pair of batches decides everything.
     const std::size_t one = index_of_plan(p), other = index_of_plan(beside);
     seen_.push_back({one, other, ratio, std::max(spread, 0.002)});
     fit();
@@ -147,10 +147,10 @@ class cost_model {
     return made;
   }
 
-  /// True where batches can tell single operators apart. In a very large graph one operator is lost in the noise; then
+  /// True if batches can tell single operators apart. In a very large graph one operator is lost in the noise; then
   /// only kinds and casts are corrected, which also keeps the model fast.
   bool resolves() const { return graph_.size() <= resolved; }
-  /// Returns the bytes of the result of operator `i` in precision `p`; 0 where shapes are not known.
+  /// Returns the bytes of the result of operator `i` in precision `p`; 0 if shapes are unknown.
   double bytes(std::size_t i, precision p) const { return bytes_of(i) / 4 * traits(p).bytes; }
 
   /// Predicts the seconds of a batch under `p`. For a plan that was timed this includes its own misfit, which is the
@@ -234,7 +234,7 @@ class cost_model {
   }
 
   // Estimates operators by work_of(): a low precision takes a little more than half of FP32's time, as a tensor of half
-  // the bytes does. Where no operator has a size, all count the same. A cast is estimated by its bytes.
+  // the bytes does. If no operator has a size, all count the same. A cast is estimated by its bytes.
   void estimate() {
     double most = 0;
     for (const op_info& op : graph_) most = std::max(most, work_of(op));
@@ -473,14 +473,14 @@ class cost_model {
   plan anchor_;
   std::vector<std::size_t> kind_;  // by operator: the number of its kind
   std::size_t kinds_ = 0;
-  std::vector<per_precision> base_;  // estimated seconds of each operator in each precision
-  std::vector<observation> seen_ = {};
+  std::vector<per_precision> base_;                  // estimated seconds of each operator in each precision
+  std::vector<observation> seen_ = {};               // the regression's observations
   std::vector<features> plans_ = {};                 // the plans that were timed
   std::vector<std::vector<product>> products_ = {};  // lower triangle: of each two timed plans
-  std::vector<double> before_ = {}, of_plan_ = {};   // by timed plan: estimated T - T(anchor); weight in the regression
-  belief belief_ = {0.05, 0, 0.002};
-  ridge ridge_ = {};
-  plan_costs now_ = {};
+  std::vector<double> before_ = {}, of_plan_ = {};   // by timed plan: prior T - T(anchor); its weight in the posterior
+  belief belief_ = {0.05, 0, 0.002};                 // the prior's standard deviations
+  ridge ridge_ = {};                                 // the regression, solved
+  plan_costs now_ = {};                              // the posterior mean of the costs
   // The anchor's batch [s], the factor from profiled to used seconds, and the median operator [s].
   double batch_ = 0, speed_ = 1, usual_ = 0;
   bool profiled_ = false;

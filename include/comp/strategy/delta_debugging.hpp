@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Delta debugging: finds which groups must be raised (put back towards FP32) so that the loss is accepted, starting
 // from the plan with all groups on their lowest level.
-// Use in stage 1 where few groups harm. If k of n groups do, it asks for about k log n plans, at most 3 n for each
-// level; if none does, for two. Only the loss decides: groups that are slower in low precision stay low. In stage 2,
-// where every plan that runs is accepted, it therefore asks for the two ends of the space alone.
+// Use in stage 1 if few groups harm. If k of n groups do, it asks for about k log n plans, at most 3 n for each level;
+// if none does, for two. Only the loss decides: groups that are slower in low precision stay low. In stage 2, which
+// accepts every plan that runs, it therefore asks for the two ends of the space alone.
 // Zeller's algorithm tests each part and its complement. Here only the complement is tested (all raised groups without
 // the part), and no part twice in a round: if raising more groups never harms the loss, the other answers follow. The
-// groups found are few, but not always the fewest: where two groups only harm together, raising either is enough.
+// groups found are few, but not always the fewest: if two groups only harm together, raising either is enough.
 // With several levels, groups that cannot be on their last level are searched again on the level before.
 // Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, TSE 2002 (ddmin); Precimonious,
 // Rubio-Gonzalez et al., SC 2013.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A genetic algorithm on plans. A child takes a run of groups from one parent and the rest from the other; some
 // children also change a run of groups themselves. The best of parents and children are kept.
-// Use where some hundred plans are affordable and different plans are good in different places, which crossing joins.
+// Use if some hundred plans are affordable and different plans are good in different places, which crossing joins.
 // Neighbouring groups are inherited together, because they share casts. Plans that were not accepted rank behind the
 // accepted ones by their loss, so that a population without an accepted plan still moves towards one.
 // Source: Holland, Adaptation in natural and artificial systems, 1975; two-point crossover, tournaments of two, the (mu
@@ -56,8 +56,8 @@ class genetic::run {
   std::size_t at_most() const { return left_; }
 
  private:
-  // Fills `waiting_` with a generation. The first one is drawn, later ones are children; where children repeat known
-  // plans too often, plans are drawn again.
+  // Fills `waiting_` with a generation. The first one is drawn, later ones are children; if children repeat known plans
+  // too often, plans are drawn again.
   void breed() {
     keep_best(field_, settings_.population);
     const bool first = !std::exchange(begun_, true) || field_.size() < 2;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Greedy search: changes one group at a time, starting from the better of the two ends of the space, and keeps a change
-// only where it is clearly faster. It asks for about as many plans as there are groups.
-// Both ends are tried, because lowering a single operator can cost two casts where lowering its neighbours, too, costs
-// none: from all FP32 each single step may then look like a loss. Groups are taken in the order of the space, in which
-// a search puts the most expensive first.
+// only if it is clearly faster. It asks for about as many plans as there are groups.
+// Both ends are tried, because lowering a single operator can cost two casts, and lowering its neighbours, too, none:
+// from all FP32 each single step may then look like a loss. Groups are taken in the order of the space, in which a
+// search puts the most expensive first.
 // Not here: undoing several changes at once, or pairs of groups that only help together (beam, annealing, genetic).
 // Source: sorted greedy as in ADAPT and neural-compressor; the CoMP paper enumerates.
 #pragma once

@@ -3,14 +3,15 @@
 // by one as the paper does.
 //   1. Profiles in FP32 and in each low precision give the seconds of each operator (without profiles, its operations
 //      and bytes do). From them a minimum cut gives the cheapest plan of the whole graph, with each operator free.
-//   2. That plan, joined with the rule-based plans, is judged by its losses. A rejected plan is mended
-//      (strategy/mending.hpp): operators go back to FP32 by bisection, the most sensitive ones first, or in the order
-//      of the policy's lists where the backend has no sensitivity().
+//   2. That plan, joined with the rule-based plans, is judged by its losses. A rejected plan is repaired by bisection
+//      (strategy/mending.hpp): operators go back to FP32, the most sensitive ones first, or in the order of the
+//      policy's lists if the backend has no sensitivity().
 //   3. Plans of accepted operators are timed in turns. The times correct the costs, the corrected costs give the next
 //      cheapest plan, and so on until the cheapest plan is one that was measured.
 // Use it unless the whole space has to be tried (exhaustive), or a paper's algorithm is to be compared (greedy and
-// others). It does both stages in one (docs/decisions.md, "The search"); given as stage 2 alone, where only times
-// count, it is `greedy`. It is never worse than an accepted rule-based plan, because such plans are raced, too.
+// others). The search itself runs these steps, as both stages in one (docs/decisions.md, "The search"). Given as stage
+// 2 alone, in which only times count, this is `greedy`, whose `run` it has. It is never worse than an accepted
+// rule-based plan, because such plans are raced, too.
 // Source: none of the systems that comp is compared with searches so; the parts have their sources in their headers.
 #pragma once
 
@@ -22,9 +23,9 @@
 namespace comp::strategy {
 
 struct guided {
-  std::size_t questions = 40;  // the most questions about times; fewer are asked where answers do not pay
+  std::size_t questions = 40;  // the most questions about times; fewer are asked if answers do not pay
   double memory_worth = 0.01;  // what the memory of all operators' results is worth, as a fraction of FP32's batch time
-  mending_settings mend = {};  // how rejected plans are mended
+  mending_settings mend = {};  // how rejected plans are repaired
 
   using run = greedy::run;
   run start(search_space over) const { return greedy{}.start(std::move(over)); }

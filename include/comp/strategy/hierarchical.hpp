@@ -2,11 +2,11 @@
 // Hierarchical search: tries all groups low, then halves, then halves of halves, cut where the scopes in their names
 // change ("block1.attention.query"). A part that is accepted and not clearly slower stays low; another one is split and
 // tried in smaller parts, down to single groups.
-// Use where harmful operators lie together (in a block, in an attention) and groups are named by scope. Where harm is
+// Use if harmful operators lie together (in a block, in an attention) and groups are named by scope. If harm is
 // scattered it asks for as many plans as one group at a time would, two at most for each group and level. Unlike delta
 // debugging it also raises parts that are clearly slower in low precision.
 // Each part is tried together with all parts that stay low, so the final plan was run as a whole. CRAFT tries parts
-// alone and then joins them, which can harm where no part alone does.
+// alone and then joins them, which can harm although no part alone does.
 // With several levels, groups that cannot be on their last level are tried in the same way on the level before.
 // Source: CRAFT, Lam, Hollingsworth, de Supinski and LeGendre, ICS 2013 (breadth-first search of a program's
 // structure).
@@ -91,8 +91,8 @@ class hierarchical::run {
     parts_.emplace_back(middle, of.end());
   }
 
-  // Returns where to cut a part: where the first scope changes that not all names share, as near to the middle as
-  // possible.
+  // Returns the place to cut a part: a change of the first scope that not all names share, as near the middle as can
+  // be.
   std::size_t cut(const part& of) const {
     const std::size_t same = shared(of);
     const auto scope = [&](std::size_t i) {

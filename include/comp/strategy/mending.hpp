@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mending: given a set of operators whose lowering was rejected, finds a large part of it that is accepted, in few
-// questions. A question is a plan to judge by its losses, so each costs tens of batches.
+// Repairs a rejected plan: of a set of operators whose lowering was rejected, finds a large part that is accepted, in
+// few questions. A question is a plan to judge by its losses, so each costs tens of batches.
 // Items (operators) come in an order, those that are thought least harmful first. The longest accepted beginning of the
 // order is found by bisection. Then blocks of the rest are added. Their size is such that, by the share of harmful
-// items so far, every second block is accepted. A refused block is bisected in turn. Each question includes all items
+// items so far, every second block is accepted. A rejected block is bisected in turn. Each question includes all items
 // that were accepted before, so that items that only harm together are found, too.
 // With a right order of 64 items it takes 7 questions; with no order and a single harmful item of 64 about 10.
 // Source: Hwang 1972 (generalized binary splitting), by an order instead of at random; HAWQ and ADAPT (the order).
@@ -19,20 +19,20 @@
 
 namespace comp {
 
-/// How many questions mending may ask.
+/// How many questions a repair may ask.
 struct mending_settings {
-  std::size_t questions = 200;  // the most questions; the search ends earlier where they no longer pay
-  double worth = 0.03;          // ends where the rest of the items is worth less than this fraction of all items
-  std::size_t hopeless = 3;     // with an order: gives up the rest after this many refused items in a row
+  std::size_t questions = 200;  // the most questions; the search ends earlier if they no longer pay
+  double worth = 0.03;          // ends when the rest of the items is worth less than this fraction of all items
+  std::size_t hopeless = 3;     // with an order: gives up the rest after this many rejected items in a row
 };
 
-/// Mends one rejected set. Items are numbered from 0 in their order.
+/// Repairs one rejected set. Items are numbered from 0 in their order.
 class mending {
  public:
   /// `gains` says what each item is worth, in the order of the items; the whole set is known to be rejected. `first` is
-  /// how many items the first question is about, where something is known beforehand; 0: half of them. `ordered`: the
+  /// how many items the first question is about, if something is known beforehand; 0: half of them. `ordered`: the
   /// order means something, as it does with sensitivities. `other_places`: each item's place in a second order, which
-  /// replaces the first one where that proves wrong; empty: there is none.
+  /// replaces the first one if that proves wrong; empty: there is none.
   mending(std::vector<double> gains, std::size_t first, bool ordered, const mending_settings& settings = {},
           std::vector<std::size_t> other_places = {})
       : gains_{std::move(gains)},
@@ -81,15 +81,15 @@ class mending {
   /// Returns the items that were accepted together, in the order in which they were. Items that no question was about
   /// are not among them.
   const std::vector<std::size_t>& accepted() const { return accepted_; }
-  /// Returns the items that were refused when they alone were added to the accepted ones.
+  /// Returns the items that were rejected when they alone were added to the accepted ones.
   const std::vector<std::size_t>& harmful() const { return harmful_; }
   std::size_t questions() const { return asked_; }
 
  private:
-  // In a right order the harmless items come first, so several refused items in a row mean that the rest harms, too. An
-  // order is taken to be wrong where a third of the items decided so far harm: then the second order replaces it, and
+  // In a right order the harmless items come first, so several rejected items in a row mean that the rest harms, too.
+  // An order is taken to be wrong if a third of the items decided so far harm: then the second order replaces it, and
   // the questions go on.
-  // Returns: false where the order was right so far.
+  // Returns: false if the order was right so far.
   bool disproved() {
     if (accepted_.size() > 2 * harmful_.size()) return false;
     ordered_ = false;
@@ -106,7 +106,7 @@ class mending {
     seen_.insert(seen_.end(), count, false);
     rest_.erase(rest_.begin(), end);
   }
-  // Called when the refused beginning of the rest has a single item left, which is then the harmful one.
+  // Called when the rejected beginning of the rest has a single item left, which is then the harmful one.
   void found_harmful() {
     refused_ = 0;
     if (rest_.empty()) return;
@@ -132,9 +132,9 @@ class mending {
   std::vector<std::size_t> rest_, accepted_ = {}, harmful_ = {};
   std::vector<bool> seen_ = {};  // for each decided item in turn: whether it was harmful
   double all_ = 0;               // sum of all gains
-  std::size_t refused_ = 0;      // how many first items of the rest were refused together, and are being bisected
-  // The first items of the rest that the question is about; questions asked; items refused in a row; the least size of
-  // the next block, which doubles as long as blocks are accepted.
+  std::size_t refused_ = 0;  // above 0: so many first items of the rest are being bisected; 0: a block is added next
+  // Items of the rest in the question; questions asked; items rejected in a row; minimum size of the next block: twice
+  // the last accepted question, 0 after a rejected one.
   std::size_t probe_ = 0, asked_ = 0, in_vain_ = 0, grown_ = 0;
 };
 

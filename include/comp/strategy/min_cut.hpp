@@ -5,7 +5,7 @@
 // For two precisions the result is exact. For more, expansion moves are made until none helps: one move decides for all
 // operators at once which of them change to one given precision.
 // Use: strategy::guided proposes these plans.
-// Not here: where costs come from (strategy/cost_model.hpp), and whether such a plan converges (a search tries it).
+// Not here: the source of the costs (strategy/cost_model.hpp), and whether such a plan converges (a search tries it).
 // Source: Kolmogorov and Zabih 2004 (which sums a cut can minimise); Boykov, Veksler and Zabih 2001 (expansion moves);
 // Boykov and Kolmogorov 2004 (maximum flow), by Boost.Graph.
 #pragma once
@@ -121,7 +121,7 @@ class expansion {
   double bounded(double seconds) const { return std::isfinite(seconds) ? seconds : 4 * largest_ + 1; }
 
   // An operator on the sink's side pays the edge from the source, which is its cost once changed; on the source's side
-  // it pays the edge to the sink, its cost as it is. Where both are equal it stays.
+  // it pays the edge to the sink, its cost as it is. If both are equal it stays.
   void add_operator(std::size_t i) {
     if (now_[i] == to_) {
       network_.add(0, node(i), 4 * largest_ + 1);
@@ -149,8 +149,8 @@ class expansion {
     }
   }
 
-  // A cast to `to_` is paid where the producer stays in another precision and a reader changes to `to_` or has it
-  // already. However many readers do, the tensor is cast once: an extra node stands for "any reader".
+  // A cast to `to_` is paid if the producer stays in another precision and a reader changes to `to_` or has it already.
+  // However many readers do, the tensor is cast once: an extra node stands for "any reader".
   void cast_to_target(const shared_tensor& t) {
     const double seconds = costs_.cast(t, now_[t.producer], to_);
     if (now_[t.producer] == to_ || !(seconds > 0)) return;
@@ -165,7 +165,7 @@ class expansion {
     for (const auto r : t.readers) network_.add(any, node(r), 4 * largest_ + 1);
   }
 
-  // A cast to another precision `q` is paid where a reader that has `q` stays, and the producer does not have `q` or
+  // A cast to another precision `q` is paid if a reader that has `q` stays, and the producer does not have `q` or
   // changes from it.
   void cast_to_other(const shared_tensor& t, precision q) {
     const precision from = now_[t.producer];
@@ -180,7 +180,7 @@ class expansion {
     if (any == 0) return;
     network_.add(any, 1, std::min(stays, changes));
     if (changes > stays) network_.add(any, node(t.producer), changes - stays);
-    // A cut cannot express that a cast gets cheaper where both the producer changes and a reader stays. What the
+    // A cut cannot express that a cast gets cheaper if both the producer changes and a reader stays. What the
     // producer's change saves is therefore counted whether or not such a reader stays. The true cost of the plan that
     // is found may differ from the cut's; min_cut_plan only takes plans whose true cost is lower.
     if (stays > changes) network_.add(node(t.producer), 1, stays - changes);
@@ -197,7 +197,7 @@ class expansion {
 
 /// Returns: the cheapest plan for two precisions; for more, a plan that does not get cheaper when any set of operators
 /// changes to one precision. Among equally cheap plans it is the one nearer to `start`.
-/// Throws: `settings_error` where `start` has another length than `costs`, or a precision that is not allowed.
+/// Throws: `settings_error` if `start` has another length than `costs`, or a precision that is not allowed.
 inline plan min_cut_plan(const plan_costs& costs, plan start) {
   require<settings_error>(start.size() == costs.size(),
                           "plan of {} operators for the costs of {} (they must agree): "

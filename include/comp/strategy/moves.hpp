@@ -3,8 +3,8 @@
 // asked for, and ordering plans by their results. Use them in a strategy of your own; a search itself does not need
 // them.
 // The order compares median times. comp::clearly_faster, which looks at intervals, is not transitive (a as fast as b,
-// and b as fast as c, do not make a as fast as c) and so cannot sort. Use it where one plan replaces another; use the
-// order where the best of many plans are kept.
+// and b as fast as c, do not make a as fast as c) and so cannot sort. Use it to replace one plan by another; use the
+// order to keep the best of many plans.
 // Draws are the same with every standard library.
 #pragma once
 
@@ -37,7 +37,7 @@ inline std::size_t count_changes(const search_space& space) {
   return changes;
 }
 
-/// Returns `trials`, or the number of plans in the space where it has fewer.
+/// Returns `trials`, or the number of plans in the space if it has fewer.
 inline std::size_t at_most_plans(const search_space& space, std::size_t trials) {
   return static_cast<std::size_t>(std::min<std::uint64_t>(trials, space.size().value_or(trials)));
 }
@@ -59,7 +59,7 @@ inline plan draw_plan(const search_space& space, std::mt19937_64& generator) {
   return p;
 }
 
-/// Puts group `g` of `p` on another level, which is drawn. Does nothing where it has only one.
+/// Puts group `g` of `p` on another level, which is drawn. Does nothing if it has only one.
 inline void move_group(const search_space& space, plan& p, std::size_t g, std::mt19937_64& generator) {
   const std::size_t levels = space.groups()[g].levels.size();
   if (levels < 2) return;

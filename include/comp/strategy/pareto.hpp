@@ -36,7 +36,7 @@ struct pareto {
   run start(search_space over) const;
 };
 
-/// True where `a` is at least as good as `b` in time, memory and loss, and better in one of them.
+/// True if `a` is at least as good as `b` in time, memory and loss, and better in one of them.
 inline bool dominates(const trial& a, const trial& b) {
   constexpr double worst = std::numeric_limits<double>::infinity();
   const auto bytes = [](const trial& t) { return t.sample.peak_bytes > 0 ? double(t.sample.peak_bytes) : worst; };

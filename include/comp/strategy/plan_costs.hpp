@@ -2,7 +2,7 @@
 // The cost of a plan as a sum over operators and over the casts between them. The form is simple so that a minimum cut
 // can find the cheapest plan. A tensor is cast once for all its readers in one precision. Views have no precision of
 // their own, so the readers of a view are readers of its tensor.
-// Not here: where the seconds come from (strategy/cost_model.hpp), the cheapest plan (strategy/min_cut.hpp), the exact
+// Not here: the source of the seconds (strategy/cost_model.hpp), the cheapest plan (strategy/min_cut.hpp), the exact
 // places of casts (autocast/casts.hpp).
 #pragma once
 
@@ -32,12 +32,11 @@ struct shared_tensor {
   std::uint32_t producer = 0;               // the operator that makes it
   std::vector<std::uint32_t> readers = {};  // the operators that read it
   double cast_seconds = 0;                  // seconds of a cast to another precision
-  /// Further seconds where a reader has another precision than the producer, because a backend can then not run both as
-  /// one.
+  /// Further seconds if a reader has another precision than the producer: a backend cannot run both as one then.
   double apart_seconds = 0;
 };
 
-/// The terms of a plan's cost. Shapes: `seconds` is (N, precisions), infinity where an operator must not run in a
+/// The terms of a plan's cost. Shapes: `seconds` is (N, precisions), infinity if an operator must not run in a
 /// precision; an operator without a choice has one finite entry. Unit: [s].
 struct plan_costs {
   std::vector<per_precision> seconds = {};

@@ -5,8 +5,8 @@
 // In Jamieson and Talwalkar's method the plans that are left are trained longer. Here a strategy asks for a plan
 // without saying how long to train it, and never twice for the same plan, so their neighbours are tried instead. Bad
 // plans are cut early by the search itself (search_settings::cut), whatever the strategy.
-// Use where many plans can be run at a time and nothing is known about the operators: all plans of a round are asked
-// for at once. It asks for `plans` * (1 + log2(plans) / 2) plans in all.
+// Use if many plans can be run at a time and nothing is known about the operators: all plans of a round are asked for
+// at once. It asks for `plans` * (1 + log2(plans) / 2) plans in all.
 // Source: Jamieson and Talwalkar, Non-stochastic best arm identification, AISTATS 2016, with that change.
 #pragma once
 

@@ -27,10 +27,10 @@ struct named_plan {
   typed_plan types;  // types.plan is what a backend can run; a backend chooses the formats of tensors itself
 };
 
-/// Makes the plans of all systems for one low precision. Where a system has lists for GPUs and for CPUs, those for
-/// `machine` are taken; for an unknown machine the GPU's lists with FP16 and the CPU's with BF16, since that is where
-/// each is used most. A system that refuses the model (Paddle's O2 does if parameters are stored low already) is left
-/// out: `refused` is called with its name and its sentence.
+/// Makes the plans of all systems for one low precision. If a system has lists for GPUs and for CPUs, those for
+/// `machine` are taken; for an unknown machine the GPU's lists with FP16 and the CPU's with BF16, the usual format of
+/// each. A system that refuses the model (Paddle's O2 does if parameters are stored low already) is left out: `refused`
+/// is called with its name and its sentence.
 /// Returns: one plan per system and level, all of which fit `graph`; several may be equal.
 /// Throws: `settings_error` for a precision that is neither FP16 nor BF16.
 inline std::vector<named_plan> all_rules(

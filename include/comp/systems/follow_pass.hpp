@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The walk that TVM's ToMixedPrecision and Paddle's O1 and O2 have in common (tvm_pass.hpp, paddle_pass.hpp). Operators
-// are visited in execution order. One of category follow runs low only where all its floating-point inputs are low
+// are visited in execution order. One of category follow runs low only if all its floating-point inputs are low
 // already; otherwise its inputs are cast back to full precision.
 // Not here: PyTorch's promotion to the widest input (rule_plan.hpp).
 // Source: TVM RFC 0006, reference-level explanation; Paddle's guide to automatic mixed precision, section 2.
@@ -16,8 +16,8 @@
 
 namespace comp::autocast {
 
-/// Returns: the widest format in which the leaves of operator `i` (its parameters and data) are stored; nothing where
-/// it has none. `wanted(is_data)` says which leaves count; `stored` is the format of the operator's parameters.
+/// Returns: the widest format in which the leaves of operator `i` (its parameters and data) are stored; nothing if it
+/// has none. `wanted(is_data)` says which leaves count; `stored` is the format of the operator's parameters.
 std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, auto&& wanted) {
   std::optional<precision> widest;
   for (const std::size_t k : leaf_inputs(graph, i)) {
@@ -29,11 +29,11 @@ std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, preci
   return widest;
 }
 
-/// How the leaves of an operator (its parameters and data) influence its precision where it follows its inputs.
+/// How the leaves of an operator (its parameters and data) influence its precision if it follows its inputs.
 struct leaf_rule {
   bool counted = false;  // true: they count as inputs; false: they are cast to whatever the operator runs in
   precision stored = precision::fp32;  // the format that they are stored in
-  bool always = false;  // true: they count even where the graph does not show that the operator has leaves
+  bool always = false;                 // true: they count even if the graph does not show that the operator has leaves
 };
 
 /// What the walk needs to know besides the rules.
@@ -45,7 +45,7 @@ struct follow_settings {
 
 namespace detail {
 
-/// Returns: whether everything that counts as an input of operator `i` is in the low precision; nothing where nothing
+/// Returns: whether everything that counts as an input of operator `i` is in the low precision; nothing if nothing
 /// counts. An operator whose inputs are unknown and that has no producer is taken to read the model's data.
 inline std::optional<bool> all_low(const op_graph& graph, const std::vector<std::optional<precision>>& carried,
                                    std::size_t i, const leaf_rule& leaves, precision low) {
@@ -59,7 +59,7 @@ inline std::optional<bool> all_low(const op_graph& graph, const std::vector<std:
   return all;
 }
 
-/// Returns: the format that a carrier (a view, an in-place write) hands on; nothing where it reads only leaves that are
+/// Returns: the format that a carrier (a view, an in-place write) hands on; nothing if it reads only leaves that are
 /// cast to whatever their reader runs in, so that its format is not decided yet.
 inline std::optional<precision> carried_by(const op_graph& graph, const std::vector<std::optional<precision>>& carried,
                                            std::size_t i, const leaf_rule& leaves) {

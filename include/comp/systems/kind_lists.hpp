@@ -18,8 +18,8 @@
 
 namespace comp::policy {
 
-/// The name that a system gives an operator of ATen. Where the system builds that operator from several, it is the name
-/// of the one that decides its precision: ATen's linear is TensorFlow's MatMul.
+/// The name that a system gives an operator of ATen. If the system builds that operator from several, it is the name of
+/// the one that decides its precision: ATen's linear is TensorFlow's MatMul.
 struct kind_alias {
   std::string_view kind;    // ATen's, without namespace and overload
   std::string_view theirs;  // the system's
@@ -67,7 +67,7 @@ class kind_table {
     if (alias != nullptr) return alias->theirs;
     return dotted_names_ ? without_namespace(kind) : without_overload(kind);
   }
-  /// Returns: the category of the system's operator `theirs`; null where it is on no list.
+  /// Returns: the category of the system's operator `theirs`; null if it is on no list.
   const comp::category* category_of(std::string_view theirs) const {
     const auto* listed = find(entries_, theirs);
     return listed != nullptr ? &listed->category : nullptr;
@@ -109,13 +109,13 @@ class kind_table {
 /// A user's list of operators, by the system's names or ATen's.
 using kind_names = std::vector<std::string>;
 
-/// True where a user's list names the system's operator `theirs`.
+/// True if a user's list names the system's operator `theirs`.
 inline bool names_kind(const kind_table& table, const kind_names& listed, std::string_view theirs) {
   return std::any_of(listed.begin(), listed.end(),
                      [&](const std::string& kind) { return table.theirs(kind) == theirs; });
 }
 
-/// Throws: `settings_error`, naming the operator, where two of a user's lists name the same one.
+/// Throws: `settings_error`, naming the operator, if two of a user's lists name the same one.
 inline void require_disjoint(const kind_table& table, std::string_view a_name, const kind_names& a,
                              std::string_view b_name, const kind_names& b) {
   for (const std::string& kind : a) {

@@ -29,7 +29,7 @@
 namespace comp::policy {
 
 /// o0: everything runs in FP32. od: the white list runs low, all else in FP32. o1: the white list runs low, the black
-/// list in FP32, and all else low where all its inputs are low. o2: all but the black list runs low, on parameters that
+/// list in FP32, and all else low if all its inputs are low. o2: all but the black list runs low, on parameters that
 /// are stored low.
 enum class paddle_level : std::uint8_t { o0, od, o1, o2 };
 
@@ -73,7 +73,7 @@ struct paddle {  // models comp::OperatorPolicy
   paddle_level level = paddle_level::o1;
   precision low = precision::fp16;
   paddle_version version = paddle_version::v3;
-  kind_names custom_white_list = {};                     // run low, even where Paddle's black list has them
+  kind_names custom_white_list = {};                     // run low, even if they are on Paddle's black list
   kind_names custom_black_list = {};                     // run in FP32
   kind_names unsupported = {};                           // operators that this device cannot run in `low`
   bool use_promote = true;                               // O2 of v3: an unlisted operator that reads FP32 runs in FP32
@@ -112,12 +112,12 @@ struct paddle {  // models comp::OperatorPolicy
     return all;
   }
 
-  /// True where fp16_guard lets the operator run low.
+  /// True if fp16_guard lets the operator run low.
   bool guarded(const op_info& op) const {
     return !use_fp16_guard || level != paddle_level::o2 || in_scopes(op, fp16_guard);
   }
   std::string_view theirs(const op_info& op) const { return table().theirs(op.kind); }
-  /// True where the user's settings let O2 store the operator's parameters low. Norms keep FP32 all the same
+  /// True if the user's settings let O2 store the operator's parameters low. Norms keep FP32 all the same
   /// (paddle_pass.hpp).
   bool stores_low(const op_info& op) const {
     return level == paddle_level::o2 && decorate && guarded(op) && !in_scopes(op, excluded_layers) &&

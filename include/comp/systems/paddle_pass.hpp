@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan that Paddle's auto_cast and decorate make for a model at level O0, OD, O1 or O2, and the formats in which O2
 // stores parameters. For an operator on no list, parameters count as inputs: FP32 parameters keep it in FP32. Batch
-// norm and layer norm are exceptions, where the first input decides alone.
+// norm and layer norm are exceptions: their first input decides alone.
 // Not here: casts (autocast/casts.hpp places them for the typed plan), loss scaling, running the plan (a backend does).
 // Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
 // of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/systems/paddle_typed.inc).
@@ -36,7 +36,7 @@ constexpr bool one_of(std::string_view kind, const std::array<std::string_view, 
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-/// True where O2 leaves an operator's parameters in FP32.
+/// True if O2 leaves an operator's parameters in FP32.
 inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
   constexpr std::array<std::string_view, 2> batch_norms{"batch_norm", "sync_batch_norm"};
   constexpr std::array<std::string_view, 1> layer_norms{"layer_norm"};
@@ -58,7 +58,7 @@ inline bool first_decides(const policy::paddle& amp, const op_info& op) {
 /// Stores parameters as paddle.amp.decorate does. At O2 each parameter is cast once, before training, and the optimizer
 /// keeps FP32 copies. Parameters stay in FP32 in batch norms, with FP16 in layer norms and (in Paddle 3) instance
 /// norms, in excluded layers and outside of the guard. At other levels, and with `decorate` false, nothing is cast.
-/// Throws: `settings_error`, naming the operator, where a parameter is stored low already.
+/// Throws: `settings_error`, naming the operator, if a parameter is stored low already.
 inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
   decorated model{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
   model.saved = model.parameters;

@@ -107,8 +107,8 @@ struct tensorflow {  // models comp::OperatorPolicy
                                        : decision{.category = assigned};
   }
 
-  /// Throws: `settings_error` where an edit puts an operator on two lists, or for unsafe_force_all with BF16.
-  /// TensorFlow refuses both.
+  /// Throws: `settings_error`, as TensorFlow does, for an operator that an edit puts on two lists, and for
+  /// unsafe_force_all with BF16.
   void check() const {
     require<settings_error>(edits.level != tensorflow_level::unsafe_force_all || list != tensorflow_list::onednn_bf16,
                             "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL is UNSAFE_FORCE_ALL (many operators have no "
@@ -151,7 +151,7 @@ struct tensorflow {  // models comp::OperatorPolicy
              {"clear list", &edits.clear, category::clear}}};
   }
 
-  /// True where the list of category `of`, with the user's changes, has the operator.
+  /// True if the list of category `of`, with the user's changes, has the operator.
   bool holds(category of, std::string_view theirs) const {
     if (of != category::allow && emptied()) return false;
     const kind_table& table = tensorflow_lists::table(list);
@@ -163,7 +163,7 @@ struct tensorflow {  // models comp::OperatorPolicy
     const category* listed = table.category_of(theirs);
     return listed != nullptr && *listed == of;
   }
-  /// True where only the allow list is in force.
+  /// True if only the allow list is in force.
   bool emptied() const {
     return edits.level == tensorflow_level::tensor_cores_only && list == tensorflow_list::cuda_fp16;
   }

@@ -2,8 +2,8 @@
 // The plan of TensorFlow's graph rewrite. The rewrite paints operators for the low precision in several passes over the
 // graph, which are repeated here in TensorFlow's order.
 // Use with systems/tensorflow.hpp, or with any policy whose categories mean the same as TensorFlow's.
-// Operators that a cast of the model's own has put into a low precision stay in it. A cast to FP32 whose readers are
-// all painted gives the low precision at once, where it is choosable.
+// Operators that a cast of the model's own has put into a low precision stay in it. A choosable cast to FP32 whose
+// readers are all painted gives the low precision at once.
 // Not here: loops (NextIteration) and tensor lists, which op_graph cannot represent.
 // Without an operator on the allow list everything stays in FP32, as in TensorFlow.
 // Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
@@ -34,7 +34,7 @@ namespace detail {
 /// What the rewrite has decided about an operator so far.
 enum class paint : unsigned char { none, allow, deny };
 
-/// Returns the format that each operator has in the model as written, before any plan: that of its result or, where the
+/// Returns the format that each operator has in the model as written, before any plan: that of its result or, if the
 /// result is integers, that of its inputs.
 inline std::vector<precision> own_precisions(const op_graph& graph) {
   std::vector<precision> own(graph.size(), precision::fp32);
@@ -80,8 +80,7 @@ class tensorflow_painter {
       if (listed || (reaches[i] && reads_painted(i, paint::deny))) painted_[i] = paint::deny;
     }
   }
-  /// Pass 3: operators of the infer and clear lists become allow where a path from an allow to another allow leads
-  /// through them.
+  /// Pass 3: operators of the infer and clear lists become allow if they are on a path from an allow to another allow.
   void allow_between_allows() {
     std::vector<bool> below(graph_.size()), above(graph_.size());
     for (std::size_t i = 0; i < graph_.size(); ++i) {
@@ -104,7 +103,7 @@ class tensorflow_painter {
       if (reads_painted(i, paint::allow) && !reads_painted(i, paint::deny)) painted_[i] = paint::allow;
     }
   }
-  /// Pass 5: an operator of the clear list becomes allow where operators of the clear list connect it with an allow,
+  /// Pass 5: an operator of the clear list becomes allow if operators of the clear list connect it with an allow,
   /// before it or behind it. One whose result is integers becomes allow too, but nothing behind it does.
   void allow_clear_next_to_allow() {
     std::vector<std::size_t> open;

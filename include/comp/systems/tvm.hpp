@@ -32,7 +32,7 @@
 namespace comp::policy {
 
 /// What a conversion function returns: the RFC's tuple of conversion category, accumulation dtype and output dtype. The
-/// two precisions only matter where the operator runs low.
+/// two precisions only matter if the operator runs low.
 struct conversion {
   comp::category category = comp::category::follow;
   precision accumulate = precision::fp32;
@@ -82,7 +82,7 @@ class tvm_registry {
   }
 
   /// Adds a rule. The rule of the highest level is used, in whatever order they are added.
-  /// Throws: `settings_error` where the operator has a rule of the same level, since nothing would decide between them.
+  /// Throws: `settings_error` if the operator has a rule of the same level, since nothing would decide between them.
   tvm_registry& add(std::string_view op, conversion_rule rule, int level = default_level) {
     require<settings_error>(rule != nullptr,
                             "the conversion rule of \"{}\" is empty (it cannot be called): give a function", op);
@@ -102,7 +102,7 @@ class tvm_registry {
   }
 
   std::string_view theirs(std::string_view kind) const { return table_().theirs(kind); }
-  /// Returns: the user's rule for an operator; null where there is none. The defaults may then still have a category.
+  /// Returns: the user's rule for an operator; null if there is none. The defaults may then still have a category.
   const conversion_rule* rule_of(std::string_view theirs) const {
     const auto at = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
     return at == rules_.end() ? nullptr : &at->rule;
@@ -141,8 +141,8 @@ struct tvm {  // models comp::OperatorPolicy
   missing_rule missing = missing_rule::warn;
   std::vector<precision> supported = {all_precisions.begin(), all_precisions.end()};  // what the device computes in
 
-  /// Throws: `settings_error`, naming the operator, where a rule throws, or returns a category that TVM lacks or a
-  /// precision that is not `supported`; and for an operator without a rule where that is an error.
+  /// Throws: `settings_error`, naming the operator, if a rule throws, or returns a category that TVM lacks or a
+  /// precision that is not `supported`; also for an operator without a rule if `missing` is missing_rule::error.
   decision classify(const op_info& op) const {
     const std::string_view theirs = registry.theirs(op.kind);
     if (const conversion_rule* rule = registry.rule_of(theirs)) return checked(op, ask(*rule, op));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan that TVM's ToMixedPrecision makes for a model. ALLOW: every floating-point input is cast to the low
-// precision. FOLLOW: the operator runs low where all its inputs are low already; otherwise they are cast to full
+// precision. FOLLOW: the operator runs low if all its inputs are low already; otherwise they are cast to full
 // precision. DENY: full precision. An operator that runs low sums in its accumulation dtype and gives its output dtype.
 // Not here: TVM's passes around it (casts.hpp shares casts, as TVM's elimination of common subexpressions does;
 // constant folding and fast math are left to compilers), and its check that the bounds of a clip fit the low precision
@@ -23,7 +23,7 @@
 
 namespace comp::autocast {
 
-/// Where TVM's documents, its Relay pass and its Relax pass differ.
+/// The points in which TVM's documents, its Relay pass and its Relax pass differ.
 struct tvm_pass_settings {
   /// True: kernels sum in the accumulation dtype and write the output dtype. False, as in TVM: a cast stands behind
   /// them.
@@ -32,7 +32,7 @@ struct tvm_pass_settings {
   /// RFC says: they count as inputs in the precision that they are stored in, so FP32 parameters keep the operator in
   /// full precision.
   bool leaves_adapt = true;
-  /// True, as in Relax: the model's data count as inputs, and an operator that follows runs in full precision where it
+  /// True, as in Relax: the model's data count as inputs, and an operator that follows runs in full precision if it
   /// reads integers of the model's data.
   bool data_counts = false;
   /// relay.ToMixedPrecision.keep_orig_output_dtype. True: the model's results are FP32.
@@ -60,7 +60,7 @@ inline leaf_rule tvm_leaves(const op_graph& graph, std::size_t i, const tvm_pass
 
 }  // namespace detail
 
-/// Returns: a typed plan whose plan fits `graph`. Where an operator's accumulation dtype is not its output dtype,
+/// Returns: a typed plan whose plan fits `graph`. If an operator's accumulation dtype is not its output dtype,
 /// casts.hpp places the cast behind the operator.
 /// Throws: `settings_error` as tvm::classify does.
 inline typed_plan tvm_pass(const policy::tvm& amp, const op_graph& graph, const tvm_pass_settings& settings = {}) {
