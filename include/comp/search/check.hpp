@@ -50,7 +50,7 @@ struct check_report {
     }
     return sentences;
   }
-  /// Returns: the sentence of the first fatal fault; empty where there is none.
+  /// Returns: the sentence of the first fatal fault; empty if there is none.
   std::string why_pointless() const {
     const auto at = std::find_if(lines.begin(), lines.end(), [](const line& l) { return l.how == verdict::fatal; });
     return at == lines.end() ? "" : at->text;
@@ -67,7 +67,7 @@ struct check_report {
   void add(std::string what, verdict how, std::string text) {
     lines.push_back({std::move(what), how, std::move(text)});
   }
-  /// Adds a line that is "ok" where there is no problem.
+  /// Adds a line that is "ok" if there is no problem.
   void add(std::string what, const std::optional<std::string>& problem, std::string fine) {
     add(std::move(what), problem ? verdict::wrong : verdict::ok, problem ? *problem : std::move(fine));
   }

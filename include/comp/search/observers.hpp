@@ -25,8 +25,8 @@ struct search_info {
   const comp::hardware& hardware;
   std::string signature;            // everything that makes recorded trials usable again, as one line of text
   double tolerance;                 // settings.tolerance: a fraction of the loss
-  std::size_t epochs_at_most = 0;   // the most epochs that will be run, where the strategies know; 0: not known
-  const outcome* so_far = nullptr;  // what the search has found so far; nullptr where there is no search
+  std::size_t epochs_at_most = 0;   // the most epochs that will be run, if the strategies know; 0: not known
+  const outcome* so_far = nullptr;  // what the search has found so far; nullptr if there is no search
   std::function<void(std::string)> warn = {};  // lets an observer add a warning to the search's; may be empty
 };
 
@@ -146,7 +146,7 @@ class any_observer {
   virtual std::optional<trial> recall(const trial& wanted) = 0;
   virtual void trial_started(const trial& t) = 0;
   virtual void batch_done(const trial& t, const sample& so_far) = 0;
-  /// Returns: true where an observer wants the search to stop.
+  /// Returns: true if an observer wants the search to stop.
   virtual bool trial_done(const trial& t) = 0;
   virtual bool stop_requested() = 0;
   virtual void warned(const std::string& sentence) = 0;
@@ -162,7 +162,7 @@ inline void warn(outcome& log, any_observer& observers, const std::string& sente
 }
 }  // namespace detail
 
-/// Calls each observer in order, where it has the member. `Group::visit(call)` calls `call` with every observer.
+/// Calls each observer that has the member, in order. `Group::visit(call)` calls `call` with every observer.
 template <class Group>
 class observer_group : public any_observer {
  public:
@@ -199,7 +199,7 @@ class observer_group : public any_observer {
   }
 
  private:
-  // Calls `call` with each observer that it can be called with. Returns: true where one of them answered true.
+  // Calls `call` with each observer that it can be called with. Returns: true if one of them answered true.
   bool each(auto call) {
     bool yes = false;
     static_cast<Group&>(*this).visit([&](auto& o) { yes = answer(call, o) || yes; });

@@ -33,14 +33,14 @@ struct contestant {
   std::optional<sample> epoch = {};  // a whole epoch from the state in which the search began; empty: none was run
   std::optional<loss_verdict> loss = {};   // how its losses were judged; empty: they were not
   std::size_t loss_batches = 0;            // by how many batches its losses were judged
-  std::size_t lost = 0;                    // its batches whose loss was not finite, where FP32's was
+  std::size_t lost = 0;                    // its batches whose loss was not finite, although FP32's was
   std::string tie = {};                    // the label of a plan that is as fast within noise; empty: the times decided
   comp::status status = comp::status::ok;  // not ok: a run failed, and it left the comparison
   bool rule_based = false;                 // true: fixed rules give this plan without a search
 };
 
 namespace detail {
-/// Returns: true where its losses were judged and not accepted, whether they were shown to be worse or left undecided.
+/// Returns: true if its losses were judged and not accepted, whether they were shown to be worse or left undecided.
 inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
 }  // namespace detail
 
@@ -79,13 +79,13 @@ struct stage_cost {
   double seconds = 0;       // its wall time; putting states back and warming up are counted
 };
 
-/// Repeats from these numbers on do not judge a plan: FP32 again with perturbed roundings, a first look at a precision,
-/// FP32's batches that check a state (convergence/sound_state.hpp), and numbers about operators (profiles,
-/// sensitivities).
+/// Values of trial::repeat from these numbers on mark runs other than the test and the timing of a plan: with perturbed
+/// roundings; a first look at a precision; FP32's batches that check a state (convergence/sound_state.hpp); numbers
+/// about operators (profiles, sensitivities).
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, check_repeats = 2'500'000,
                              profile_repeats = 3'000'000;
 
-inline constexpr std::size_t compile_repeat = 4'000'000;  // of the seconds that compiling a step takes
+inline constexpr std::size_t compile_repeat = 4'000'000;  // marks the time that compiling a step takes
 
 /// What a search found.
 struct outcome {
@@ -102,8 +102,8 @@ struct outcome {
   std::size_t trained_batches =
       0;  // how many batches of the training the search did; the trainer's state is the one after them
   std::size_t batches_per_epoch = 0;  // how many batches an epoch has; 0: not known
-  /// if the trainer cannot restore its state and a plan spoilt it: the batch, counted from 0, since which no loss is of
-  /// use
+  /// if a plan damaged the state and the trainer cannot restore it: the batch, counted from 0, since which no loss is
+  /// of use
   std::optional<std::size_t> spoilt_since = {};
   sample trained = {};                     // the `trained_batches` as one run, with their losses and times
   std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
@@ -143,8 +143,8 @@ struct outcome {
   }
 
   /// Returns: overhead_seconds() as a fraction of a training of `epochs` epochs, search included. The paper gives this
-  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is on
-  /// this machine.
+  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN if the length of an epoch on this machine is not
+  /// known.
   double overhead_share(std::size_t epochs = 100) const {
     const double training = batch_seconds * static_cast<double>(batches_per_epoch * epochs);
     if (!(training > 0) || is_modelled(hardware)) return std::numeric_limits<double>::quiet_NaN();
@@ -154,7 +154,7 @@ struct outcome {
 
 namespace detail {
 
-/// Returns: true where `a` is nowhere worse than `b` and somewhere better, beyond noise.
+/// Returns: true if `a` is nowhere worse than `b` and somewhere better, beyond noise.
 inline bool dominates(const contestant& a, const contestant& b) {
   constexpr double noise = 0.003;  // relative; of time and of memory
   const auto loss = [](const contestant& c) { return c.loss ? c.loss->difference : 0.0; };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains on with the found plan under a guard that watches the loss. A loss that is suspicious (guard.hpp), or not
-// finite in batch after batch, puts the last good state back, and FP32 trains the epoch instead. Where FP32's loss does
-// the same, the plan is acquitted and trains on.
-// Some harm is too slow for that, and for the few batches of a search. So FP32 trains beside the plan from the plan's
-// start, as long as it takes to tell, and again in epochs without progress (shadow_watch.hpp).
-// Where FP32 is clearly better, its training is kept, and bisection finds the operators to blame (plan_mending.hpp).
-// Where that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never
-// given up for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left
-// out of means and reported.
+// Trains on with the found plan under a guard that watches the loss. If a loss is suspicious (guard.hpp), or not finite
+// in batch after batch, the last good state is restored, and FP32 trains the epoch instead. If FP32's loss is as bad,
+// the plan is kept and trains on.
+// Some harm is too slow for that, and for the few batches of a search. So FP32 trains next to the plan from the plan's
+// start, as long as an answer takes, and again in epochs without progress (shadow_watch.hpp).
+// If FP32 is clearly better, its training is kept, and bisection finds the harmful operators (plan_mending.hpp). If
+// that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never given up
+// for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left out of
+// means and reported.
 // A backend that cannot restore its state cannot be compared with FP32: a suspicious plan is then given up for the next
 // one. Kept states: that at the epoch's start, the last one that was checked, and two of a comparison.
 // The plan may also change without harm: to those of `outcome::later`, and to a higher precision for the last part of
@@ -34,8 +34,8 @@ namespace comp {
 struct post_training {
   std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
   guard_settings guard = {};  // when the plan is compared with FP32
-  /// The fraction of the training, at its end, that may have a higher precision: 0.1 is its last tenth. Where it
-  /// begins, the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to
+  /// The fraction of the training, at its end, that may have a higher precision: 0.1 is its last tenth. At its
+  /// beginning the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to
   /// be lower.
   double finish = 0;
 
@@ -43,11 +43,11 @@ struct post_training {
   using result = training_result;
 
   /// Trains `trainer` on from the state that the search left it in. An epoch that the search began is finished first.
-  /// Throws: `comp::error` where not even FP32 trains; `interrupted` as a search does.
+  /// Throws: `comp::error` if not even FP32 trains; `interrupted` as a search does.
   template <class B, class... Observers>
   result run(B&& trainer, const outcome& search, Observers&&... observers) const;
 
-  /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process.
+  /// Goes on with a training from what an observer's training_progressed() was told, perhaps in another process.
   /// `trainer` has to be in the state that it had then. Throws: as run(); `plan_error` for plans of another model.
   template <class B, class... Observers>
   result go_on(B&& trainer, training_progress from, Observers&&... observers) const;

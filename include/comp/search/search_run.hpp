@@ -131,7 +131,7 @@ class search_run {
     for (const std::string& finding : findings) warn(finding);
   }
 
-  // Ends the search of a training that a plan has spoilt, and that cannot be restored.
+  // Ends the search of a training that a plan has damaged, and that cannot be restored.
   void end_spoilt(const spoilt_training& spoilt) {
     log_.spoilt_since = spoilt.since;
     warn(spoilt.what());
@@ -263,8 +263,8 @@ class search_run {
     crown(log_.contest.size() - 1);
   }
 
-  // Decides for a training that is too short to search in: takes the rule-based plan where one look at its losses and
-  // times finds nothing against it, else FP32.
+  // For a training that is too short to search in: takes the rule-based plan if one look at its losses and times finds
+  // nothing against it, else FP32.
   void look_at_rules() {
     const plan& fp32 = plans_.fp32();
     log_.compiled = false;  // the times are those of the batches that judge losses
@@ -297,8 +297,8 @@ class search_run {
   search_session session() { return {*run_, log_, settings_, *trials_}; }
   search_budget budget() const { return {settings_, log_.batches_per_epoch, guide_ != nullptr}; }
 
-  // Returns: true for a plan whose own losses were accepted, for FP32, and where the search was told to look at no
-  // losses.
+  // Returns: true for a plan whose own losses were accepted, for FP32, and for every plan if the settings say so (the
+  // paper's search, or one that looks at no losses).
   bool may_win(const plan& p) const {
     const auto* judged = trials_->known(p);
     return p == plans_.fp32() || settings_.stages == stages::batches_only || settings_.verbatim ||

@@ -66,8 +66,8 @@ struct search_settings {
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast
-  comp::tie epochs_tie = comp::tie::kind;   // which operators change together where losses are judged; guided ties none
-  comp::tie batches_tie = comp::tie::kind;  // which operators change together where times alone are judged
+  comp::tie epochs_tie = comp::tie::kind;    // which operators change together when losses are judged; guided ties none
+  comp::tie batches_tie = comp::tie::kind;   // which operators change together when times alone are judged
   comp::stages stages = comp::stages::both;  // which stages run
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed

@@ -42,9 +42,9 @@ struct two_stage {
 
   /// Searches a plan for `trainer`. The trainer is left in the state after outcome.trained_batches batches, those of
   /// FP32 and of accepted plans; comp::post_training goes on from there. After an exception the trainer is in FP32, and
-  /// back at the start where it can restore its state.
-  /// Throws: `settings_error`, `space_error` before anything is run; `comp::error` where FP32 itself does not train;
-  /// `interrupted` where an observer asked to stop; what observers throw.
+  /// back at the start if it can restore its state.
+  /// Throws: `settings_error`, `space_error` before anything is run; `comp::error` if FP32 itself does not train;
+  /// `interrupted` if an observer asked to stop; what observers throw.
   template <class B, class... Observers>
   outcome run(B&& trainer, Observers&&... observers) const {
     constexpr bool sound = expect_policy<P>() && expect_strategy<S1>() && expect_strategy<S2>() &&

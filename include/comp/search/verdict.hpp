@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on a plan's losses beside FP32's, and the criterion behind it. Not here: how it is decided
+// The verdict on a plan's losses compared with FP32's, and the criterion behind it. Not here: how it is decided
 // (convergence/loss_test.hpp for batches, convergence/acceptance.hpp for whole epochs).
 #pragma once
 
@@ -30,12 +30,12 @@ enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
 struct loss_verdict {
   loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
   double difference = 0;  // how far the mean loss is above FP32's, relative to FP32's as the tolerance is
-  double radius = 0;  // half of the confidence interval around `difference`; infinity where there are too few batches
-  double line = 0;    // what `difference` has to be under for the plan to be accepted
-  double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 where growth is not counted
+  double radius = 0;      // half of the confidence interval around `difference`; infinity if there are too few batches
+  double line = 0;        // what `difference` has to be under for the plan to be accepted
+  double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 if growth is not counted
 };
 
-/// Returns: true where a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which
+/// Returns: true if a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which
 /// this is false is undecided rather than harmful.
 inline bool is_shown_worse(const loss_verdict& loss, double tolerance) {
   return loss.difference - (std::isfinite(loss.radius) ? loss.radius : 0) > tolerance;

@@ -18,8 +18,8 @@ inline double acceptance_line(double fp32_loss, double tolerance) {
   return fp32_loss + tolerance * std::abs(fp32_loss);
 }
 
-/// Returns: true where three things hold. `candidate` ended well. Each of its losses is under the line of FP32's, or no
-/// worse than FP32's. The share of batches whose loss is not finite is larger than FP32's by `tolerance` at most.
+/// Returns: true if all three hold: `candidate` ended well; each of its losses is below acceptance_line() of FP32's or
+/// no worse than FP32's; its share of batches whose loss is not finite exceeds FP32's by at most `tolerance`.
 /// `higher_is_better`: losses are maximised.
 inline bool accepted(const sample& fp32, const sample& candidate, double tolerance = 0.01,
                      bool higher_is_better = false) {
@@ -43,7 +43,7 @@ inline bool accepted(const sample& fp32, const sample& candidate, double toleran
   return passes(fp32.loss, candidate.loss);
 }
 
-/// Returns: by how much the score of `candidate` is below FP32's, as a part of FP32's; NaN where one of them has no
+/// Returns: by how much the score of `candidate` is below FP32's, as a fraction of FP32's; NaN if one of them has no
 /// score.
 inline double score_lost(const sample& fp32, const sample& candidate) {
   if (!fp32.score || !candidate.score) return std::numeric_limits<double>::quiet_NaN();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a candidate's epoch early where its losses are not finite, have diverged, or the candidate is so slow that it
-// cannot win. A candidate that is cut costs a few batches instead of an epoch. This matters: FP16 on a CPU can be 50
-// times slower than FP32.
+// Ends a candidate's epoch early if its losses are not finite, if they have diverged, or if it is too slow to win. A
+// candidate that is cut costs a few batches instead of an epoch. This matters: FP16 on a CPU can be 50 times slower
+// than FP32.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace comp {
 /// Judges an epoch so far against the FP32 epoch and the best candidate's time.
 class candidate_cut {
  public:
-  /// `best_seconds`: the median time of a batch of the best accepted candidate [s]; infinity where there is none.
+  /// `best_seconds`: the median time of a batch of the best accepted candidate [s]; infinity if there is none.
   /// `loss_sign`: -1 for losses that are maximised, else 1.
   candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds, double loss_sign = 1)
       : settings_{settings},
@@ -58,7 +58,7 @@ class candidate_cut {
     return loss_sign_ * (candidate_sum - fp32_sum) > settings_.diverged * fp32_scale;
   }
 
-  // Compares the lower quartile, not the median, so that a candidate is cut only where even its quick batches are slow.
+  // Compares the lower quartile, not the median, so that a candidate is cut only if even its quick batches are slow.
   // While there are few batches, the quickest one is compared.
   bool is_too_slow(const sample& so_far) const {
     if (so_far.batch_seconds.size() < 3) return false;

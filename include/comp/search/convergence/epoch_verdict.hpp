@@ -16,8 +16,8 @@ namespace comp {
 
 namespace detail {
 
-/// Judges by the score. Where it is lower than FP32's, FP32 is run again with perturbed roundings, so that what
-/// roundings alone change is not held against the plan.
+/// Judges by the score. If it is below FP32's by more than the tolerance, FP32 runs twice more with perturbed
+/// roundings, and the plan may lose as much more as these runs differ from FP32.
 inline loss_verdict judge_score(evaluator& run, reference_run& reference, double tolerance, const sample& candidate) {
   loss_verdict verdict{.line = tolerance};
   if (candidate.ok()) {

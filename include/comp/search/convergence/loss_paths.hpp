@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares a training's losses with FP32's as a path of differences per batch, and tells when one such path says too
+// Compares a training's losses with FP32's as a path of differences per batch, and tells when one such path shows too
 // little, so that the trainings have to be repeated.
 // Not here: the test of one path (loss_test.hpp), and who runs what (loss_trials.hpp).
 #pragma once
@@ -27,7 +27,7 @@ inline std::vector<double> loss_path(std::span<const double> fp32, std::span<con
   return detail::differences(a, b, detail::loss_scale(b));
 }
 
-/// Returns: true where FP32 with perturbed roundings strays from FP32 by an amount near the tolerance. Means of four
+/// Returns: true if FP32 with perturbed roundings differs from FP32 by an amount near the tolerance. Means of four
 /// batches are compared, because single batches differ too much.
 inline bool strays(std::span<const double> path, double tolerance) {
   double squares = 0;
@@ -39,7 +39,7 @@ inline bool strays(std::span<const double> path, double tolerance) {
   return std::sqrt(squares) > 0.4 * tolerance;
 }
 
-/// Returns: true where a path is a random walk, as that of two trainings that roundings drive apart: neighbours are
+/// Returns: true if a path is a random walk, like that of two trainings that roundings drive apart: neighbours are
 /// alike, and over the path their steps add up to more than the tolerance. The mean of such a path says little.
 /// Source: von Neumann 1941 (mean square successive difference).
 inline bool wanders(std::span<const double> path, double tolerance) {
@@ -71,9 +71,9 @@ inline std::size_t batches_near_fp32(std::span<const double> path, std::span<con
   return path.size();
 }
 
-/// Returns: how far above FP32's each loss of `batches` batches has to be for harm to be beyond doubt: far above FP32's
-/// own differences (`fp32_paths`) where these are known; else a multiple of the tolerance, larger for fewer than eight
-/// batches. In so short a run, roundings do not drive trainings apart.
+/// Returns: how far each loss of `batches` batches has to be above FP32's for harm to be beyond doubt:
+/// 4 max(|fp32_paths|) + 2 tolerance; without `fp32_paths` 10 tolerance, or 25 tolerance for fewer than 8 batches. In
+/// so few batches, roundings do not drive trainings apart.
 inline double blatant_difference(std::span<const std::vector<double>> fp32_paths, double tolerance,
                                  std::size_t batches) {
   double farthest = 0;
@@ -83,8 +83,8 @@ inline double blatant_difference(std::span<const std::vector<double>> fp32_paths
   return fp32_paths.empty() ? (batches < 8 ? 25 : 10) * tolerance : 4 * farthest + 2 * tolerance;
 }
 
-/// Returns: true where harm is beyond doubt: each of at least four batches is far above FP32's; or, where FP32's own
-/// differences are known, as `fp32_paths`, the mean of the later half is.
+/// Returns: true if harm is beyond doubt: each of at least four batches is far above FP32's; or, if FP32's own
+/// differences `fp32_paths` are known, the mean of the later half is.
 inline bool beyond_doubt(std::span<const double> path, std::span<const std::vector<double>> fp32_paths,
                          double tolerance) {
   if (path.size() < 4) return false;
@@ -94,8 +94,8 @@ inline bool beyond_doubt(std::span<const double> path, std::span<const std::vect
 }
 
 /// Judges repeats by Student's t. Each of `differences` is the mean difference of a pair of trainings, both with
-/// perturbed roundings of their own. `last`: no further pair will come, so it has to decide; the plan is then rejected
-/// only where the difference is above the tolerance and above the error of the mean.
+/// perturbed roundings of their own. `last`: no further pair will come, so an open question is decided: the plan is
+/// rejected if the mean is above both the tolerance and twice its standard error.
 inline loss_verdict judge_repeats(std::span<const double> differences, double tolerance, bool last) {
   const auto pairs = static_cast<double>(differences.size());
   const double estimate = mean_of(differences);

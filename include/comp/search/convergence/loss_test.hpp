@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides whether a candidate trains as well as FP32, from as few batches as that takes. It looks at the differences of
-// the losses of both, batch by batch, on the same batches from the same state. It may be asked after each batch, and
-// each answer takes time linear in the batches.
-// FP32 with perturbed roundings (`spread`) trains differently from FP32, too, and such a difference is no harm. With k
-// such runs the candidate is therefore compared with the mean of all k + 1 FP32 runs. One FP32 run in ten strays
-// further from that mean than s, which is estimated by Student's t with k degrees of freedom: one run says little and
-// makes s large, four make it small.
-// The difference has to stay under a line. Usually the line is the tolerance less s, so that a candidate whose loss
-// rises by the tolerance is hardly ever accepted. Where s is above half the tolerance, the line is s, and up to the
-// tolerance more, so that a candidate whose loss does not rise is hardly ever rejected.
-// Harm that grows shows in the later half of the batches, which is judged too. A candidate whose later half is clearly
-// above the earlier one is accepted only where as much growth once more would leave it under the line; or several times
-// as much, where the settings say so (formats below 16 bits).
-// Not here: harm that begins later (the guard in search/training sees it), and drifts over tens of batches where no
+// Decides whether a candidate trains as well as FP32, from as few batches as possible. It compares the losses of both,
+// batch by batch, on the same batches from the same state. It may be asked after each batch; an answer takes time
+// linear in the batches.
+// FP32 with perturbed roundings (`spread`) trains differently from FP32, too, and such a difference is no harm. So with
+// k such runs the candidate is compared with the mean of all k + 1 FP32 runs. One FP32 run in ten is further from that
+// mean than s, which is estimated by Student's t with k degrees of freedom: s is large for one run, small for four.
+// A candidate is accepted if its difference stays below
+//   line = max(tolerance - s, s + clamp(2 (s - tolerance), 0, tolerance)).
+//   - s <= tolerance / 2: a candidate whose loss rises by the tolerance is hardly ever accepted.
+//   - s > tolerance / 2: a candidate whose loss does not rise is hardly ever rejected.
+// Harm that grows shows in the later half of the batches, which is judged too. If that half is clearly above the
+// earlier one, the candidate is accepted only if as much growth once more would leave it below the line; with
+// `more_growth` (formats below 16 bits), several times as much.
+// Not here: harm that begins later (the guard in search/training sees it), and drifts over tens of batches if no
 // `spread` was given.
 // Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, time-uniform central limit theory (asymptotic confidence
 // sequence); AR(1) long-run variance, its correlation corrected for bias (Marriott and Pope 1954); Wallace 1959.
@@ -34,7 +34,7 @@ namespace comp {
 
 /// Settings of the test.
 struct loss_test_settings {
-  double tolerance = 0.01;  // a fraction of FP32's mean loss, or of its spread where the mean is nearly zero
+  double tolerance = 0.01;  // a fraction of FP32's mean loss, or of the losses' deviation if that is larger
   double level = 0.05;      // chance of a wrong answer, whenever one is given
   std::size_t least = 16;   // how many batches are needed before a candidate is accepted
   /// How many times its growth so far a clearly growing harm is expected to grow further. 0: once, but not for the last
@@ -43,7 +43,7 @@ struct loss_test_settings {
 };
 
 /// Losses per batch of trainings on the same batches from the same state; lower is better. `spread` has runs of FP32
-/// with perturbed roundings, each as long as it was run; it is empty where none was made.
+/// with perturbed roundings, each as long as it was run; it is empty if none was made.
 struct loss_evidence {
   std::span<const double> fp32 = {};
   std::span<const double> candidate = {};
@@ -100,9 +100,8 @@ inline double sequence_radius(const series_mean& series, std::size_t batches, do
          student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), series.freedom);
 }
 
-/// Returns: the scale that a tolerance is a fraction of: |mean|, or the standard deviation where that is larger; 1 for
-/// losses that are all 0. Losses are clipped at 30 median absolute deviations, so that a single explosion does not make
-/// the scale.
+/// Returns: the scale that a tolerance is a fraction of: max(|mean|, standard deviation) of the losses; 1 if that is 0.
+/// Losses are clipped at 30 median absolute deviations, so that a single explosion does not set the scale.
 inline double loss_scale(std::span<const double> fp32) {
   std::vector<double> losses = finite_of(fp32);
   if (losses.empty()) return 1;
@@ -120,11 +119,10 @@ inline double loss_scale(std::span<const double> fp32) {
   return scale > 0 ? scale : 1;
 }
 
-/// Returns: per batch losses - fp32, divided by `scale`, or by a tenth of FP32's own loss of the batch where that is
-/// more.
+/// Returns: per batch (losses - fp32) / max(`scale`, |fp32| / 10).
 /// A batch counts 10 scales at most, so that an explosion is harm and no noise. A batch that only one of the two lost
-/// (its loss is not finite) counts one scale, so that a tolerance of 1% is also one lost batch in a hundred. A batch
-/// that both lost counts nothing.
+/// (its loss is not finite) counts one scale, so that a tolerance of 1% also allows one lost batch in a hundred. A
+/// batch that both lost counts 0.
 inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
   std::vector<double> result(losses.size());
   std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(), [scale](double a, double b) {
@@ -165,13 +163,12 @@ inline double fp32_stray(const std::vector<std::vector<double>>& paths, double f
   return widest * std::sqrt(1 + 1 / fp32_runs);
 }
 
-/// Returns: true under the line, and for a candidate that is no worse than FP32, which passes for a tolerance of 0,
-/// too.
+/// Returns: true below the line. A candidate that is no worse than FP32 passes in any case, even if the tolerance is 0.
 inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
 
-/// Sets the answer and the radius of `verdict`. `path`: differences from FP32. Returns: the mean that decides where no
-/// further batch comes: the whole mean or, where the differences clearly grow, that of the later half, or the expected
-/// one.
+/// Sets the answer and the radius of `verdict`. `path`: differences from FP32. Returns: the mean that decides after the
+/// last batch: that of the whole path; if the differences clearly grow, that of the later half, or the expected mean
+/// with `more_growth`.
 inline double decide(const loss_test_settings& settings, std::span<const double> path, loss_verdict& verdict) {
   const std::size_t n = path.size();
   if (n < 4) return verdict.difference;
@@ -204,9 +201,9 @@ inline double decide(const loss_test_settings& settings, std::span<const double>
 
 }  // namespace detail
 
-/// Returns: accepted or rejected where the evidence says so at the level, else go_on. `last`: no further batch will
-/// come, so an undecided plan is accepted where the estimate is under the line, else rejected. Without a batch to
-/// compare it is rejected.
+/// Returns: accepted or rejected if the evidence says so at the level, else go_on. `last`: no further batch will come,
+/// so an undecided plan is accepted if the estimate is below the line, else rejected. Without a batch to compare it is
+/// rejected.
 inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& evidence, bool last = false) {
   using namespace detail;
   constexpr double infinity = std::numeric_limits<double>::infinity();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Judges plans by their losses. FP32 and a candidate train the same batches from the same state, a few at a time, until
-// the differences of their losses decide (loss_test.hpp). Where one training strays so far from the next that this
-// cannot decide, short trainings are repeated in pairs (loss_paths.hpp). The training goes on from where an accepted
-// candidate's batches ended, so that these are not lost.
-// A backend that cannot restore its state is judged by turns of FP32 and the candidate on the batches that follow
-// (turns.hpp). Whole epochs are judged, as in the paper, where settings.criterion says so (epoch_verdict.hpp).
+// the differences of their losses decide (loss_test.hpp). If equally good trainings differ too much for that, short
+// trainings are repeated in pairs (loss_paths.hpp). If the candidate is accepted, the training goes on from the state
+// after its batches, so that these are not lost.
+// If the backend cannot restore its state, FP32 and the candidate take turns on successive batches (turns.hpp). If
+// settings.criterion says so, whole epochs are judged, as in the paper (epoch_verdict.hpp).
 #pragma once
 
 #include <algorithm>
@@ -40,12 +40,12 @@ class loss_trials {
   struct result {
     comp::trial trial = {};
     loss_verdict verdict = {};
-    bool settled = true;
-    // The state after the batches of an accepted candidate; it is dropped when a faster plan is accepted.
+    bool settled = true;  // false: a quick answer, which the whole test may change
+    // The state after the batches of an accepted candidate; empty once a plan at least as fast is accepted.
     std::optional<checkpoint> end = {};
   };
 
-  /// `smaller`: the plans that are tried in the place of `fp32` where that does not fit in memory.
+  /// `smaller`: the plans that are tried in place of `fp32` if it does not fit in memory.
   loss_trials(evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
       : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
 
@@ -72,7 +72,7 @@ class loss_trials {
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
     if (run_.restores() && !run_.last_was_recalled()) epoch_end_ = run_.save();
   }
-  /// Tells whether a decision may cost this many more seconds; where it is empty, a decision may cost any number.
+  /// Returns whether a decision may cost so many more seconds. If it is empty, a decision may cost any number.
   std::function<bool(double)> affords = {};
 
   /// Sets the number of batches after which a plan is accepted or rejected by what they say, even if that is little.
@@ -97,26 +97,25 @@ class loss_trials {
   }
   /// From now on no plan is cut because another one is faster: the contest knows how fast each is.
   void keep_slow_plans() { early_cut_.slower_than_best = std::numeric_limits<double>::infinity(); }
-  /// Returns: true where whole runs are judged, not batches from the same state.
+  /// Returns: true if whole runs are judged, not batches from the same state.
   bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
-  /// Returns: true where FP32 and a plan take turns, because batches cannot be repeated (turns.hpp).
+  /// Returns: true if FP32 and a plan take turns, because batches cannot be repeated (turns.hpp).
   bool by_turns() const { return !run_.restores() && settings_.criterion != criterion::scores; }
 
-  /// Returns: the state after FP32's batches, from which the training goes on where FP32 wins; empty where it is not
-  /// known.
+  /// Returns: the state after FP32's batches, from which the training goes on if FP32 wins; empty if it is not known.
   std::optional<checkpoint> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
 
-  /// Returns: the last answer for `p`; nullptr where it was not judged.
+  /// Returns: the last answer for `p`; nullptr if it was not judged.
   const result* known(const plan& p) const {
     const auto at = results_.find(p);
     return at == results_.end() ? nullptr : &at->second;
   }
 
-  /// Judges `p`. `quick`: this is one question of many, so the least batches decide even where the level would ask for
-  /// more. Such an answer may not be `settled`; it is given again when the whole test is asked for.
+  /// Judges `p`. `quick`: this is one question of many, so the fewest batches decide even if the level would ask for
+  /// more. Such an answer may not be `settled`; a call without `quick` then runs the whole test.
   const result& judge(const plan& p, std::string label = {}, bool quick = false) {
-    // The quick answer that the whole test now replaces. Its batches count only where batches are scarce; elsewhere the
-    // test begins anew, because the plan was chosen for what the old ones said.
+    // The quick answer that the whole test now replaces. Its batches count only if batches are scarce. Otherwise the
+    // test begins anew, because these batches are the reason why the plan was chosen.
     result unsettled;
     if (const auto at = results_.find(p); at != results_.end()) {
       if (run_.rejects(p)) reject(at->second);
@@ -157,11 +156,11 @@ class loss_trials {
     return t.seconds;
   }
 
-  /// Returns: true where batches differ in length, because their times vary under every plan alike.
+  /// Returns: true if batches differ in length: their times vary under every plan alike.
   bool lengths_differ() const { return lengths_differ_; }
 
  private:
-  // Returns: the seconds of a batch under the fastest plan that is accepted now; infinity where there is none.
+  // Returns: the seconds of a batch under the fastest plan that is accepted now; infinity if there is none.
   double fastest_seconds() const {
     double fastest = std::numeric_limits<double>::infinity();
     for (const auto& [plan, known_result] : results_) {
@@ -185,7 +184,7 @@ class loss_trials {
     max_batches_ = std::max(max_batches_, min_batches_);
   }
 
-  // Judges by batches. `before`: a quick answer, whose batches count; it has none where this is the first question.
+  // Judges by batches. `before`: a quick answer, whose batches count; it has none if this is the first question.
   result judge_same_batches(const plan& p, std::string label, bool quick, const result& before) {
     result judgement{.trial = before.trial};
     slow_machine_ratio_.reset();
@@ -220,7 +219,7 @@ class loss_trials {
     return judgement;
   }
 
-  // Trains the candidate on from the batches that it has in `before`. FP32's batches are run in between where they are
+  // Trains the candidate on from the batches that it has in `before`. FP32's batches are run in between if they are
   // missing.
   sample train_until_decided(const trial& begun, const plan& p, bool quick, const result& before) {
     sample candidate = before.trial.sample;
@@ -269,7 +268,7 @@ class loss_trials {
     return candidate;
   }
 
-  // Returns: true where more batches would not change the answer.
+  // Returns: true if more batches would not change the answer.
   bool is_decided(const sample& candidate) {
     loss_answer now = losses_.judge_losses(candidate, min_batches_, false).answer;
     if (now == loss_answer::accepted || losses_.path_wanders(candidate)) return true;
@@ -289,9 +288,9 @@ class loss_trials {
            !is_decided(candidate);
   }
 
-  // A plan seems slow beside FP32's batches, which ran a while ago. Runs FP32 again and returns true where the machine
-  // became slow instead. This is not done for a strategy's candidates (they have a limit beside the best candidate,
-  // too), which may well be slow.
+  // A plan seems slow compared with FP32's batches, which ran a while ago. Runs FP32 again and returns true if the
+  // machine became slow instead. This is not done for a strategy's candidates, which may well be slow (they have a
+  // limit relative to the best candidate, too).
   bool machine_became_slow(const trial& begun, const sample& candidate) {
     if (std::isfinite(early_cut_.slower_than_best)) return false;
     const auto quickest = [](const sample& s) {
@@ -340,8 +339,8 @@ class loss_trials {
     return repeat ? judge_by_repeats(p, candidate) : losses_.judge_losses(candidate, min_batches_, true);
   }
 
-  // Tuned FP32 is FP32 but for its roundings, or its kernels are wrong. So it is accepted where it leaves FP32 as FP32
-  // with perturbed roundings does, and rejected where its first forward is another. Returns: nothing in between.
+  // Tuned FP32 differs from FP32 by roundings alone, unless its kernels are wrong. It is accepted if it stays as near
+  // to FP32 as perturbed roundings do, and rejected if its first loss is already off. Returns: nothing in between.
   std::optional<loss_verdict> judge_as_fp32(const sample& candidate, loss_verdict verdict) {
     constexpr double roundings = 1e-4;
     const std::size_t all = candidate.curve.size();
@@ -352,15 +351,15 @@ class loss_trials {
     return verdict;
   }
 
-  // Returns: true where the difference is so far under the tolerance that FP32's own spread need not be known.
+  // Returns: true if the difference is so far below the tolerance that FP32's own spread need not be known.
   bool is_well_below(const loss_verdict& v) const { return v.difference < settings_.tolerance / 2; }
-  // Returns: true where knowing FP32's own spread better could decide about a difference near the tolerance.
+  // Returns: true if knowing FP32's own spread better could decide about a difference near the tolerance.
   bool is_close_to_line(const loss_verdict& v) const {
     const double off = settings_.tolerance - v.line;
     return v.answer == loss_answer::go_on && std::abs(v.difference - settings_.tolerance) < off;
   }
 
-  // Judges where one training strays too far to tell: repeats short pairs of FP32 and the candidate from the same
+  // If one pair of trainings differs too much to tell: repeats short pairs of FP32 and the candidate from the same
   // state, each training with perturbed roundings of its own. The differences of such pairs are independent of each
   // other.
   loss_verdict judge_by_repeats(const plan& p, const sample& candidate) {
@@ -437,7 +436,7 @@ class loss_trials {
   std::map<plan, result> results_;
   early_cut early_cut_ = {};
   std::size_t min_batches_ = 16, max_batches_ = 256;
-  // The judged plan's time relative to FP32's, where the machine became slow in between.
+  // The judged plan's time relative to FP32's, if the machine became slow in between.
   std::optional<double> slow_machine_ratio_ = {};
   bool lengths_differ_ = false, recalled_ = false;
 };

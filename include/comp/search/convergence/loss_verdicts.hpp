@@ -25,10 +25,10 @@ class loss_verdicts {
   /// grow by the same amount whenever the batches triple, as they do from the middle of the earlier half to that of the
   /// later one.
   void expect_growth_until(double batches) { planned_ = batches; }
-  /// Returns: 1 where a larger loss is worse, else -1.
+  /// Returns: 1 if a larger loss is worse, else -1.
   double loss_sign() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
 
-  /// Returns: true where FP32 trainings stray so far from each other that a single pair cannot judge a plan.
+  /// Returns: true if FP32 trainings differ so much from each other that a single pair cannot judge a plan.
   bool fp32_strays() const {
     const auto paths = spread_paths();
     return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
@@ -36,10 +36,10 @@ class loss_verdicts {
   bool harm_beyond_doubt(const sample& candidate) const {
     return beyond_doubt(path_of(candidate), spread_paths(), settings_.tolerance);
   }
-  /// Returns: true where the differences from FP32 wander too far for a verdict on their mean.
+  /// Returns: true if the differences from FP32 wander too far for a verdict on their mean.
   bool path_wanders(const sample& candidate) const { return wanders(path_of(candidate), settings_.tolerance); }
 
-  /// Returns: in how many of its first batches nothing but roundings, or less than `line`, tells it from FP32.
+  /// Returns: the number of leading batches within `line` of FP32, or no further from it than roundings cause.
   std::size_t batches_near_fp32(const sample& candidate, double line) const {
     return comp::batches_near_fp32(path_of(candidate), spread_paths(), line);
   }
@@ -98,7 +98,7 @@ class loss_verdicts {
   const sample& fp32_;
   const reference_run& reference_;
   const search_settings& settings_;
-  double planned_ = 0;  // batches of the training; 0: harm is not expected to grow until it ends
+  double planned_ = 0;  // batches of the training; 0: harm is not extrapolated to its end
 };
 
 }  // namespace comp

@@ -17,9 +17,9 @@
 namespace comp::detail {
 
 /// Sets the seconds of `t` from their ratio to FP32's, which were measured on the same batches. With too few batches
-/// `t` stays as it is. `slowdown`: the plan's ratio to FP32 where the machine became slow in between, so that times of
-/// the two moments do not compare.
-/// Returns: true where batches differ in length, because their times vary under every plan alike.
+/// `t` stays as it is. `slowdown`: the plan's ratio to FP32 if the machine became slow in between, so that times of the
+/// two moments do not compare.
+/// Returns: true if batches differ in length: their times vary under every plan alike.
 inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slowdown) {
   const std::vector<double>&fp32_times = fp32.batch_seconds, &plan_times = t.sample.batch_seconds;
   const std::size_t n = std::min(fp32_times.size(), plan_times.size());

@@ -26,8 +26,8 @@ inline void require_trained(const evaluator& run, const sample& fp32_run, std::i
 }
 
 /// Sets the number of batches of an epoch from FP32's epoch, for a trainer without batches_per_epoch().
-/// `counts_as_training`: the search's batches can be a part of the training. Throws: `settings_error` where plans are
-/// judged by scores after an epoch and it is not known how long one is.
+/// `counts_as_training`: the search's batches can be a part of the training. Throws: `settings_error` if plans are
+/// judged by scores after an epoch and the length of an epoch is not known.
 inline void count_epoch(outcome& log, bool by_scores, bool counts_as_training) {
   const sample& fp32 = log.baseline;
   if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
@@ -41,8 +41,8 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts_as_training) {
   if (counts_as_training) log.warnings.push_back(unknown + "; nothing of the search counts as training");
 }
 
-/// The reference plan is FP32, or the most conservative plan that the backend runs. Where that does not fit in memory,
-/// it is the first plan of `smaller` that does.
+/// The reference plan is FP32, or the most conservative plan that the backend runs. If that does not fit in memory, it
+/// is the first plan of `smaller` that does.
 class reference_run {
  public:
   reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
@@ -53,7 +53,7 @@ class reference_run {
   const comp::plan& plan() const { return fp32_; }
   const checkpoint& start() const { return start_; }
   const sample& so_far() const { return log_.baseline; }
-  /// Returns: the state after the last of its batches; empty where that state is not known, as after a recalled trial.
+  /// Returns: the state after the last of its batches; empty if that state is not known, as after a recalled trial.
   const std::optional<checkpoint>& end() const { return end_; }
 
   /// Makes `p` the reference, whose batches begin anew at the start.
@@ -78,7 +78,7 @@ class reference_run {
   }
 
   /// Trains until the reference has `batches` batches at least. Returns: all of them. The trainer may be left at any
-  /// state. Throws: `error` where FP32 does not train.
+  /// state. Throws: `error` if FP32 does not train.
   const sample& train_until(std::size_t batches) {
     run_.end_search_on_throw([&] {
       while (static_cast<std::size_t>(so_far().batches) < batches) extend(batches);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that a training can go on from the state that plans other than FP32 left. Finite losses do not show that,
 // because weights or moments may already be NaN, infinite or huge. So FP32 trains a few batches from the state. If
-// these look wrong, FP32 trains all batches since the last sound state again and says what they should be: the data may
-// be to blame. Not here: which plan is to blame (timing/race.hpp).
+// these look wrong, FP32 trains all batches since the last sound state again, for comparison, because the data may be
+// the cause. Not here: which plan is the cause (timing/race.hpp).
 #pragma once
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace comp {
 
 namespace detail {
 
-/// Returns: the warning about a plan that spoilt a state.
+/// Returns: the warning about a plan that damaged a state.
 inline std::string sentence_of_spoiling(const std::string& label) {
   return fmt::format(
       "\"{}\" spoilt the training's weights or its optimizer's state (FP32 trained these batches again): look for values "
@@ -61,7 +61,7 @@ inline state_probe probe_state(evaluator& run, const trial& begun) {
   return found;
 }
 
-/// Returns: the later half of a probe's losses: a spoilt moment changes the weights only in the first step.
+/// Returns: the later half of a probe's losses: damaged moments reach the weights only with the first step.
 inline std::span<const double> later_half(std::span<const double> losses) { return losses.last(losses.size() / 2); }
 
 /// Returns: true if FP32 has to show what a state should be. An exception says little of a trainer that counts extreme
@@ -99,9 +99,9 @@ inline bool is_spoilt(const state_probe& state, const state_probe& fp32, const o
 
 }  // namespace detail
 
-/// Replaces a spoilt state by the one that FP32 comes to from the last sound state in as many batches. Returns: these
+/// Replaces a damaged state by the one that FP32 reaches from the last sound state in as many batches. Returns: these
 /// batches; nothing if the state is sound, which is then trusted. Costs four of FP32's batches, and nothing if FP32
-/// alone made the state or the trainer cannot restore one. `keep`: they are kept as training if nothing looks wrong.
+/// alone made the state or the trainer cannot restore one. `keep`: the four count as training if nothing looks wrong.
 /// Throws: what FP32's step throws from the sound state.
 inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool keep = false) {
   const unchecked_batches path = run.unchecked();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs stage 1 of the paper: each plan that a strategy asks for is judged by its losses, and the fastest accepted one
 // wins (plan* of algorithm 1).
-// Not here: what is done where none is accepted (staged_search.hpp). Source: CoMP paper, section 3.2 and algorithm 1.
+// Not here: what is done if none is accepted (staged_search.hpp). Source: CoMP paper, section 3.2 and algorithm 1.
 #pragma once
 
 #include <comp/search/convergence/loss_trials.hpp>
@@ -20,7 +20,7 @@ class stage_one {
     fp32_.accepted = true;
   }
 
-  /// Returns: the fastest accepted plan other than FP32; nothing where there is none.
+  /// Returns: the fastest accepted plan other than FP32; nothing if there is none.
   std::optional<trial> run(const any_strategy& strategy, const search_space& space) {
     watched_strategy run{strategy.start(space), space, log_.graph};
     for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
@@ -29,7 +29,7 @@ class stage_one {
     if (!run.warning().empty()) log_.warnings.push_back(run.warning());
     return fastest_accepted_;
   }
-  /// Returns: the fastest plan that ran but whose losses were rejected; nothing where there is none.
+  /// Returns: the fastest plan that ran but whose losses were rejected; nothing if there is none.
   const std::optional<trial>& refused() const { return fastest_refused_; }
 
  private:

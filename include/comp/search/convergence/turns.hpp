@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Judges a plan on a trainer that cannot restore its state. FP32 and the plan take turns on the batches that follow, in
 // blocks, and the difference of their losses is attributed to the plan.
-// The loss falls meanwhile. In the order FPPF PFFP (F: FP32, P: plan; the Thue-Morse sequence) a trend that is straight
-// or bends once cancels. A block is long enough to show harm that builds up within some batches. All batches are
-// training, so that judging only costs the time by which FP32 is slower.
+// The loss falls meanwhile. In the order FPPF PFFP (F: FP32, P: plan; the Thue-Morse sequence) a linear or quadratic
+// trend cancels. A block is long enough to show harm that builds up within some batches. All batches are training, so
+// that judging only costs the time by which FP32 is slower.
 // Not here: comparing the same batches from the same state, which tells far more (loss_test.hpp).
 // Source: Prouhet 1851 (the order, for polynomials of any degree).
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace comp {
 
-/// For each block of a round: true where the plan trains it, false for FP32.
+/// For each block of a round: true if the plan trains it, false for FP32.
 inline constexpr std::array<bool, 8> order_of_turns{false, true, true, false, true, false, false, true};
 
 /// How long FP32 and the plan take turns.
@@ -47,7 +47,7 @@ struct round_of_turns {
 };
 
 /// Returns: what round `number` says. `candidate`, `fp32`: all losses so far, those of that round included.
-/// `loss_sign`: 1 where a larger loss is worse, else -1. A batch whose loss is not finite counts as a loss of the whole
+/// `loss_sign`: 1 if a larger loss is worse, else -1. A batch whose loss is not finite counts as a loss of the whole
 /// scale.
 inline round_of_turns compare_round(const std::vector<double>& fp32, const std::vector<double>& candidate,
                                     std::size_t number, std::size_t block, double loss_sign) {
@@ -75,7 +75,7 @@ inline round_of_turns compare_round(const std::vector<double>& fp32, const std::
 }
 
 /// Judges all rounds so far. `last`: no further round follows, so the answer is accepted or rejected. The line is then
-/// the tolerance, or what noise alone exceeds one time in seven. Where that is more than 5%, the batches have shown
+/// the tolerance, or what noise alone exceeds one time in seven. If that is more than 5%, the batches have shown
 /// nothing, and the plan is rejected.
 /// Requires: losses of a round or more.
 inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vector<double>& candidate,

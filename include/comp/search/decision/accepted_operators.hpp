@@ -32,8 +32,8 @@ class accepted_operators {
   accepted_operators& operator=(const accepted_operators&) = delete;
   ~accepted_operators() { search_.trials.affords = {}; }
 
-  /// Returns: the largest part of `wanted` whose losses were accepted. The trainer is left where the batches that
-  /// judged it ended.
+  /// Returns: the largest part of `wanted` whose losses were accepted. The trainer is left in the state after the
+  /// batches that judged it.
   const plan& find(const plan& wanted) {
     wanted_ = wanted;
     // A trainer that cannot restore keeps what a harmful plan did to it, so the mildest plan comes first.
@@ -49,8 +49,8 @@ class accepted_operators {
     return allowed_;
   }
 
-  /// The same for a plan whose losses were rejected although it is a part of one that was accepted. So parts of
-  /// accepted plans may harm here, and what was accepted before is forgotten.
+  /// Like find(), but forgets what was accepted before. Call it if `wanted` was rejected although it is a part of an
+  /// accepted plan.
   const plan& find_again(const plan& wanted) {
     allowed_ = fp32_;
     for (std::size_t i = 0; i < fp32_.size(); ++i) levels_[i] = {fp32_[i]};
@@ -61,7 +61,7 @@ class accepted_operators {
   }
 
   /// Judges a plan whose operators have other precisions than those that were accepted. If it is accepted, they may
-  /// have these, too. The trainer stays where it is.
+  /// have these, too. The trainer's state stays as it is.
   void widen(const plan& p) {
     const checkpoint here = search_.run.save();
     search_.trials.set_max_batches(budget_.batches_of_a_test());
@@ -76,7 +76,7 @@ class accepted_operators {
   const plan& allowed() const { return allowed_; }
   /// Returns: per operator, the precisions that it has in accepted plans; FP32's comes first.
   const precision_levels& levels() const { return levels_; }
-  /// Returns: true if each operator of `p` has a precision that it also has in an accepted plan, and `p` has spoilt no
+  /// Returns: true if each operator of `p` has a precision that it also has in an accepted plan, and `p` has damaged no
   /// state.
   bool is_accepted(const plan& p) const {
     if (search_.run.rejects(p)) return false;
@@ -106,7 +106,7 @@ class accepted_operators {
   // Returns: the seconds of a batch that `p` saves over `allowed_`.
   double gain(const plan& p) const { return std::max(costs_.batch_seconds(allowed_) - costs_.batch_seconds(p), 0.0); }
 
-  // `quick`: answered from the least batches; judged at the level later, where it matters.
+  // `quick`: the fewest batches decide; judge_at_level() later repeats the test for the plan that came of it.
   bool accepts(const plan& p, bool quick = false) {
     if (!quick) search_.trials.set_max_batches(budget_.batches_of_a_test());
     const auto* before = search_.trials.known(p);
@@ -124,8 +124,8 @@ class accepted_operators {
     return true;
   }
 
-  // Quick answers may be wrong, so the plan that they led to is judged at the level. Where it fails, what was accepted
-  // before it is judged in its place.
+  // Quick answers may be wrong, so the plan that they led to is judged at the level. If it fails, the plan that was
+  // accepted before it is judged instead.
   void judge_at_level() {
     std::vector<plan> ladder;
     ladder.swap(before_);
@@ -140,8 +140,8 @@ class accepted_operators {
     }
   }
 
-  // Asks about the part of `wanted` that each rule-based plan lowers, the cheapest first. To the first accepted part
-  // all other operators are added.
+  // Judges the part of `wanted` that each rule-based plan lowers, the cheapest first, up to the first that is accepted.
+  // To that part mend() adds other operators.
   void start_from_rules(const plan& wanted) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {
@@ -184,7 +184,7 @@ class accepted_operators {
     });
   }
 
-  // Returns: per item, its place in the policy's order, which takes over where the scores turn out to be wrong.
+  // Returns: per item, its place in the policy's order, which takes over if the scores turn out to be wrong.
   std::vector<std::size_t> places_by_policy(std::vector<item> items) const {
     const std::vector<double> order = detail::policy_order(from_.decisions);
     std::vector<std::size_t> at(fp32_.size()), places(items.size());
@@ -216,7 +216,7 @@ class accepted_operators {
     for (auto question = mender.next(); question && budget_.left(all) > 0; question = mender.next()) {
       const plan p = plan_of(*question);
       const bool yes = accepts(p, true);
-      if (!yes) rejected = p;  // once a part of it is accepted, the rest of it is to blame
+      if (!yes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
       mender.tell(yes);
       if (mender.harmful().size() > known) blame(items[mender.harmful()[known++]].op, rejected);
     }
@@ -272,7 +272,7 @@ class accepted_operators {
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};
   std::vector<plan> before_ = {};        // accepted before `allowed_`, each a part of the next
-  std::optional<checkpoint> last_ = {};  // where the batches that judged `allowed_` ended
+  std::optional<checkpoint> last_ = {};  // the state after the batches that judged `allowed_`
 };
 
 }  // namespace comp

@@ -90,7 +90,8 @@ class guided_contest {
     for (const racer& r : refused) contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
   }
 
-  // Takes out the racers whose losses were not accepted, or are unknown and too dear to judge. The state stays.
+  // Removes and returns the racers whose losses were not accepted, or are unknown and too costly to judge. The
+  // trainer's state stays.
   std::vector<racer> take_refused(std::vector<racer>& racers) {
     const checkpoint here = search_.run.save();
     std::vector<racer> refused;
@@ -108,7 +109,8 @@ class guided_contest {
     return refused;
   }
 
-  // Takes out the plans that there is no time to compile. The search's plan and the fastest rules stay in any case.
+  // Removes and returns the plans that there is no time to compile; the search's plan and the fastest rules always
+  // stay.
   std::vector<racer> take_dear(std::vector<racer>& racers) {
     const std::size_t in_any_case = budget_.plans_to_compile(std::numeric_limits<double>::infinity(), 0);
     if (racers.size() <= in_any_case) return {};  // what one takes to compile does not matter
@@ -125,7 +127,7 @@ class guided_contest {
     racers.erase(first_dear, racers.end());
     return dear;
   }
-  // Returns: the seconds of FP32's first compiled step; 0 where the trainer cannot take it back. The state stays.
+  // Returns: the seconds of FP32's first compiled step, which is undone; 0 if the trainer cannot undo it.
   double seconds_to_compile() {
     if (!search_.run.restores()) return 0;
     const checkpoint here = search_.run.save();
@@ -179,8 +181,8 @@ class guided_contest {
     return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }
 
-  // Returns: the fastest contestant whose own losses are accepted. A rejected one is mended, twice at most, and what is
-  // left takes part; below 16 bits wider formats do.
+  // Returns: the fastest contestant whose own losses are accepted. In place of a rejected one its largest accepted part
+  // takes part, twice at most; in place of one below 16 bits, a plan with wider formats.
   std::size_t fastest_accepted() {
     std::vector<contestant>& contest = search_.log.contest;
     const search_settings& settings = search_.settings;
@@ -205,7 +207,7 @@ class guided_contest {
     }
   }
 
-  // Enters the cheapest plan without a rejected one's narrowest formats; more go until losses are accepted.
+  // Enters the cheapest plan without the narrowest formats of `rejected`; more are removed until losses are accepted.
   bool enter_wider(const plan& rejected) {
     plan wider = guided_.without_narrowest(rejected);
     search_.run.timed(stage::contest, [&] {
@@ -216,8 +218,8 @@ class guided_contest {
     return enter_mended(wider);
   }
 
-  // Enters what is left of a rejected contestant, with the times of the batches that judged it. Where the contest timed
-  // compiled steps, it is held again.
+  // Enters what is left of a rejected contestant, with the times of the batches that judged it. If the contest timed
+  // compiled steps, the contest is repeated.
   bool enter_mended(const plan& part) {
     std::vector<contestant>& contest = search_.log.contest;
     const auto same = [&](const contestant& c) { return c.plan == part; };

@@ -31,8 +31,8 @@ class guided_search {
         costs_{search, from_.levels},
         accepted_{search, chosen.mend, costs_, from_} {}
 
-  /// Returns: the fastest plan that was found; FP32 where no plan was accepted. The trainer is left where the batches
-  /// of the accepted plans ended, so that they count as training.
+  /// Returns: the fastest plan that was found; FP32 if no plan was accepted. The trainer is left in the state after the
+  /// batches of the accepted plans, so that they count as training.
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::epochs, [&] {
@@ -54,8 +54,8 @@ class guided_search {
     return weighed(accepted_.evidence(), costs_.costs(), p, fp32_);
   }
 
-  /// Returns: the largest part of `p` whose losses are accepted. Call it where the losses of `p` itself were rejected
-  /// in the end.
+  /// Returns: the largest part of `p` whose losses are accepted. Call it if the losses of `p` itself were rejected in
+  /// the end.
   plan mended(const plan& p) {
     plan part = fp32_;
     search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
@@ -65,10 +65,10 @@ class guided_search {
   plan without_narrowest(const plan& p) const { return without_narrowest(p, accepted_.levels()); }
   /// Returns: how many of FP32's batches what is left of the budget pays for.
   double batches_left() const { return accepted_.budget().left(0) / search_.trials.fp32_seconds(); }
-  /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most. It is empty where
-  /// the settings do not ask for one, or where none was found.
+  /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most; empty if the
+  /// settings do not ask for one, or none was found.
   const plan& least_memory() const { return least_; }
-  /// Returns: true where each operator of `p` has a precision that it also has in an accepted plan.
+  /// Returns: true if each operator of `p` has a precision that it also has in an accepted plan.
   bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
   /// Returns: the plan with everything low that was accepted together.
   const plan& allowed() const { return accepted_.allowed(); }
@@ -91,7 +91,7 @@ class guided_search {
   }
   /// Returns: the seconds of a batch under `p` that the costs learned so far predict.
   double predicted(const plan& p) const { return costs_.batch_seconds(p); }
-  /// Returns: true where these costs say with 97.5% confidence that `p` is the faster one.
+  /// Returns: true if these costs say with 97.5% confidence that `p` is faster than `than`.
   bool is_faster(const plan& p, const plan& than) const {
     return costs_.batch_seconds(than) - costs_.batch_seconds(p) > 2 * costs_.spread(p, than);
   }
@@ -104,8 +104,8 @@ class guided_search {
     return costs_.cheapest(levels, from_.rules, byte_price());
   }
 
-  // Returns: the cheapest plan, joined with what the rules and rivals lower beside it. They are judged together because
-  // any mixture of accepted operators may be raced afterwards without another test of losses.
+  // Returns: the cheapest plan, joined with what else the rules and rivals lower. They are judged together because any
+  // mixture of accepted operators may be raced afterwards without another test of losses.
   plan joined() {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
@@ -169,9 +169,9 @@ class guided_search {
     return fastest();
   }
 
-  // Judges a plan with a precision that its operators were not accepted in. It asks about all accepted operators in the
-  // new precision that `wanted` uses most, so that one test covers any mixture; where that was asked before, about
-  // `wanted` alone.
+  // Judges a plan with a precision that its operators were not accepted in. The test is about all accepted operators in
+  // the new precision that `wanted` uses most, so that it covers any mixture; if it was done before, about `wanted`
+  // alone.
   void widen(const plan& wanted) {
     std::map<precision, std::size_t> uses;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -225,7 +225,7 @@ class guided_search {
     }
   }
 
-  // Returns: the fastest plan whose measured peak memory is within the limit; where none is, the one with the lowest
+  // Returns: the fastest plan whose measured peak memory is within the limit; if there is none, the one with the lowest
   // peak.
   plan within_memory(const plan& best) {
     const std::int64_t limit = search_.settings.memory_limit;
@@ -262,14 +262,14 @@ class guided_search {
     }
   }
 
-  // Returns: true where `next` ran, with a lower peak than `least`.
+  // Returns: true if `next` ran, with a lower peak than `least`.
   bool spares(const plan& next, const plan& least, const plan& best) {
     const std::int64_t peak = peak_of(next, best);
     return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
   }
 
-  // Returns: the peak memory of a batch under `p` [bytes], measured in a race against `best`, so that its batches also
-  // tell its time; 0 where the backend does not measure it.
+  // Returns: the peak memory of a batch under `p` [bytes], measured in a race against `best`, which also shows its
+  // time; 0 if the backend does not measure it.
   std::int64_t peak_of(const plan& p, const plan& best) {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};

@@ -47,9 +47,9 @@ namespace detail {
 /// up over a training; the policy's lists hold experience of that.
 inline double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
 
-/// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity where `wanted`
-/// does not lower it. An error that is NaN counts as infinite.
-/// Throws: what the backend throws; `error` where the number of scores is not that of the operators.
+/// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity if `wanted` does
+/// not lower it. An error that is NaN counts as infinite.
+/// Throws: what the backend throws; `error` if the number of scores is not that of the operators.
 inline std::vector<double> errors_of(evaluator& run, const guided_start& from, const checkpoint& start,
                                      const plan& fp32, const plan& wanted) {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -74,7 +74,7 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
   return all;
 }
 
-/// Returns: per operator 0 where the policy allows low precision, 1 where it has no opinion, 2 where it denies it.
+/// Returns: per operator 0 if the policy allows low precision, 1 if it has no opinion, 2 if it denies it.
 inline std::vector<double> policy_order(const std::vector<decision>& decisions) {
   std::vector<double> order(decisions.size());
   std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& said) {
@@ -83,8 +83,8 @@ inline std::vector<double> policy_order(const std::vector<decision>& decisions) 
   return order;
 }
 
-/// Returns: per operator a number that grows with its expected harm: its error, where the backend measures it (`scored`
-/// is then set to true), else its place in the policy's order. `start`: the state that FP32 began from.
+/// Returns: per operator a number that grows with its expected harm: its error, if the backend measures it (`scored` is
+/// then set to true), else its place in the policy's order. `start`: the state that FP32 began from.
 inline std::vector<double> harm_order(evaluator& run, outcome& log, const guided_start& from, const checkpoint& start,
                                       const plan& fp32, const plan& wanted, bool& scored) {
   if (run.trainer().has.sensitivity) {

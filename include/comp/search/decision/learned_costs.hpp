@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learns on a trainer what operators and casts cost: from a profile in FP32 and one in each low precision, where the
+// Learns on a trainer what operators and casts cost: from a profile in FP32 and one in each low precision, if the
 // backend can profile, and then from whole batches. It then finds the cheapest plan under these costs.
 // Not here: the arithmetic (strategy/cost_model.hpp, strategy/min_cut.hpp).
 #pragma once
@@ -73,7 +73,7 @@ class learned_costs {
                         std::mt19937_64& random) const {
     return cheapest(model_.drawn(random), levels, starts, per_byte);
   }
-  /// Returns: true where the time of a batch can tell single operators apart.
+  /// Returns: true if the time of a batch can tell single operators apart.
   bool resolves() const { return model_.resolves(); }
   /// Returns: the bytes of all operators' results under `p`.
   double bytes(const plan& p) const {

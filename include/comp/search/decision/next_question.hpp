@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the plan to time next: the one whose answer saves most over the batches still to come, less what asking
-// costs. It chooses none where no answer pays.
+// costs; none if no answer pays.
 // Candidates are the cheapest plan under the present costs, and cheapest plans under costs drawn from what is still
 // possible (Thompson sampling). Batches of accepted plans are training, so timing such a plan only costs the time by
 // which it is slower, and its first batch, which is not timed. A plan with precisions that were not accepted costs a
@@ -64,7 +64,7 @@ class next_question {
     double pays = 0;  // seconds that the training saves, less those that asking costs
   };
 
-  /// Returns: the question that pays most; nothing where none pays. `best`: the fastest plan that was timed. `noise`:
+  /// Returns: the question that pays most; nothing if none pays. `best`: the fastest plan that was timed. `noise`:
   /// standard deviation of two batches' ratio. `test`: batches that a test of losses takes.
   std::optional<question> choose(const plan& best, double noise, const evaluator& run, std::size_t test) {
     std::optional<question> found;
@@ -87,7 +87,7 @@ class next_question {
   }
 
  private:
-  // Draws of costs per question. None are made where batches cannot tell single operators apart.
+  // Draws of costs per question; none if batches cannot tell single operators apart.
   static constexpr int draws = 8;
 
   // Operators that were accepted in one low precision may be proposed in the others, too.
@@ -115,6 +115,7 @@ class next_question {
     const bool covered = accepted_.is_accepted(p);
     const double count = static_cast<double>(covered ? rounds : test);
     const double of_answer = seconds * noise / std::sqrt(count);
+    // How far the answer is expected to move the estimate: s^2 / sqrt(s^2 + e^2), as in the knowledge gradient.
     const double told = spread * spread / std::hypot(spread, of_answer);
     const double first = run.has_run(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;

@@ -63,8 +63,8 @@ class cast_changes {
 
 }  // namespace detail
 
-/// Returns: `evidence` with `saves` and `casts` set: the seconds that an operator saves in its `low` precision beside
-/// the one in `base`, and the seconds of casts that this adds, with all other operators as in `chosen`. Takes time
+/// Returns: `evidence` with `saves` and `casts` set: the seconds that an operator saves in its `low` precision compared
+/// with the one in `base`, and the seconds of casts that this adds, with all other operators as in `chosen`. Takes time
 /// linear in operators and edges. Requires: all arguments describe the same operators.
 inline std::vector<op_evidence> weighed(std::vector<op_evidence> evidence, const plan_costs& costs, const plan& chosen,
                                         const plan& base) {

@@ -16,18 +16,18 @@ namespace comp {
 
 class question_budget {
  public:
-  /// `batches_per_epoch`: 0 where it is not known; then nothing is limited.
+  /// `batches_per_epoch`: 0 if it is not known; then nothing is limited.
   question_budget(const search_session& search, std::size_t batches_per_epoch)
       : search_{search}, per_epoch_{batches_per_epoch} {}
 
-  /// The batches that judged an accepted plan are the training from now on, in place of those before.
+  /// From now on the batches that judged an accepted plan count as training, in place of those before.
   void keep_trial(const trial& accepted) {
     kept_ = accepted.sample.batches;
     counted_ = search_.log.trials.size();
   }
-  /// Sets how many batches are the training, where an accepted plan is given up.
+  /// Sets how many batches count as training, when an accepted plan is given up.
   void keep_batches(std::int64_t batches) { kept_ = batches; }
-  /// Races among accepted plans were held; their batches are kept. `seconds`: of a batch under the fastest of them.
+  /// Counts the batches of races among accepted plans as training. `seconds`: of a batch under the fastest of them.
   void keep_races(double seconds) {
     record_time(seconds);
     for (; counted_ < search_.log.trials.size(); ++counted_) {
@@ -38,7 +38,7 @@ class question_budget {
   /// Seconds of a batch under an accepted plan.
   void record_time(double seconds) { best_seconds_ = std::min(best_seconds_, seconds); }
 
-  /// Returns: how many batches of the training are still to come; 1000 where it is not known how long an epoch is.
+  /// Returns: how many batches of the training are still to come; 1000 if the length of an epoch is not known.
   double to_come() const {
     if (per_epoch_ == 0) return 1000;
     return std::max(planned() - static_cast<double>(trained()), 0.0);

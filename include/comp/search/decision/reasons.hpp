@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Explains for reports why each operator has its precision, in one sentence: what its precision gains or would gain in
-// a batch, where costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse than
-// the tolerance, and of plans whose losses were left undecided.
+// a batch, if costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse than the
+// tolerance, and of plans whose losses were left undecided.
 // Not here: who fills in outcome::evidence (guided_search.hpp).
 #pragma once
 
@@ -88,7 +88,7 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
                     : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
 }
 
-/// Returns: what the precision is worth; empty where costs are not known. For a lowered operator, for example, "bf16
+/// Returns: what the precision is worth; empty if costs are not known. For a lowered operator, for example, "bf16
 /// saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer"; for another one "bf16 would save 12 us
 /// of a batch and add 3 us of casts".
 inline std::string worth_of(const op_evidence& f, precision chosen, precision base) {
@@ -138,7 +138,7 @@ inline std::string left_high(const op_evidence& f, precision base) {
 }
 
 /// Returns: what the operator's precision gains or would gain, and what decided. `winner`: the label of the winning
-/// plan where the search did not find it itself, such as a rule-based plan; else empty.
+/// plan if the search did not find it itself, such as a rule-based plan; else empty.
 inline std::string guided_reason(const op_evidence& f, precision chosen, precision base, const std::string& winner) {
   using enum op_evidence::kind;
   std::string decided = left_high(f, base);
@@ -152,8 +152,8 @@ inline std::string guided_reason(const op_evidence& f, precision chosen, precisi
 }  // namespace detail
 
 /// Returns: one reason per operator for `result.plan`. After a guided search it comes from `result.evidence`, else from
-/// the judged plans. `searched`: false where FP32 or a rule-based plan won the contest. `stage_two`: the plan that
-/// stage 2 found, where another plan of the search won; else empty.
+/// the judged plans. `searched`: false if FP32 or a rule-based plan won the contest. `stage_two`: the plan that stage 2
+/// found, if another plan of the search won; else empty.
 inline std::vector<op_reason> explain(const outcome& result, const candidate_space& candidates,
                                       const std::vector<segment_kind>& segments, const std::string& winner,
                                       bool searched, const plan& stage_two = {}) {

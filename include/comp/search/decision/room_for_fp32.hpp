@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the plan that takes FP32's place as the reference where FP32 does not fit in memory: the most conservative plan
+// Finds the plan that takes FP32's place as the reference if FP32 does not fit in memory: the most conservative plan
 // that fits.
 // Operators are lowered in the order of their expected harm, least first, until the plan fits. Nobody has judged the
 // losses of such a plan. Therefore its low operators are put back to FP32 a few at a time, as many as fit while all
-// others are low. Where the losses then become clearly lower, those operators harm, and they move to the end of the
-// order.
-// Use it where the trainer can restore its state. Not here: the order itself (harm_scores.hpp).
+// others are low. If the losses then become clearly lower, those operators harm, and they move to the end of the order.
+// Use it if the trainer can restore its state. Not here: the order itself (harm_scores.hpp).
 #pragma once
 
 #include <algorithm>
@@ -42,7 +41,7 @@ class room_for_fp32 {
   }
 
   /// Returns: the most conservative plan that fits. `most_questions`: how often at most operators are put back to FP32
-  /// and judged, each time over `batches` batches. The trainer is left where it began, so no batch counts as training.
+  /// and judged, each time over `batches` batches. The trainer's state is restored, so no batch counts as training.
   plan find(std::size_t most_questions, std::size_t batches) {
     batches_ = batches;
     left_ = most_questions;
@@ -66,7 +65,7 @@ class room_for_fp32 {
     return p;
   }
 
-  // Bisects over the number of lowered operators. One batch each tells whether the plan fits.
+  // Bisects over the number of lowered operators. One batch each shows whether the plan fits.
   plan smallest_that_fits() {
     std::size_t too_few = 0, enough = order_.size();
     while (too_few + 1 < enough) {
@@ -88,8 +87,8 @@ class room_for_fp32 {
     return t.sample;
   }
 
-  // Returns: low operators of `found` with which in FP32 the losses are lower; empty where there are none, or no
-  // questions are left. Those that are thought most harmful are asked about first.
+  // Returns: low operators of `found` that lower the losses when they are put back to FP32; empty if there are none, or
+  // no questions are left. Those that are thought most harmful are asked about first.
   std::vector<std::size_t> harmful_in(const plan& found) {
     double held = 0;
     std::vector<std::size_t> suspects;
@@ -117,8 +116,8 @@ class room_for_fp32 {
     return {};
   }
 
-  // Takes suspects from the end. Returns: as many as are known to fit in FP32 together; or a single one, where it is
-  // not known whether that fits. Empty where it is known not to fit.
+  // Takes suspects from the end. Returns: as many as are known to fit in FP32 together, or a single one if that is not
+  // known; none if it is known not to fit.
   std::vector<std::size_t> next_raised(std::vector<std::size_t>& suspects) const {
     std::vector<std::size_t> raised;
     double used = 0;
@@ -154,7 +153,7 @@ class room_for_fp32 {
 };
 
 /// Returns: the most conservative plan that fits in memory. A twentieth of the training may be spent on finding it.
-/// `start`: where FP32 began; the trainer is left there. `fits`: a plan that is known to fit.
+/// `start`: the state that FP32 began from, in which the trainer is left. `fits`: a plan that is known to fit.
 inline plan most_conservative_plan(evaluator& run, outcome& log, const search_settings& settings,
                                    const guided_start& from, const checkpoint& start, const plan& fits) {
   plan fp32{from.levels.size()};

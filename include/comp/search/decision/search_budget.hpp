@@ -14,26 +14,26 @@ namespace comp {
 
 class search_budget {
  public:
-  /// `batches_per_epoch`: 0 where it is not known; nothing is limited then. `guided`: false for strategies of the
-  /// user's, whose cost the user chose.
+  /// `batches_per_epoch`: 0 if it is not known; nothing is limited then. `guided`: false for strategies of the user's,
+  /// whose cost the user chose.
   search_budget(const search_settings& settings, std::size_t batches_per_epoch, bool guided)
       : settings_{settings}, per_epoch_{batches_per_epoch}, guided_{guided} {}
 
-  /// Returns: the batches that the search may cost; 1000 where it is not known how long the training is.
+  /// Returns: the batches that the search may cost; 1000 if nothing is limited.
   std::size_t batches() const {
     if (per_epoch_ == 0 || !guided_) return 1000;
     return static_cast<std::size_t>(std::min(settings_.budget * static_cast<double>(planned()), 1e6));
   }
-  /// Returns: true where the budget has no room for runs that only confirm what is known.
+  /// Returns: true if the budget has no room for runs that only confirm what is known.
   bool is_tight() const { return batches() < 60; }
-  /// Returns: the batches of the training; 0 where it is not known how long it is.
+  /// Returns: the batches of the training; 0 if its length is not known.
   std::size_t planned() const { return settings_.planned_epochs * per_epoch_; }
-  /// Returns: true where a search would cost more than it saves. One plan is then judged, or none.
+  /// Returns: true if a search would cost more than it saves. One plan is then judged, or none.
   bool is_too_short() const { return guided_ && planned() > 0 && planned() <= 300; }
   bool is_too_short_for_one() const { return is_too_short() && planned() < 60; }
 
   /// Returns: settings under which the contest takes at most about a twentieth of the training. With a tight budget
-  /// FP32 need not run again where enough batches were already timed beside it. `known`: how many were.
+  /// FP32 does not run again if enough of its batches were already timed. `known`: how many were.
   race_settings contest(std::size_t known) const {
     race_settings chosen = settings_.race;
     if (per_epoch_ > 0) chosen.contest_rounds = std::clamp(planned() / 40, chosen.min_rounds, chosen.contest_rounds);
@@ -51,7 +51,7 @@ class search_budget {
     return static_cast<std::size_t>(std::clamp(affordable, double{least}, double{most}));
   }
 
-  /// Returns: true where `c` needs more memory than is allowed.
+  /// Returns: true if `c` needs more memory than is allowed.
   bool too_large(const contestant& c) const {
     return settings_.memory_limit > 0 && c.peak_bytes > settings_.memory_limit;
   }

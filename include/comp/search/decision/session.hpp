@@ -16,7 +16,7 @@ struct search_session {
   const search_settings& settings;
   loss_trials& trials;
 
-  /// Returns: the reference that losses are judged against: FP32, or the most conservative plan where pure FP32 cannot
+  /// Returns: the reference that losses are judged against: FP32, or the most conservative plan if pure FP32 cannot
   /// run.
   const plan& fp32() const { return trials.reference().plan(); }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the paper's two stages with strategies that the user chose. Stage 1 judges plans by their losses; stage 2 times
-// plans that keep the operators which stage 1 decided. Where stage 1 accepts no plan, the fastest rejected one is
-// mended by bisection over its operators, as the default strategy does it.
+// plans that keep the operators which stage 1 decided. If stage 1 accepts no plan, the fastest rejected one is bisected
+// over its operators, as in the default strategy.
 // Not here: the contest after it (staged_contest.hpp), the default strategy, which does both stages in one
 // (guided_search.hpp). Source: CoMP paper, section 3 (algorithms 1 and 2); "gradually return to a more conservative
 // plan", section 4.4; one stage alone, section 4.6.
@@ -36,7 +36,7 @@ class staged_search {
         runs_{runs},
         segments_(search.log.graph.size(), segment_kind::decided) {}
 
-  /// Returns: the fastest plan that was found; FP32 where there is no other.
+  /// Returns: the fastest plan that was found; FP32 if there is no other.
   plan find(const any_strategy& stage1, const any_strategy& stage2) {
     if (search_.settings.stages != stages::batches_only && !from_.lows.empty()) {
       search_.run.timed(stage::epochs, [&] {
@@ -48,19 +48,19 @@ class staged_search {
     return by_batches(stage2);
   }
 
-  /// Returns: the trial of the plan that stage 1 found (plan* of the paper's algorithm 1); nothing where it found none
-  /// or did not run.
+  /// Returns: the trial of the plan that stage 1 found (plan* of the paper's algorithm 1); nothing if it found none or
+  /// did not run.
   const std::optional<trial>& stage_one_trial() const { return best_; }
   /// Returns: per operator, whether stage 2 left it decided, searched it, or let it follow its neighbours.
   const std::vector<segment_kind>& segments() const { return segments_; }
 
  private:
-  // Returns: the part of `wanted` whose losses are accepted; nothing where none is. No budget limits it, because the
+  // Returns: the part of `wanted` whose losses are accepted; nothing if there is none. No budget limits it, because the
   // user chose a strategy and with it what a search may cost.
   std::optional<trial> mended(plan wanted) {
     const plan& fp32 = search_.trials.reference().plan();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      // The reference may be low here for want of memory.
+      // The reference may be low here for lack of memory.
       if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];
     }
     if (wanted == fp32 || !search_.run.restores()) return {};
@@ -76,7 +76,7 @@ class staged_search {
   }
 
   // Runs stage 2 around the operators that stage 1 decided (the paper's P_s1 in algorithm 2). It starts from FP32
-  // instead where stage 1 found no plan, or one that is too slow to build on.
+  // instead if stage 1 found no plan, or one that is too slow to build on.
   plan by_batches(const any_strategy& stage2) {
     const plan& fp32 = search_.trials.reference().plan();
     if (search_.settings.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
@@ -99,7 +99,7 @@ class staged_search {
     return fastest;
   }
 
-  // The size of stage 2's space is known only after stage 1. Where it is too large for the chosen strategy, greedy
+  // The size of stage 2's space is known only after stage 1. If it is too large for the chosen strategy, greedy
   // searches it, so that the cost of stage 1 is not wasted.
   plan race_for(const search_space& space, const any_strategy& stage2) {
     stage_two second{search_.run, search_.log, search_.settings.race};

@@ -56,8 +56,8 @@ class starting_plans {
   const op_support& runs() const { return runs_; }
   const candidate_space& candidates() const { return candidates_; }
 
-  /// Returns: the plans to try as the reference where FP32 does not fit in memory: first the rule-based ones, then
-  /// those with everything low.
+  /// Returns: the plans to try as the reference if FP32 does not fit in memory: first the rule-based ones, then those
+  /// with everything low.
   std::vector<plan> smaller() const {
     std::vector<plan> plans = rules();
     for (const precision low : lows_) {
@@ -71,7 +71,7 @@ class starting_plans {
     return plans;
   }
 
-  /// Returns: what a guided search starts from. Warns where an earlier search's plan does not fit this model.
+  /// Returns: what a guided search starts from. Warns if an earlier search's plan does not fit this model.
   guided_start where_to_start() const {
     guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
@@ -115,7 +115,7 @@ class starting_plans {
     return false;
   }
 
-  // Rules for 16 bits give 16 bits also where fewer are asked for. That is no rule-based plan of the format.
+  // Rules that know 16 bits alone give 16 bits for narrower formats, too. That is no rule-based plan of the format.
   bool has_rule(precision low) const {
     const plan p = rule(low);
     return !is_scaled(low) || std::find(p.begin(), p.end(), low) != p.end();
@@ -158,7 +158,7 @@ class starting_plans {
     }
   }
 
-  // Adds FP32 as it is fastest. Where lower precisions are searched, their plans are tuned and leave it no chance.
+  // Adds tuned FP32 as a rival, if no lower precision is searched: plans in those are tuned, too, and beat it.
   void add_tuned(any_trainer& trainer) {
     try {
       const plan tuned = trainer.tuned_fp32();

@@ -20,19 +20,19 @@ struct question_beside_rules {
   race_settings settings = {};
   race_batches batches = {};
   std::function<bool(const plan&, const plan& than)> known_faster = {};  // by what operators and casts cost
-  std::function<bool(contestant&)> accepts = {};                         // judges its losses, where they are not yet
+  std::function<bool(contestant&)> accepts = {};                         // judges its losses, unless that is done
 };
 
 class winner_choice {
  public:
   winner_choice(const search_session& search, const search_budget& budget) : search_{search}, budget_{budget} {}
 
-  /// Returns: true where FP32 needs more memory than is allowed and `c` does not: it is wanted even if it is slower.
+  /// Returns: true if FP32 needs more memory than is allowed and `c` does not: it is wanted even if it is slower.
   bool fits_instead(const contestant& c) const {
     return budget_.too_large(search_.log.contest.front()) && !budget_.too_large(c);
   }
 
-  /// Returns: true where neither the contest nor the batches that judged its losses say that `c` is faster than FP32.
+  /// Returns: true if neither the contest nor the batches that judged its losses say that `c` is faster than FP32.
   bool undecided(const contestant& c) const {
     const auto* judged = search_.trials.known(c.plan);
     const bool clear = !search_.log.compiled && judged != nullptr && judged->trial.accepted &&
@@ -40,16 +40,16 @@ class winner_choice {
     return too_noisy(c) && !clear;
   }
 
-  /// Has plans judged by many batches from now on where `p` has formats below 16 bits. Their harm grows with the
-  /// training, which few batches do not show. A test may take what is left of the budget, half of it for FP32's
-  /// batches, and has a quarter of the whole at least. `left`: how many of FP32's batches the budget still pays for.
+  /// If `p` has formats below 16 bits, plans are judged by many batches from now on: the harm of such formats grows
+  /// with the training, which few batches do not show. A test may take what is left of the budget, half of it for
+  /// FP32's batches, and at least a quarter of the whole. `left`: how many of FP32's batches are left to pay for.
   void expect_growing_harm(const plan& p, double left) const {
     constexpr std::size_t most = 512;
     if (search_.trials.by_epochs() || !p.has_scaled()) return;
     const std::size_t least = std::min(budget_.batches() / 4, most);
     search_.trials.expect_growth(std::max(static_cast<std::size_t>(std::clamp(left / 2, 0.0, double{most})), least));
   }
-  /// Warns where the winner has such formats and few batches judged it.
+  /// Warns if the winner has formats below 16 bits and few batches judged it.
   void warn_of_few_batches(std::size_t winner) const {
     constexpr std::size_t few = 128;
     const contestant& won = search_.log.contest[winner];
@@ -60,7 +60,7 @@ class winner_choice {
         won.label, won.loss_batches));
   }
 
-  /// Warns where FP32 won and a contestant that is faster was neither accepted nor shown to train worse.
+  /// Warns if FP32 won and a contestant that is faster was neither accepted nor shown to train worse.
   void warn_of_undecided(std::size_t winner) const {
     const contestant* fastest = nullptr;
     for (const contestant& c : search_.log.contest) {
@@ -72,8 +72,8 @@ class winner_choice {
   }
 
   /// Returns: the index of the contestant to take: the winner, or a rule-based plan. A rule-based plan that is not
-  /// slower than FP32 is kept unless the winner was shown to be faster. Where noise lets nothing be shown, it stands
-  /// for FP32.
+  /// slower than FP32 is kept unless the winner was shown to be faster. If noise hides which of it and FP32 is faster,
+  /// it is taken in FP32's place.
   std::size_t beside_rules(const question_beside_rules& asked) const {
     const contestant& won = search_.log.contest[asked.winner];
     if (won.rule_based || search_.settings.slowdown > 0) return asked.winner;

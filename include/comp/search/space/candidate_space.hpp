@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes stage 1's search space. An allowed operator whose sizes suit the tensor cores is fixed in low precision
 // (Operator-3 and Operator-5 in the paper's figure 4). Allowed operators that do not suit them, and denied ones, are
-// searched (Operator-0, -4 and -7). All others stay in FP32 until stage 2. Where several low precisions suit an
-// operator, which of them it gets is searched, too.
+// searched (Operator-0, -4 and -7). All others stay in FP32 until stage 2. If several low precisions suit an operator,
+// the choice among them is searched, too.
 // Source: CoMP paper, section 3.2 and figure 4.
 #pragma once
 
@@ -89,7 +89,7 @@ class group_builder {
   std::vector<weighed_group> groups_;
 };
 
-/// Appends the widest precision of operator `op`, which is FP32 where the backend runs it in that, and those of `lows`
+/// Appends the widest precision of operator `op`, which is FP32 if the backend runs it in that, and those of `lows`
 /// that it runs in.
 inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span<const precision> lows,
                        const op_support& support) {
@@ -159,8 +159,8 @@ inline search_space space_without_losses(const candidate_space& candidates, cons
   return search_space{candidates.space.base(), groups.take_groups()};
 }
 
-/// Throws: `settings_error`, naming the operator, where the policy fixes one to a precision that is not among
-/// `supported`, or that the backend does not run it in.
+/// Throws: `settings_error`, naming the operator, if the policy fixes one to a precision that is not among `supported`,
+/// or that the backend does not run it in.
 inline void require_supported(const candidate_space& candidates, const op_graph& graph,
                               std::span<const precision> supported, const op_support& support = {}) {
   for (std::size_t i = 0; i < graph.size(); ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes stage 2's search space: the paper's algorithm 2, extended from chains to DAGs.
 // The graph is cut at the operators that stage 1 decided. Operators that stay connected between the cuts form a
-// segment. Where all decided operators around a segment have the same precision, the segment follows them; where they
-// differ, its operators are enumerated over the precisions that meet there.
+// segment. If all decided operators around a segment have the same precision, the segment follows them; if they differ,
+// its operators are enumerated over the precisions that meet there.
 // On a chain, a segment is a run of operators, and its neighbours are the two decided operators at its ends. A run at
 // an end of the graph has one neighbour and follows it. A segment without neighbours stays in FP32. Views belong to the
 // segment that they pass through, but have no precision to choose.
@@ -76,7 +76,7 @@ inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, 
   return neighbours;
 }
 
-// Returns: the precisions of `nearby`, each replaced by what the backend runs `op` in where it lacks that.
+// Returns: the precisions of `nearby`; one that the backend does not run `op` in is replaced by its substitute.
 inline precision_set runnable_precisions(const precision_set& nearby, std::size_t op, const op_support& support) {
   precision_set runnable;
   for (const precision p : all_precisions) {

@@ -48,7 +48,7 @@ class watched_strategy {
   watched_strategy(any_strategy::run run, const search_space& space, const op_graph& graph)
       : run_{std::move(run)}, space_{space}, graph_{graph} {}
 
-  /// Returns: up to `n` plans; none where the strategy is done, or has asked a thousand times in a row for nothing new.
+  /// Returns: up to `n` plans; none if the strategy is done, or has asked a thousand times in a row for nothing new.
   /// Throws: `plan_error` for a plan that is not in the space.
   std::vector<plan> ask(std::size_t n) {
     std::vector<plan> plans = run_.ask(n);
@@ -63,7 +63,7 @@ class watched_strategy {
   }
   void tell(const trial& seen) { run_.tell(seen); }
 
-  /// Returns: the warning for a strategy that was ended; empty where it ended by itself.
+  /// Returns: the warning for a strategy that was ended; empty if it ended by itself.
   std::string warning() const {
     if (repeated_requests_ < max_repeated_requests) return {};
     return fmt::format(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tells whether the found plan is faster than the rule-based plan, which a user has without a search (torch.autocast).
-// The found plan wins only where it is shown to be faster. Both plans are known to train, so further rounds between the
-// two are training.
+// The found plan wins only if it is shown to be faster. Both plans are known to train, so further rounds between the
+// two count as training.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace comp {
 
 /// Returns: the index of the rule-based plan with the shortest batches among those that ran, were not rejected and meet
-/// `may_win`; nothing where there is none.
+/// `may_win`; nothing if there is none.
 std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest, auto may_win) {
   std::optional<std::size_t> best;
   for (std::size_t i = 1; i < contest.size(); ++i) {
@@ -27,8 +27,8 @@ std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest,
   return best;
 }
 
-/// Returns: how many times as fast as `rules` the plan `found` is. Their pairs of the contest are used where both
-/// `raced` in it. Where these leave it open, the two run further rounds in turns, as many as a contest has at most.
+/// Returns: how many times as fast as `rules` the plan `found` is. If both `raced` in the contest, their pairs of it
+/// are used. If these leave it open, the two run further rounds in turns, as many as a contest has at most.
 inline paired_speedup gain_over_rules(evaluator& run, const race_settings& settings, const contestant& found,
                                       const contestant& rules, bool raced, race_batches batches) {
   std::vector<double> of_found, of_rules;

@@ -21,8 +21,8 @@
 
 namespace comp {
 
-/// Runs further rounds of FP32 and the fastest plan where noise hides which of the two is faster: at most three times
-/// as many as before. Their times only change `over_fp32`, because no other plan ran in these rounds.
+/// Runs further rounds of FP32 and the fastest plan if noise hides which of the two is faster: at most three times as
+/// many as before. Their times only change `over_fp32`, because no other plan ran in these rounds.
 inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
                        race_batches batches) {
   const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
@@ -69,7 +69,7 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
   return contest;
 }
 
-/// Adds to a contestant what its losses said. Where it had too few rounds together with FP32, its time relative to FP32
+/// Adds to a contestant what its losses said. If it had too few rounds together with FP32, its time relative to FP32
 /// comes from the batches that judged its losses, unless the contest timed compiled steps: these batches were not.
 inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
   const auto* judged = trials.known(c.plan);
@@ -95,7 +95,7 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   if (c.seconds.size() < 6) c.seconds = own_seconds;
 }
 
-/// Describes all contestants. One that has no batches beside FP32's at all is compared with a contestant that has, and
+/// Describes all contestants. One without batches to pair with FP32's is compared with a contestant that has some, and
 /// the two ratios are multiplied.
 inline void describe_contest(outcome& log, const loss_trials& trials) {
   for (contestant& c : log.contest) describe(c, log, trials);
@@ -114,7 +114,7 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
   if (fp32.seconds.empty() && !log.compiled) fp32.seconds = log.baseline.batch_seconds;
 }
 
-/// Returns: what a contestant's losses said, where they were not accepted.
+/// Returns: what the losses of a contestant that was not accepted said.
 inline std::string why_not_accepted(const contestant& c, double tolerance) {
   const loss_verdict& loss = *c.loss;
   const bool is_measured = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
@@ -128,8 +128,8 @@ inline std::string why_not_accepted(const contestant& c, double tolerance) {
   return found + ", which leaves open whether it is within the tolerance";
 }
 
-/// Returns: the warning for the fastest plan where its own losses were not accepted: although those of a plan that
-/// lowers more were, or because they grow.
+/// Returns: the warning for the fastest plan if its own losses were not accepted: although those of a plan that lowers
+/// more were, or because they grow.
 inline std::string why_not_taken(const contestant& fastest, double tolerance) {
   return fmt::format(
       "\"{}\" was fastest and is not taken ({}{}): raise settings.tolerance to take it, or settings.budget to judge it by "
@@ -153,13 +153,13 @@ inline paired_speedup speedup_over(const contestant& a, const contestant& b, con
   return compare_paired(b.seconds, a.seconds);
 }
 
-/// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN where these are not known.
+/// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN if these are not known.
 using predicted_seconds = std::function<double(const plan&)>;
 
-/// Returns: for each contestant the logarithm of its time relative to one of them; infinity for one that cannot win.
-/// Where the race is clear its times count; else the learned costs count, because they draw on all races. Where these
-/// are not known, a plan that is not clearly faster than FP32 is as fast. `memory_limit`: contestants that need more
-/// bytes cannot win where another one fits; 0: no limit.
+/// Returns: for each contestant the logarithm of its time relative to one of them; infinity for one that cannot win. If
+/// the race is clear its times count; else the learned costs count, because they draw on all races. If these are not
+/// known, a plan that is not clearly faster than FP32 counts as no faster. `memory_limit`: contestants that need more
+/// bytes cannot win if another one fits; 0: no limit.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
@@ -181,7 +181,7 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
     const contestant& c = contest[i];
     const double expected = std::log(predicted(c.plan) / predicted(reference->plan));
     if (i == 0 && c.seconds.empty() && std::isfinite(expected))
-      times[i] = expected;  // FP32 may have had no round, where rounds are scarce
+      times[i] = expected;  // FP32 may have had no round, if rounds are scarce
     if (!usable(c)) continue;
     if (&c == &*reference) {
       times[i] = 0;
@@ -200,7 +200,7 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
 
 /// Returns: the order in which contestants are offered as the winner, the fastest first and up to FP32. Among those as
 /// fast as the first, FP32 comes first, then the lower loss, then the smaller memory. Contestants that tie with the
-/// first have its label in `tie`. `slowdown`: where above 0, those slower than the fastest by this fraction at most are
+/// first have its label in `tie`. `slowdown`: if above 0, those slower than the fastest by this fraction at most are
 /// ordered by memory.
 inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0, double slowdown = 0) {
@@ -218,7 +218,7 @@ inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const 
   const auto end_of_ties = std::find_if(
       order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + largest_slowdown; });
   if (slowdown > 0) {
-    const auto memory = [&](std::size_t i) {  // where it is not known, last
+    const auto memory = [&](std::size_t i) {  // last if it is not known
       return contest[i].peak_bytes > 0 ? contest[i].peak_bytes : std::numeric_limits<std::int64_t>::max();
     };
     std::sort(order.begin(), end_of_ties, [&](std::size_t a, std::size_t b) {

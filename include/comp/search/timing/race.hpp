@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times plans in turns, a batch of each per round. Only ratios of batches of the same round are compared
 // (core/statistics.hpp), so that a drift of the machine hits all plans alike. Every second round runs backwards, so
-// that no plan always comes first. Where batches differ in length, all plans of a round run the same one. Plans that
-// are clearly slower leave, and the race ends when it is decided.
+// that no plan always comes first. If batches differ in length, all plans of a round run the same one. Plans that are
+// clearly slower leave, and the race ends when it is decided.
 // Batches of plans that are known to train count as training; otherwise all of them are undone when the race ends.
 // If a batch fails, or its loss is not finite or explodes, the data may be at fault, or the plan, or a state that an
-// earlier plan spoilt. So FP32 trains all batches since the last sound state again, and the race goes on from there.
+// earlier plan damaged. So FP32 trains all batches since the last sound state again, and the race goes on from there.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct racer {
 struct race_batches {
   bool trains = false;        // its plans are known to train, so their batches are kept
   bool same_batches = false;  // batches differ in length, so all plans of a round run the same one
-  bool as_trained = false;    // steps run compiled, where the training after the search runs them so
+  bool as_trained = false;    // steps run compiled, if the training after the search runs them so
 };
 
 /// Runs rounds among racers. Losses are not judged.
@@ -102,15 +102,15 @@ class race {
     if (!warms_up && !r.has_left) r.seconds.push_back(seconds);
   }
 
-  // `bad`: a batch that `r` ran after those of `before`; it failed, or its loss is not finite. FP32 trains from `sound`
-  // in their place, and the trainer is left after its batches. If FP32 does not lose the batch and `r` does again, that
-  // is `r`'s: it is counted, or `r` leaves because its weights are spoilt. If `r` trains the batch from FP32's state,
-  // the last plan before it has spoilt the state, and leaves; so does `r` if it threw. Returns: the seconds of the
-  // batch when it was repeated.
+  // `bad`: a batch that `r` ran after those of `before`; it failed, or its loss is not finite or explodes. FP32 trains
+  // all of them again from `sound`, and the trainer is left after them. If FP32 loses the batch, too, the data is at
+  // fault. If `r` alone loses it again, it is counted, or `r` is removed because it damages its weights. If `r` trains
+  // it from FP32's state, the last plan before had damaged the state and is removed; or `r` itself, if it was that plan
+  // or threw. Returns: the seconds of the batch when it was repeated.
   double answer_bad_batch(std::vector<racer>& racers, racer& r, const sample& bad, const unchecked_batches& before,
                           const checkpoint& sound) {
     const std::size_t batches = bad.ok() ? std::max(run_.unchecked().count, before.count + 1) - before.count : 1;
-    checkpoint from = sound, to = start_;  // a recalled run leaves the trainer where it is
+    checkpoint from = sound, to = start_;  // a recalled run leaves the trainer as it is
     const trial fp32 = run_.run(stage_, run_.fp32(), "fp32 in place of a bad batch", [&](const trial& begun) {
       sample all;
       run_.restore(sound);
@@ -156,7 +156,7 @@ class race {
     return own.sample.seconds / static_cast<double>(batches);
   }
 
-  // Removes the racer whose plan spoilt the state. The plan may have trained before this race.
+  // Removes the racer whose plan damaged the state. The plan may have trained before this race.
   void leave(std::vector<racer>& racers, const plan& spoiling) {
     run_.reject(spoiling);
     for (racer& r : racers) {

@@ -17,7 +17,7 @@ class stage_two {
  public:
   stage_two(evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
 
-  /// Returns: the fastest plan of the space; its most conservative one where none is clearly faster.
+  /// Returns: the fastest plan of the space; its most conservative one if none is clearly faster.
   plan run(const any_strategy& strategy, const search_space& space) {
     best_.plan = space.conservative();
     if (space.groups().empty()) return best_.plan;

@@ -55,7 +55,7 @@ class any_trainer {
   virtual comp::hardware hardware() const = 0;
   /// Returns: how the trainer runs the plan that is set; empty for a trainer that does not say.
   virtual comp::execution execution() = 0;
-  /// Returns: the trainer's signature(); where it has none, the name of its type.
+  /// Returns: the trainer's signature(); if it has none, the name of its type.
   virtual std::string signature() const = 0;
   virtual void post_training(bool on) = 0;
   virtual bool run_compiled(bool on) = 0;
@@ -208,7 +208,7 @@ class any_strategy {
   }
 
   run start(search_space over) const { return start_(std::move(over)); }
-  /// Returns: the settings of strategy::guided; nullptr for any other strategy.
+  /// Returns: the settings of strategy::guided, which the search runs itself; nullptr for any other strategy.
   const strategy::guided* guide() const { return guide_ ? &*guide_ : nullptr; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells a batch after which the weights may be spoilt: its loss is not finite, or it has exploded.
+// Recognises a batch after which the weights may be damaged: its loss is not finite, or it has exploded.
 #pragma once
 
 #include <algorithm>

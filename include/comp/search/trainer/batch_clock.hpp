@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the seconds that a trainer gives its batches with comp's own clock. A trainer may know better, where a
-// device works on after run_batch() has returned. Over batches of one plan in a row, however, both have to take the
-// same time.
+// Compares the seconds that a trainer gives its batches with comp's own clock. A trainer may know better if a device
+// works on after run_batch() has returned. Over batches of one plan in a row, however, both have to take the same time.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace comp {
 
 class batch_clock {
  public:
-  /// Adds a batch under `p`. `reported`: the seconds that the trainer gave, 0 where it gave none. `measured`: those of
+  /// Adds a batch under `p`. `reported`: the seconds that the trainer gave, 0 if it gave none. `measured`: those of
   /// comp's clock.
   void add(const plan& p, double reported, double measured) {
     const bool same_plan = last_plan_ == p;
@@ -37,7 +36,7 @@ class batch_clock {
   }
 
   /// Returns: how the trainer's times contradict comp's clock, by FP32's batches and those of the plan with most
-  /// batches; nothing where they agree.
+  /// batches; nothing if they agree.
   std::optional<std::string> find_contradiction(const plan& fp32) const {
     const auto fp32_times = medians_of(fp32);
     if (!fp32_times || fp32_times->measured < shortest_batch) return {};

@@ -45,7 +45,7 @@ class compiled_steps {
   T& of_;
 };
 
-/// A plan spoilt the training of a trainer that cannot restore its state: from batch `since` on, counted from 0, every
+/// A plan damaged the training of a trainer that cannot restore its state: from batch `since` on, counted from 0, every
 /// loss is NaN, infinite or far above FP32's first ones, FP32's too.
 struct spoilt_training : error {
   explicit spoilt_training(std::size_t batch)
@@ -71,7 +71,7 @@ class evaluator {
     trained_ = {};
     keep_state();
   }
-  /// No plan that spoilt a state, or whose batches failed, is taken again.
+  /// Rejects `p`, which damaged a state or whose batches failed: it is not taken again.
   void reject(const plan& p) { rejected_.insert(p); }
   bool rejects(const plan& p) const { return rejected_.contains(p); }
   /// Returns: the batches since the last sound state.
@@ -86,7 +86,7 @@ class evaluator {
     kept_state_ = save();
   }
 
-  /// Returns: true where the trainer can save and restore its state.
+  /// Returns: true if the trainer can save and restore its state.
   bool restores() const { return trainer_.has.save; }
   /// Returns: the trainer's present state; for a backend that cannot save, only the batches that led to it. A state is
   /// saved once, however often it is asked for, because a copy of all weights is large.
@@ -220,7 +220,7 @@ class evaluator {
   }
   /// Trains and times the next batch under `p`. Before a plan's first one a warm-up batch is trained, which is neither
   /// timed nor returned: it pays for what is made once (primitives, workspaces, compiled code). Compiled steps get a
-  /// second one, because code is compiled anew where sizes vary.
+  /// second one, because code is compiled anew when sizes vary.
   trial run_batch(stage where, const plan& p, std::string label) {
     const trial t = run(where, p, std::move(label), [&](const trial& begun) {
       sample warm_up, timed_batch;
@@ -234,9 +234,9 @@ class evaluator {
     record(t);
     return t;
   }
-  /// Returns: true where times are modelled: those of a plan do not vary.
+  /// Returns: true if times are modelled: those of a plan do not vary.
   bool times_are_modelled() const { return is_modelled(log_.hardware); }
-  /// Returns: true where `p` has had a batch in this search, or a recalled one, that was compiled as batches are now.
+  /// Returns: true if `p` has had a batch in this search, or a recalled one, that was compiled as batches are now.
   bool has_run(const plan& p) const { return plans_run_.contains({p, compiled_}); }
 
   /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
@@ -267,8 +267,8 @@ class evaluator {
   /// Returns: the exception that ended the last failed run; null if none did.
   const std::exception_ptr& failure() const { return failure_; }
 
-  /// Returns: true where the last trial came from a ledger. The trainer's state is then not the one that the trial
-  /// ended in.
+  /// Returns: true if the last trial came from a ledger. The trainer's state is then not the one that the trial ended
+  /// in.
   bool last_was_recalled() const { return last_was_recalled_; }
 
   /// As detail::warn().
@@ -326,7 +326,7 @@ class evaluator {
   }
 
   // Sets `p`. The state from which the first plan other than FP32 trains on is kept, because FP32 trains these batches
-  // again if they spoil the state.
+  // again if they damage the state.
   void begin_batches(const plan& p) {
     trainer_.set_precision(p);
     if (p != fp32_) expect_low(p);
@@ -359,7 +359,7 @@ class evaluator {
     reject(p);
     return true;
   }
-  // Returns: true if the data cannot be to blame for a bad batch, because they do not make FP32 lose one.
+  // Returns: true if the data cannot be the cause of a bad batch, because they do not make FP32 lose one.
   bool is_own_fault(const sample& run) const {
     return detail::ends_badly(log_, run) && (log_.baseline.not_finite == 0 || !ends_lost(run));
   }
@@ -415,7 +415,7 @@ class evaluator {
   outcome& log_;
   plan fp32_;
   checkpoint kept_state_;
-  std::weak_ptr<const void> saved_state_;  // the trainer's present state, where it was saved already
+  std::weak_ptr<const void> saved_state_;  // the trainer's present state, if it was saved already
   sample trained_ = {};
   unchecked_batches unchecked_ = {};
   // If the state cannot be restored: the batch that a plan lost, after which no loss was finite, counted from 0; and

@@ -116,7 +116,7 @@ inline problem problem_of_learning(const outcome& seen) {
         "settings.direction, or look at the learning rate",
         first, last, losses.size(), seen.higher_is_better ? "higher" : "lower");
   }
-  // A training is suspected only where an improvement by 3e-5 of the loss per batch would stand out from the noise.
+  // A training is suspected only if an improvement by 3e-5 of the loss per batch would stand out from the noise.
   const double largest_error = 3e-5 * static_cast<double>(losses.size());
   if (improvement < 1 && standard_error < largest_error * std::max(std::abs(first), std::abs(last))) {
     return fmt::format(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knows which operators a backend runs in which precision, where the backend can say: FP8 may exist for matrix products
+// Knows which operators a backend runs in which precision, if the backend can say: FP8 may exist for matrix products
 // only, and FP32 may be missing. A precision that an operator lacks is not searched. Plans that would need it, such as
 // a rule's, get the first searched precision that the operator has. Inert for a backend without `supports`.
 #pragma once
@@ -30,8 +30,8 @@ class op_support {
   bool supports(std::size_t op, precision p) const {
     return unsupported_.empty() || !unsupported_[op].test(static_cast<std::size_t>(p));
   }
-  /// Returns: the widest precision that the backend runs operator `op` in, among FP32 and the searched ones; FP32 where
-  /// it has none of them.
+  /// Returns: the widest precision that the backend runs operator `op` in, among FP32 and the searched ones; FP32 if it
+  /// has none of them.
   precision widest(std::size_t op) const {
     if (supports(op, precision::fp32)) return precision::fp32;
     for (const precision p : all_precisions) {
@@ -48,7 +48,7 @@ class op_support {
     }
     return all;
   }
-  /// Returns: `p`, or the precision that operator `op` gets where the backend does not run it in `p`.
+  /// Returns: `p`, or the precision that operator `op` gets if the backend does not run it in `p`.
   precision substitute(std::size_t op, precision p) const {
     if (supports(op, p)) return p;
     for (const precision low : lows_) {

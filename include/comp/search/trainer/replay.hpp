@@ -30,8 +30,8 @@ class replay {
     friend bool operator==(const state&, const state&) = default;
   };
 
-  /// `source`: where the runs came from, for messages and the signature.
-  /// Throws: `plan_error` for a plan that does not fit `graph`; `settings_error` where there is no run.
+  /// `source`: the origin of the runs, for messages and the signature.
+  /// Throws: `plan_error` for a plan that does not fit `graph`; `settings_error` if there is no run.
   replay(op_graph graph, const std::vector<trial>& runs, std::string source = "these runs")
       : graph_{std::move(graph)}, source_{std::move(source)}, plan_{graph_.size()} {
     require<settings_error>(!runs.empty(), "{} have no run (there is nothing to replay): record a search first",
@@ -61,7 +61,7 @@ class replay {
     return used;
   }
 
-  /// Returns: the recorded epoch of the plan that is set. Where several were recorded, each call gives the next one.
+  /// Returns: the recorded epoch of the plan that is set. If several were recorded, each call gives the next one.
   sample run_epoch() {
     return run_epoch([](const sample&) { return false; });
   }
@@ -119,7 +119,7 @@ class replay {
     return none;
   }
 
-  // Returns: batch `i` of a recorded run; where single batches were not recorded, their mean.
+  // Returns: batch `i` of a recorded run; if single batches were not recorded, their mean.
   static sample batch_of(const sample& of, std::size_t i) {
     sample one;
     one.batches = 1;

@@ -22,7 +22,7 @@ namespace comp {
 struct checkpoint;
 
 /// The batches since the last state that is known to be sound, because FP32 alone made it or because it was checked
-/// (sound_state.hpp). Other plans may spoil a state although their own losses are finite.
+/// (sound_state.hpp). Other plans may damage a state although their own losses are finite.
 struct unchecked_batches {
   std::shared_ptr<const checkpoint> from = {};  // the last sound state; null: the present state is sound
   std::int64_t extreme = -1;                    // how many values of `from` are NaN, infinite or huge; -1: not counted
@@ -60,7 +60,7 @@ inline bool fail_by_exception(sample& run) {
   }
 }
 
-/// Returns: status::not_finite where a run loses batch after batch, so that its weights are spoilt; else status::ok.
+/// Returns: status::not_finite if a run loses batch after batch, so that its weights are damaged; else status::ok.
 inline status cut_if_not_finite(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
 inline status never_cut(const sample&) { return status::ok; }
 

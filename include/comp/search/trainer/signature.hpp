@@ -21,7 +21,7 @@ inline constexpr const char* no_precisions =
 
 /// Returns: FP32, and then the low precisions to search in order of preference: those of the settings, else those that
 /// the backend supports and its machine has units for (FP16 on most CPUs is tens of times slower than FP32).
-/// Throws: `settings_error` for a precision that the backend does not support, and where the backend names none.
+/// Throws: `settings_error` for a precision that the backend does not support, and if the backend names none.
 inline std::vector<precision> searched_precisions(const any_trainer& trainer, const search_settings& settings) {
   const std::vector<precision> supported = trainer.supported_precisions();
   require<settings_error>(!supported.empty(), "{}", detail::no_precisions);

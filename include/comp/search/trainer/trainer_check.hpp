@@ -111,7 +111,7 @@ inline void check_without_running(const any_trainer& trainer, const op_graph& gr
   }
 }
 
-/// Checks that an epoch has as many batches as batches_per_epoch() says, where that is so few that one is soon run.
+/// Checks that an epoch has as many batches as batches_per_epoch() says, if these are few enough to run them.
 inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& report) {
   constexpr std::size_t most_batches = 64;
   const std::size_t declared = trainer.batches_per_epoch();

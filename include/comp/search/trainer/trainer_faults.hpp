@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says in sentences what is wrong with a trainer or a policy, each from what was seen; nothing where all is well. A
+// Says in sentences what is wrong with a trainer or a policy, each from what was seen; nothing if all is well. A
 // sentence is only given for what a sound trainer never does, so some faults stay unnoticed. Who runs these checks, and
 // when: search/check.hpp.
 #pragma once
@@ -140,8 +140,8 @@ inline problem problem_of_restore(std::span<const double> first, std::span<const
       again[0], first[0]);
 }
 
-/// Returns: true where batches under a plan with operators in `low` have the same losses as FP32's, to the last bit,
-/// and take the same time, so that set_precision() seems to be ignored.
+/// Returns: true if batches under a plan with operators in `low` have the same losses as FP32's, to the last bit, and
+/// take the same time, so that set_precision() seems to be ignored.
 inline bool changes_nothing(const sample& fp32, const sample& low) {
   const std::size_t n = std::min(fp32.curve.size(), low.curve.size());
   if (n < 2 || !low.ok() ||

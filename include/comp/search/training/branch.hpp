@@ -40,7 +40,7 @@ class branch {
   const comp::plan& plan() const { return plan_; }
   std::size_t size() const { return static_cast<std::size_t>(so_far_.batches); }
   const sample& so_far() const { return so_far_; }
-  /// Returns: true where its last batch was lost, so that its weights may be spoilt.
+  /// Returns: true if its last batch was lost, so that its weights may be damaged.
   bool ends_lost() const { return comp::ends_lost(so_far_); }
   /// Returns: the trainer's state after its last batch.
   const checkpoint& end() const { return end_; }

@@ -46,7 +46,7 @@ class plan_ladder {
   /// Requires: not is_most_conservative().
   const plan& next() const { return plans_[rung_ + 1]; }
 
-  /// Gives the present plan up. The next one takes over; or `mended` does, where there is one, then its parts that the
+  /// Gives the present plan up. The next one takes over; or `mended` does, if there is one, then its parts that the
   /// more conservative plans lower.
   void give_up(const plan* mended) {
     if (mended != nullptr) return change_to(*mended);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains FP32 beside a plan, on the same batches from the same state, as far as it is asked to. Its losses are compared
-// with those that the plan's own training recorded, so that evidence costs FP32's batches alone. Two states are kept:
-// where it began and where it is.
+// Trains FP32 next to a plan, on the same batches from the same state, as far as it is asked to. Its losses are
+// compared with those that the plan's own training recorded, so that evidence costs FP32's batches alone. Two states
+// are kept: its first one and its present one.
 // Not here: what the losses say (shadow_test.hpp).
 #pragma once
 
@@ -21,7 +21,7 @@ namespace comp::detail {
 class fp32_shadow {
  public:
   /// Begins at the trainer's present state, after `epoch` epochs and the part of the next one that is `begun`.
-  /// `at_beginning`: the question is about the plan's first batches, not an audit.
+  /// `at_beginning`: the question is about the plan's first batches, not a later check.
   fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun,
               const shadow_question& question, bool at_beginning)
       : run_{run},
@@ -32,8 +32,7 @@ class fp32_shadow {
         question_{question},
         at_beginning_{at_beginning} {}
 
-  /// Trains FP32 until it has `batches` batches, and puts the trainer back to where it was. Returns: true where FP32
-  /// trained.
+  /// Trains FP32 until it has `batches` batches, and restores the trainer's state. Returns: true if FP32 trained.
   bool train_to(std::size_t batches) {
     const bool trained = fp32_.train_to(batches) == status::ok;
     run_.restore_kept_state();
@@ -53,7 +52,7 @@ class fp32_shadow {
   /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
   void doubt() { batches_before_harm_ = 2 * size(); }
 
-  /// Returns: true where `batches` batches could bring an answer. Ask it after the first look.
+  /// Returns: true if `batches` batches could bring an answer. Ask it after the first look.
   bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
     return could_tell(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)), batches);
   }
@@ -64,7 +63,7 @@ class fp32_shadow {
   const checkpoint& end() const { return fp32_.end(); }
   std::size_t epoch() const { return epoch_; }
   const std::optional<sample>& begun() const { return begun_; }
-  /// Returns: true where the question is about the plan's first batches; false for an audit.
+  /// Returns: true if the question is about the plan's first batches; false for a later check.
   bool watches_beginning() const { return at_beginning_; }
 
  private:

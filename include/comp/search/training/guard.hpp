@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the training after a search by the recent level and spread of its own losses. The best epoch is not the
-// yardstick, so a loss that fluctuates near zero, grows, crosses zero or restarts counts as healthy. What looks
-// suspicious is no verdict yet: it is compared with FP32 on the same batches from the same state (post_training.hpp). A
+// Watches the training after a search by the recent level and spread of its own losses. It is not compared with the
+// best epoch, so a loss that fluctuates near zero, grows, crosses zero or restarts counts as healthy. What looks
+// suspicious is no verdict yet: FP32 trains the same batches from the same state for comparison (post_training.hpp). A
 // lost batch, whose loss is not finite (core/lost_batches.hpp), belongs to no level.
 #pragma once
 
@@ -24,10 +24,10 @@ namespace comp {
 struct guard_settings {
   bool on = true;    // false: only runs that fail or end without a finite loss are given up
   double above = 1;  // a loss is suspicious above its recent highest level plus this many times its recent spread
-  std::size_t batches = 20;  // a level is the mean of this many batches, or of a quarter of an epoch where that is less
+  std::size_t batches = 20;  // a level is the mean of this many batches, or of a quarter of an epoch if that is less
   double worse = 0.05;       // a plan without progress is given up when FP32's loss is lower by more than this fraction
   double evidence =
-      0.02;  // the fraction of the training's time that FP32 may take beside a plan that is not suspicious
+      0.02;  // the fraction of the training's time that FP32 may take to check a plan that is not suspicious
 };
 
 namespace detail {
@@ -57,7 +57,7 @@ class recent_levels {
   }
 
   std::size_t window() const { return state_.window; }
-  /// Returns: the highest level of the last epochs; infinity where nothing is known yet.
+  /// Returns: the highest level of the last epochs; infinity if nothing is known yet.
   double highest() const {
     double high = state_.epochs.empty() ? std::numeric_limits<double>::infinity() : state_.epochs.front().second;
     for (const auto& epoch : state_.epochs) high = std::max(high, epoch.second);
@@ -72,7 +72,7 @@ class recent_levels {
   /// Raises the line after a false alarm, or one that was reported: the next one takes twice as much.
   void relax() { state_.leeway *= 2; }
 
-  /// Returns: true where the last batches of `losses` are suspicious: two levels in a row are above the line, or one is
+  /// Returns: true if the last batches of `losses` are suspicious: two levels in a row are above the line, or one is
   /// far above it. `ended`: no more batches will come in this epoch; one level above the line is then enough, also of a
   /// short epoch.
   /// Requires: finite losses.
@@ -85,7 +85,7 @@ class recent_levels {
     return losses.size() >= 2 * state_.window && mean_of(losses.last(2 * state_.window).first(state_.window)) > line();
   }
 
-  /// Returns: true where an epoch lost so many batches that FP32 has to show whether it would lose them, too.
+  /// Returns: true if an epoch lost so many batches that FP32 has to show whether it would lose them, too.
   bool loses_many(const std::vector<double>& losses) const {
     const auto lost = static_cast<double>(count_lost(losses));
     return lost >= 3 * state_.leeway && 100 * lost > static_cast<double>(losses.size());
@@ -105,7 +105,7 @@ inline std::vector<double> make_lower_better(std::vector<double> losses, double 
 class epoch_watch {
  public:
   /// `loss_sign`: -1 for losses that are maximised, so that levels are of their negatives; else 1. `ends_suspicious`:
-  /// true where an epoch ends when it becomes suspicious.
+  /// true if an epoch ends when it becomes suspicious.
   epoch_watch(const recent_levels& normal, bool ends_suspicious, double loss_sign)
       : normal_{normal}, ends_suspicious_{ends_suspicious}, loss_sign_{loss_sign} {}
 
@@ -145,7 +145,7 @@ class epoch_watch {
   std::vector<double> losses_, finite_losses_;  // the losses of all batches, and of those that were not lost
 };
 
-/// Returns: true where FP32 does better on the same batches from the same state: it stays within the normal levels, and
+/// Returns: true if FP32 does better on the same batches from the same state: it stays within the normal levels, and
 /// below the plan in nine batches of ten.
 inline bool is_clearly_better(std::span<const double> fp32, std::span<const double> suspect,
                               const recent_levels& normal) {
@@ -162,16 +162,16 @@ inline bool is_clearly_better(std::span<const double> fp32, std::span<const doub
   return mean_of(std::span{fp32_losses}.last(compared)) <= normal.highest() && 10 * below >= 9 * compared;
 }
 
-/// Returns: true where FP32 loses clearly fewer of the same batches. Batches that are lost because of the data are lost
-/// by both.
+/// Returns: true if FP32 loses clearly fewer of the same batches. Batches that are lost because of the data are lost by
+/// both.
 inline bool loses_fewer_batches(std::span<const double> fp32, std::span<const double> suspect) {
   return lost_alone(suspect, fp32) >= 3 + 2 * lost_alone(fp32, suspect);
 }
 
-/// Chooses the epochs under a plan that are audited, in which FP32 trains beside it. These are the fourth, eighth,
-/// sixteenth, ... since the plan began, where the loss is hardly better than half as many epochs before. After two
-/// acquittals the next audit is not before four times as many. Where another plan was given up before, the first and
-/// second epochs are audited, too, whatever the loss.
+/// Chooses the epochs in which FP32 trains next to the plan as a check: those after 4, 8, 16, ... epochs of the plan,
+/// if the loss improved by less than 10% over the last half of these. After two checks that found no harm, the next
+/// comes after four times as many epochs at the earliest. If another plan was given up before, FP32 also trains after
+/// epochs 1 and 2 of the plan, whatever the loss.
 class audit_times {
  public:
   explicit audit_times(audit_state from = {}) : state_{from} {}

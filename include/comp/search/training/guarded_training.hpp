@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one training after a search, as post_training.hpp describes it.
-// Not here: what is suspicious (guard.hpp), when FP32 trains beside the plan (shadow_watch.hpp), which operators are to
-// blame (plan_mending.hpp), where a training begins (training_epochs.hpp), what an epoch is (watched_epoch.hpp).
+// Not here: what is suspicious (guard.hpp), when FP32 trains next to the plan (shadow_watch.hpp), which operators cause
+// harm (plan_mending.hpp), how a training begins (training_epochs.hpp), what an epoch is (watched_epoch.hpp).
 #pragma once
 
 #include <algorithm>
@@ -98,7 +98,7 @@ class guarded_training {
   bool checks_states() const { return settings_.guard.on && settings_.guard.evidence > 0; }
   bool can_compare() const { return run_.restores() && !plans_.is_most_conservative(); }
 
-  // Returns: how many batches of the epoch are left until the plan may change in its midst; 0: it does not.
+  // Returns: how many batches are left until the plan may change within the epoch; 0: it does not.
   std::size_t batches_before_change() const {
     const std::size_t batches = changes_.batches_to_next(record_.batches(), log_.batches_per_epoch);
     return record_.begun_batches() + batches < log_.batches_per_epoch ? batches : 0;
@@ -124,8 +124,8 @@ class guarded_training {
     if (run_.unchecked().from == nullptr) sound_ = {result().epochs.size(), record_.begun()};
     run_.remember_start();
   }
-  // Checks the state, when that takes no more than a tenth of guard_settings::evidence of the batches since the last
-  // check, and when the training ends. Returns: FP32's batches since the last sound state, if the plan's have spoilt
+  // Checks the state, if that takes no more than a tenth of guard_settings::evidence of the batches since the last
+  // check, and when the training ends. Returns: FP32's batches since the last sound state, if the plan's have damaged
   // it.
   std::optional<sample> fp32_in_place_of_spoilt() {
     const unchecked_batches& path = run_.unchecked();
@@ -136,7 +136,7 @@ class guarded_training {
       return replace_spoilt(run_, stage::training);
     return run_.trainer().count_extreme() > path.extreme ? replace_spoilt(run_, stage::training) : std::nullopt;
   }
-  // The plan spoilt the state, and `fp32` was trained in its place.
+  // The plan damaged the state, and `fp32` was trained in its place.
   void give_up_spoilt(const sample& fp32) {
     const std::size_t epoch = sound_.epoch;
     record_.replace(epoch, sound_.begun, fp32, log_.batches_per_epoch);
@@ -160,8 +160,8 @@ class guarded_training {
     observers_.training_progressed(now);
   }
 
-  // An epoch ended badly, and the state at its start was restored. Where its loss was the reason, FP32 trains the
-  // epoch, which shows whether the plan is to blame.
+  // An epoch ended badly, and the state at its start was restored. If its loss was the reason, FP32 trains the epoch,
+  // which shows whether the plan is the cause.
   void answer_bad_epoch(const watched_epoch& bad) {
     throw_if_fatal(bad.run, plans_.is_most_conservative());
     if (!can_compare() || (bad.run.status != status::not_finite && bad.run.status != status::diverged)) {
@@ -178,7 +178,7 @@ class guarded_training {
                                     ? loses_fewer_batches(fp32.losses, bad.losses)
                                     : is_clearly_better(fp32.losses, bad.losses, normal());
     const checkpoint after = run_.save();
-    if (!fp32_is_better) {  // the epochs before may have spoilt the state that both began from
+    if (!fp32_is_better) {  // the epochs before may have damaged the state that both began from
       const std::exception_ptr failure = run_.failure();
       run_.restore(start);
       if (const auto in_place = replace_spoilt(run_, stage::training)) {
@@ -212,8 +212,8 @@ class guarded_training {
     }
   }
 
-  // FP32 does better beside the plan, so its training is kept instead of the plan's, from where the two parted.
-  // `losses`: those of the plan. Returns: false where FP32 is not better when both are repeated.
+  // FP32 did better than the plan on the same batches, so its training is kept instead of the plan's. `losses`: those
+  // of the plan. Returns: false if FP32 is not better when both are repeated.
   bool continue_from_fp32(std::vector<double> losses) {
     const fp32_shadow shadow = *shadow_watch_.shadow();
     std::vector<double> fp32 = make_lower_better(shadow.so_far().curve, loss_sign_);
@@ -237,7 +237,7 @@ class guarded_training {
     return true;
   }
 
-  // Returns: the seconds that finding the operators to blame may take: half of what a plan without them may still save.
+  // Returns: the seconds that finding the harmful operators may take: half of what a plan without them may still save.
   double seconds_for_mending(const sample& plan, const sample& fp32) const {
     const auto left = static_cast<double>((settings_.epochs - result().epochs.size()) * log_.batches_per_epoch);
     return (seconds_per_batch(fp32) - seconds_per_batch(plan)) * left / 2;
@@ -251,7 +251,7 @@ class guarded_training {
     shadow_watch_.plan_changed(epoch);
   }
 
-  // Returns: true where that took batches.
+  // Returns: true if that took batches.
   bool change_plan_where_due() {
     if (auto due = changes_.take_due(record_.batches())) {
       // What was given up for its harm is not lowered again.
@@ -271,7 +271,7 @@ class guarded_training {
     record_.add_change(std::move(next));
   }
   // Trains the last part's first batches both with the plan and in a higher precision, and goes on from the better one.
-  // Returns: true where it was tried.
+  // Returns: true if it was tried.
   bool try_higher_precision() {
     const plan up = raised(plans_.current(), run_.trainer().supported_precisions(), plans_.fp32());
     if (up == plans_.current()) return false;
@@ -295,7 +295,7 @@ class guarded_training {
     record_.count_comparison();
     raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance, loss_sign_};
     const branch& better = trial.decide(most);
-    if (better.ends_lost()) {  // its weights may be spoilt; the guard tells when the plan trains these batches again
+    if (better.ends_lost()) {  // its weights may be damaged; the guard sees it when the plan trains these batches again
       run_.restore_kept_state();
       return false;
     }
@@ -318,7 +318,7 @@ class guarded_training {
                    name(ended.status), result().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
                    run_.restores() ? "; the trainer is in its last good state" : how_spoilt());
   }
-  // Returns: since when the training is spoilt, if a plan did that and the trainer cannot restore its state.
+  // Returns: since when the training is damaged, if a plan damaged it and the trainer cannot restore its state.
   std::string how_spoilt() const {
     const auto& given_up = result().fallbacks;
     if (given_up.empty() || given_up.back().why != status::not_finite) return {};
@@ -344,7 +344,7 @@ class guarded_training {
   struct {
     std::size_t epoch = 0;
     std::optional<sample> begun = {};
-  } sound_;  // where the training was in its last sound state
+  } sound_;  // the epochs behind the last sound state
 };
 
 inline void require_part(double finish) {

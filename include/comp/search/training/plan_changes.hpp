@@ -14,7 +14,7 @@
 
 namespace comp::detail {
 
-/// Returns: true where `to` is nowhere less precise than `from`, so that it needs no new evidence.
+/// Returns: true if `to` is nowhere less precise than `from`, so that it needs no new evidence.
 inline bool only_raises(const plan& from, const plan& to) {
   for (std::size_t i = 0; i < to.size(); ++i) {
     const bool is_raised = !is_low(to[i]) || (is_scaled(from[i]) && !is_scaled(to[i]));
@@ -29,14 +29,14 @@ class plan_changes {
   plan_changes(std::size_t epochs, double finish, const training_progress& from)
       : epochs_{epochs}, finish_{finish}, later_{from.later}, raise_tried_{from.raise_tried} {}
 
-  /// Returns: the plan that is to train from batch `now` on, once; nothing where the present one goes on.
+  /// Returns: the plan that is to train from batch `now` on, once; nothing if the present one goes on.
   std::optional<later_plan> take_due(std::size_t now) {
     std::optional<later_plan> due;
     for (; !later_.empty() && later_.front().batch <= now; later_.erase(later_.begin()))
       due = std::move(later_.front());
     return due;
   }
-  /// Returns: true, once, where a higher precision is to be tried before batch `now`. `epoch`: the batches of an epoch;
+  /// Returns: true, once, if a higher precision is to be tried before batch `now`. `epoch`: the batches of an epoch;
   /// 0: not known yet.
   bool take_raise(std::size_t now, std::size_t epoch) {
     if (!raises(epoch) || now < first_raised(epoch)) return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the operators that are to blame for harm that a training showed, and the plan without them. Parts of the plan
-// train the same batches from the same state as the plan and FP32 did; bisection (strategy/mending.hpp) chooses the
-// parts. A part is to blame where it shows two fifths of the plan's harm, a third for lost batches.
+// Finds the operators that cause the harm which a training showed, and the plan without them. Parts of the plan train
+// the same batches from the same state as the plan and FP32 did; bisection (strategy/mending.hpp) chooses the parts.
+// Harm is attributed to a part that shows two fifths of the plan's harm, a third for lost batches.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
 #pragma once
 
@@ -32,10 +32,10 @@ struct shown_harm {
   std::size_t last_batches = 1;  // how many of the last batches show the harm
 };
 
-/// The largest part of a plan that does not show the harm; FP32 where every part does.
+/// The largest part of a plan that does not show the harm; FP32 if every part does.
 struct mended_plan {
   comp::plan plan = {};
-  std::vector<std::size_t> to_blame = {};  // the operators to blame
+  std::vector<std::size_t> to_blame = {};  // the operators that cause the harm
   std::size_t runs = 0;
 
   /// Returns: the finding in words, such as "7 runs of its parts blame head (softmax)".
@@ -59,12 +59,12 @@ class plan_mending {
         fp32_{std::move(fp32)},
         loss_sign_{loss_sign} {}
 
-  /// Returns: true where the plan shows the harm again and FP32 does not; otherwise it came by chance. The trainer is
-  /// left in another state.
+  /// Returns: true if the plan shows the harm again and FP32 does not; otherwise it came by chance. The trainer is left
+  /// in another state.
   bool repeats() { return !shows_harm(fp32_, "fp32 again") && shows_harm(harmful_, "the plan again"); }
 
-  /// Returns: the plan without the operators to blame; nothing where `seconds` are too short to find them. `trusted`:
-  /// the part of the plan that is asked about first. The trainer is left in another state.
+  /// Returns: the plan without the harmful operators; nothing if `seconds` are too short to find them. `trusted`: the
+  /// part of the plan that is asked about first. The trainer is left in another state.
   std::optional<mended_plan> mend(const plan& trusted, double seconds) {
     const double seconds_before = run_.seconds();
     std::vector<std::size_t> operators;
@@ -129,8 +129,8 @@ class plan_mending {
     return end_above_fp32(losses).mean > part_that_counts * harm_so_far(losses.size());
   }
 
-  // Returns: true where the answer is clear before the last batch, by more than a training wanders; never before the
-  // harm itself has shown.
+  // Returns: true if the answer is clear before the last batch, by more than a training wanders; never before the harm
+  // itself has shown.
   bool answer_is_clear(const std::vector<double>& curve) const {
     const std::size_t n = curve.size();
     if (harm_.shown_by != shown_harm::sign::high_losses || harm_.last_batches < 8 || n < 16 || n % 8 != 0) return false;
@@ -154,7 +154,7 @@ class plan_mending {
         .mean;
   }
 
-  // The fraction of the plan's harm that makes an operator guilty: each of two may do half.
+  // The fraction of the plan's harm from which it is attributed to an operator: each of two may do half.
   static constexpr double part_that_counts = 0.4;
 
   evaluator& run_;

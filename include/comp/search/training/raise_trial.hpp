@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds out whether the last part of a training should have a higher precision. The plan, and the same plan with its
-// operators raised, train the same batches from the same state until their losses tell.
-// Formats below 16 bits are raised to BF16 (or FP16), and where a plan has none of them its operators are raised to
-// FP32. Such a change late in a training is known to recover most of the loss that low precision costs, because the
-// noise of rounding hides what small learning rates still gain.
+// operators raised, train the same batches from the same state until their losses decide.
+// Formats below 16 bits are raised to BF16 (or FP16); if a plan has none of them, its operators are raised to FP32.
+// Such a change late in a training is known to recover most of the loss that low precision costs, because the noise of
+// rounding hides what small learning rates still gain.
 // Not here: when that is asked (guarded_training.hpp).
 // Source: arXiv 2509.25149, appendix (NVFP4's pretraining ends in BF16).
 #pragma once
@@ -21,8 +21,8 @@
 
 namespace comp::detail {
 
-/// Returns `p` with each operator below 16 bits in BF16, or in FP16 where the trainer has no BF16; where no operator is
-/// below 16 bits, `fp32`.
+/// Returns: `p` with each operator below 16 bits in BF16, FP16 or FP32, the first that the trainer supports; `fp32` if
+/// no operator is below 16 bits.
 inline plan raised(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
   if (std::none_of(p.begin(), p.end(), is_scaled)) return fp32;
   const auto has = [&](precision q) { return std::find(supported.begin(), supported.end(), q) != supported.end(); };
@@ -36,7 +36,7 @@ inline plan raised(const plan& p, const std::vector<precision>& supported, const
   return up;
 }
 
-/// Returns: the mean difference between two trainings from where they parted, and its standard error. The error has two
+/// Returns: the mean difference between two trainings since they parted, and its standard error. The error has two
 /// parts: noise, which neighbouring batches may share, and the trainings' random walk apart, by which means of
 /// successive blocks differ more than by noise. A steady drift is neither. Both are estimated without margins, because
 /// a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or more.

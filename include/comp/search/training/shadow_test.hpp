@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells from few batches whether a plan does harm that grows over hundreds of them, by its losses beside those of FP32
-// on the same batches from the same state.
+// Tells from few batches whether a plan does harm that grows over hundreds of them, by comparing its losses with those
+// of FP32 on the same batches from the same state.
 // The noise of the data is in both losses and cancels. Two things are left: one training wanders from the next, by an
 // amount that is estimated from the differences themselves; and there may be a drift, which is harm. The likelihood
 // ratio of "drifts" to "does not drift" is looked at after every few batches, so that a harmless plan costs no more of
@@ -30,8 +30,8 @@ struct path_end {
 };
 
 /// Returns: the variance of a step of the path if it were a random walk, estimated from the steps between means of
-/// `block` batches after a straight line is subtracted. Where blocks are few it is raised by a standard error, because
-/// they may look quiet by chance.
+/// `block` batches after a straight line is subtracted. For blocks of two batches or more it is raised by a standard
+/// error, because few blocks may look quiet by chance.
 inline double walk_variance(std::span<const double> path, std::size_t block) {
   std::vector<double> steps;
   for (std::size_t at = 0; at + 2 * block <= path.size(); at += block) {
@@ -44,8 +44,8 @@ inline double walk_variance(std::span<const double> path, std::size_t block) {
   return margin * squares / (count - 1) * 3 * b / (2 * b * b + 1);
 }
 
-/// Estimates where a path ends. Noise of single batches averages out in blocks, while a walk looks the same at every
-/// scale; so the scale that shows the least variance is believed. Returns: an infinite error for fewer than 4 batches.
+/// Estimates the end of a path. Noise of single batches averages out in blocks, while a walk looks the same at every
+/// scale; so the least variance over all scales is taken. Returns: an infinite error for fewer than 4 batches.
 inline path_end end_of_path(std::span<const double> path) {
   const std::size_t n = path.size();
   if (n < 4) return {};
@@ -59,8 +59,8 @@ inline path_end end_of_path(std::span<const double> path) {
 }
 
 /// Returns: plan - FP32 of each batch that has a finite loss in both; lower is better. Differences are relative to the
-/// scale of FP32's losses. Where all losses are positive they are relative to the batch's own loss, if that path is
-/// quieter, because harm in a batch is often proportional to its loss.
+/// scale of FP32's losses; or to the batch's own loss, if FP32's losses are all positive and that path is quieter,
+/// because harm in a batch is often proportional to its loss.
 inline std::vector<double> paired_differences(std::span<const double> plan, std::span<const double> fp32) {
   std::vector<double> plan_losses, fp32_losses;
   for (std::size_t i = 0; i < std::min(plan.size(), fp32.size()); ++i) {
@@ -83,7 +83,7 @@ inline constexpr std::size_t first_look = 8;
 /// FP32 itself wanders by fewer standard errors than this.
 inline constexpr double beyond_wandering = 2.7;
 
-/// The question that FP32's training beside a plan is to answer.
+/// The question that FP32's training next to a plan is to answer.
 struct shadow_question {
   double line = 0.01;    // harm is a difference above this fraction of the loss
   double drift = 3e-4;   // the fraction of the loss by which harm is thought to grow per batch
@@ -96,7 +96,7 @@ struct shadow_question {
 inline shadow_question shadow_of_beginning(double tolerance, double known) {
   return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
 }
-/// Returns: the question for an audited epoch of `batches` batches: FP32 would be better by twice `worse` at its end.
+/// Returns: the question for a check in an epoch of `batches` batches: is FP32 better by twice `worse` at its end?
 inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
   return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
 }
@@ -111,14 +111,14 @@ inline double drift_likelihood(const shadow_question& question, std::span<const 
   return question.known + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
-/// Returns: true where `batches` batches could tell the drift from wandering.
+/// Returns: true if `batches` batches could tell the drift from wandering.
 inline bool could_tell(const shadow_question& question, std::span<const double> path, double batches) {
   const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));
   return question.drift * 5 / 6 * batches > 1.4 * error;
 }
 
-/// Judges a path. It is harmful where it ends above the line by more than FP32 itself wanders; suspicious where more
-/// batches are worth their time.
+/// Judges a path. It is harmful if it ends above the line by more than FP32 itself wanders; suspicious if more batches
+/// are worth their time.
 inline shadow_answer judge_shadow(const shadow_question& question, std::span<const double> path) {
   constexpr double suspicious = 1;
   if (path.size() < first_look) return shadow_answer::go_on;

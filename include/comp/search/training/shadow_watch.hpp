@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides when FP32 trains beside a plan, and how far: from the plan's start until it is known to do no slow harm, and
-// again in epochs without progress (audits).
+// Decides when FP32 trains next to a plan, and how far: from the plan's start until it is known to do no slow harm, and
+// again, as a check, in epochs without progress.
 // Not here: what becomes of a plan that is found harmful (guarded_training.hpp).
 #pragma once
 
@@ -26,10 +26,10 @@ class shadow_watch {
       : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
 
   const audit_state& state() const { return audits_.state(); }
-  /// Returns: FP32's training beside the plan; empty where none is under way.
+  /// Returns: FP32's training next to the plan; empty if none is under way.
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
-  /// Call it before an epoch. Begins FP32's training where the plan is new, or the epoch is to be audited.
+  /// Call it before an epoch. Begins FP32's training if the plan is new, or the epoch is to be checked.
   void begin_epoch(const plan& fp32) {
     if (shadow_) return;
     const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
@@ -44,7 +44,7 @@ class shadow_watch {
   }
 
   /// Call it after an epoch of the plan, or a part of one. Trains FP32 on the plan's batches, as many as an answer
-  /// takes. Returns: the plan's losses where they show harm; else nothing.
+  /// takes. Returns: the plan's losses if they show harm; else nothing.
   std::vector<double> find_harm() {
     if (!shadow_) return {};
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
@@ -65,7 +65,7 @@ class shadow_watch {
     return {};
   }
 
-  /// Call it where the harm that find_harm() found did not appear again when it was repeated.
+  /// Call it if the harm that find_harm() found did not repeat: from now on twice as many batches have to show it.
   void doubt() { shadow_->doubt(); }
   /// Ends FP32's training, because the batches that follow are not the plan's.
   void drop_shadow() { shadow_.reset(); }
@@ -82,8 +82,8 @@ class shadow_watch {
 
   double planned_batches() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
 
-  // Returns: true where more of FP32's batches may be run. Their time is lost, because either they are undone or the
-  // plan's are. An audit may take an epoch.
+  // Returns: true if more of FP32's batches may be run. Their time is lost, because either they are undone or the
+  // plan's are. A later check may take an epoch.
   bool affords(std::size_t batches, shadow_answer answer, const std::vector<double>& plan) const {
     if (shadow_->size() < first_look) return true;
     constexpr double when_suspicious = 5;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets the training after a search apart from the search: the trainer is told, nothing is recalled from a ledger, and
-// the batches that the search trained count as the first epochs. It begins where a search ended, or where another
+// the batches that the search trained count as the first epochs. It begins after a search, or goes on with what another
 // process stopped.
 #pragma once
 
@@ -54,7 +54,7 @@ inline double evidence_of_search(const outcome& search, double loss_sign) {
   return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
 }
 
-/// Returns: where a training stands when its search has ended, with the batches that the search trained as its first
+/// Returns: the progress of a training when its search has ended, with the batches that the search trained as its first
 /// epochs.
 inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
   const double loss_sign = search.higher_is_better ? -1 : 1;

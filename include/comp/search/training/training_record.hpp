@@ -108,7 +108,7 @@ class training_record {
     }
   }
 
-  /// Returns: the plan's losses after that place; lower is better. Empty where an epoch has no curve.
+  /// Returns: the plan's losses after that many epochs and batches; lower is better. Empty if an epoch has no curve.
   std::vector<double> losses_since(std::size_t epoch, const std::optional<sample>& begun) const {
     std::vector<double> losses;
     const auto add = [&](const sample& run) {
@@ -135,7 +135,7 @@ class training_record {
     return count;
   }
 
-  /// Warns once where an epoch was not as long as the trainer says.
+  /// Warns once if an epoch was not as long as the trainer says.
   void warn_of_length(const sample& run, std::size_t declared) {
     if (declared == 0 || static_cast<std::size_t>(run.batches) == declared || std::exchange(warned_of_length_, true))
       return;
@@ -154,7 +154,7 @@ class training_record {
   }
 
  private:
-  // Warns once where an epoch has the same mean loss as the one before, so that nothing seems to be learned.
+  // Warns once if an epoch has the same mean loss as the one before, so that nothing seems to be learned.
   void warn_of_standstill() {
     if (warned_of_standstill_ || means_.size() < 2) return;
     warned_of_standstill_ = std::abs(means_.back() - *(means_.end() - 2)) <= 1e-7 * std::abs(means_.back());

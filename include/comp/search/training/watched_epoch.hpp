@@ -36,7 +36,7 @@ struct watched_epoch {
 
 class epoch_runner {
  public:
-  /// Keeps references to its arguments. `log`: gets the number of an epoch's batches, where it is not known.
+  /// Keeps references to its arguments. `log`: gets the number of an epoch's batches, if it is not known.
   epoch_runner(evaluator& run, outcome& log, training_record& record) : run_{run}, log_{log}, record_{record} {}
 
   /// Trains the next epoch under `p`, or the rest of one that was begun. `fp32`: what judges lost batches.
@@ -52,7 +52,7 @@ class epoch_runner {
     return judge_end(std::move(t.sample), fp32, watch);
   }
 
-  /// Trains `batches` batches of an epoch. `label`: empty where they end it.
+  /// Trains `batches` batches of an epoch. `label`: empty if they end it.
   watched_epoch train_batches(const plan& p, const plan& fp32, epoch_watch& watch, std::size_t batches,
                               std::string label) {
     trial t = run_.run(stage::training, p, std::move(label), [&](const trial& as) {
@@ -75,9 +75,9 @@ class epoch_runner {
     return {std::move(run), std::move(losses), shown_by};
   }
 
-  // Returns: true where the weights are spoilt: the last batch was lost, and FP32 loses those that follow, too (they
-  // are undone). What follows would then begin from a state that cannot be trained. A trainer that cannot restore is
-  // judged by its last batches instead.
+  // Returns: true if the weights are damaged: the last batch was lost, and FP32 loses those that follow, too (they are
+  // undone). Later batches would then begin from a state that cannot be trained. A trainer that cannot restore its
+  // state is judged by its last batches instead.
   bool ends_spoilt(const std::vector<double>& losses, const plan& fp32) {
     if (losses.empty() || std::isfinite(losses.back())) return false;
     if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_spoil;
