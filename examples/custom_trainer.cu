@@ -154,7 +154,7 @@ void with(precision p, F f) {
   f(0.0F);
 }
 
-/// Returns: `from` in precision p: itself where it is stored so, else its cast, which is written to `spare`.
+/// Returns: `from` in precision p: itself if it is stored so, else its cast, which is written to `spare`.
 matrix in(precision p, const matrix& from, const matrix& spare) {
   if (from.kept == p) return from;
   with(from.kept, [&](auto old) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a model that Python has compiled with a plan's precisions in it, without Python and without comp:
 //   torch._inductor.aoti_compile_and_package(comp.export(plan, net, (x,)), package_path="net.pt2")
-// Usage: run_package net.pt2 INPUT.pt OUTPUT.pt, where the tensors are files of torch.save()
+// Usage: run_package net.pt2 INPUT.pt OUTPUT.pt      (the tensors: files as torch.save() writes them)
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/serialize.h>
 

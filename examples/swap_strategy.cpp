@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Searches one trainer with several strategies, each chosen by its type: guided (the default, which does both stages),
 // exhaustive, random, greedy, and one of your own. The trainer is made up, so that a search takes no time: BF16 makes
-// its convolutions and GELUs faster, and its loss worse where the softmax is low.
+// its convolutions and GELUs faster, and its loss worse if the softmax is low.
 #include <comp/comp.hpp>
 
 class made_up_trainer {  // models comp::Backend

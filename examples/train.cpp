@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a model on this CPU and finds its precision plan while it trains. `train --help` lists the options.
 // With --backend cuda or libtorch this program becomes train_cuda or train_libtorch in the same folder, which are built
-// where CUDA or LibTorch is installed.
+// if CUDA or LibTorch is installed.
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <comp_simulated/trainer.hpp>

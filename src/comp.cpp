@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comp's headers of the search declare where they are not used alone (core/linkage.hpp).
+// Definitions of what comp's search headers declare, for programs that link to libcomp (core/linkage.hpp).
 #include <comp/ranks/follower.hpp>
 #include <comp/search/search_run.hpp>
 #include <comp/search/trainer/trainer_check.hpp>

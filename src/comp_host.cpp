@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What host::device declares where a program has it from this library (comp_host/device.hpp).
+// Definitions of what host::device declares, for programs that link to this library (comp_host/device.hpp).
 #include <comp_host/device_kernels.hpp>
 
 static_assert(!COMP_HOST_HEADER_ONLY, "comp_host is compiled with -DCOMP_HOST_HEADER_ONLY=0");

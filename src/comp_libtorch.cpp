@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the LibTorch backend's headers declare where they are not used alone (core/linkage.hpp): regions, programs and
-// the doctor. What trains is in comp_libtorch_training.cpp.
+// Definitions of what the LibTorch backend's headers declare, for programs that link to it (core/linkage.hpp): regions,
+// programs and the doctor. What trains is in comp_libtorch_training.cpp.
 #include <comp_libtorch/doctor/examining.hpp>
 #include <comp_libtorch/hook/open_region.hpp>
 #include <comp_libtorch/plan/checkpoint_node.hpp>

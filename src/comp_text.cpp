@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comp's headers of files and reports declare where they are not used alone (core/linkage.hpp).
+// Definitions of what the headers of files and reports declare, for programs that link to libcomp (core/linkage.hpp).
 #include <comp/files/ledger_text.hpp>
 #include <comp/files/plan_text.hpp>
 #include <comp/observe/html_text.hpp>

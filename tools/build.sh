@@ -2,8 +2,8 @@
 # shellcheck shell=bash
 # Configures, builds and tests one build folder; sourced by ./run.
 
-# configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew where another Meson or compiler made it,
-# or when there were other options, which Meson would refuse.
+# configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew if another Meson or compiler made it, or
+# meson_options.txt was another one, which Meson would refuse.
 configure() {
   local folder=$1 made_by
   shift

@@ -37,7 +37,7 @@ def rows_of(page, columns):
 
 
 def figure_of(cell):
-    """Value, least, most and words of a cell such as 1.30 (1.05 to 1.39), 0.37 to 0.59%, 1.0% (worst 1.8%); None where it has none."""
+    """Value, least, most and words of a cell such as 1.30 (1.05 to 1.39), 0.37 to 0.59%, 1.0% (worst 1.8%); None if it has none."""
     words = cell.replace('*', '')
     if not re.match(r'\d', words):
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./run demo: three small trainings, each of which finds its plan while it trains, then a table and a sentence on each, on
 # the terminal and in OUT/report.html. The sentences follow from the figures (OUT/NAME/summary.json) of this machine.
-# Usage: demo.py TEXT [OUT [TRAIN]], where TEXT is what the transformer reads.
+# Usage: demo.py TEXT [OUT [TRAIN]]      (TEXT: what the transformer reads)
 import collections
 import html as escape_html
 import json
@@ -37,7 +37,7 @@ def trainings(text):
 # --- figures of a summary
 
 def ratio(summary, name):
-    """A ratio and its bounds, infinite where there are too few figures for them; nothing of what was not measured."""
+    """A ratio and its bounds, infinite if there are too few figures for them; nothing of what was not measured."""
     of = summary['ratios'][name]
     if of is None or number(of['ratio']) is None:
         return None

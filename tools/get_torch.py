@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Puts LibTorch into a folder: headers and libraries of the torch wheel, and those CUDA libraries that they need and this
-# machine lacks (the wheel's libtorch_cpu needs libcudart and libcupti even where there is no GPU). What a CUDA toolkit
+# machine lacks (the wheel's libtorch_cpu needs libcudart and libcupti even without a GPU). What a CUDA toolkit
 # has is linked to, the rest comes from the wheels that torch's own metadata names. Nothing of it is imported or run.
 # The folder appears when all is there, or not at all. x86_64 and aarch64 Linux.
 # Usage: get_torch.py VERSION FOLDER [cuda]      (cuda: also torch's CUDA part, some 3 GB with its libraries)

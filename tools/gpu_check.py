@@ -2,10 +2,10 @@
 # ./run gpu-check: on a machine with a GPU builds for it, runs every test on it, compute-sanitizer over the kernels, then the
 # benchmarks. A part that fails does not keep the others from running. Writes out/gpu-check.json after each part, the output
 # of each to out/gpu-check/, and the section of docs/benchmarks/cuda.md.
-# Where a machine is lent by the quarter of an hour: --first does what tells most in so many minutes, --only a slice or a part of
-# one at a time, --limit ends in time, --rest goes on where that stopped; the results add up as long as device, driver and sources
+# If a machine is lent by the quarter of an hour: --first does what tells most in so many minutes, --only a slice or a part of
+# one at a time, --limit ends in time, --rest does what that left out; the results add up as long as device, driver and sources
 # stay the same. --render writes the section anew from out/gpu-check.json, which may come from another machine.
-# What is not where compilers look may travel: COMP_EXTRA_INCLUDE names folders of headers (fmt, nlohmann, range/v3, doctest),
+# What is outside of compilers' paths may travel: COMP_EXTRA_INCLUDE names folders of headers (fmt, nlohmann, range/v3, doctest),
 # separated by colons; of cuDNN, cuBLASLt and cuSPARSE those that the toolkit is without come from the wheels of a Python.
 import argparse
 import datetime
@@ -49,7 +49,7 @@ CUT = 'the end of --limit'  # status of a command that was ended because all tim
 
 
 def said_by(command, **more):
-    """What a short command prints; None where it is not there or fails."""
+    """What a short command prints; None if it is not there or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, **more)  # torch from a cold disk takes minutes
     except (OSError, subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ def find_device():
 
 
 def find_tool(name, nvcc=None):
-    """A tool of the CUDA toolkit: in PATH, beside nvcc, or where the toolkit is mostly installed."""
+    """A tool of the CUDA toolkit: in PATH, beside nvcc, or in the toolkit's usual folders."""
     beside = [pathlib.Path(nvcc).resolve().parent] if nvcc else []
     folders = [*beside, *(f.parent / 'compute-sanitizer' for f in beside), pathlib.Path('/usr/local/cuda/bin'),
                pathlib.Path('/usr/local/cuda/compute-sanitizer')]
@@ -162,7 +162,7 @@ def commit_of(root):
 
 
 def wanted_of(only):
-    """{slice: its parts that are wanted, none for all}, of words like bench and bench:torch; all slices where none is given."""
+    """{slice: its parts that are wanted, none for all}, of words like bench and bench:torch; all slices if none is given."""
     wanted = {}
     for slice_name, _, part in (word.partition(':') for word in only or gpu_report.SLICES):
         wanted.setdefault(slice_name, set()).add(part)
@@ -179,7 +179,7 @@ class Check:
         self.take_earlier()
         self.result['date'] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         self.ran, self.left = [], []
-        self.python = find_torch(environment.get('PATH', ''), root / '.venv')  # and the reason where there is none
+        self.python = find_torch(environment.get('PATH', ''), root / '.venv')  # and the reason if there is none
 
     def take_earlier(self):
         """What an earlier run found counts on, if it is about the same device, driver and commit."""
@@ -254,7 +254,7 @@ class Check:
             status = process.wait(max(until - time.monotonic(), 1) if math.isfinite(until) else None)
         except subprocess.TimeoutExpired:
             status = CUT if until == self.ends else f'a limit of {part_limit:.0f} s'
-        finally:  # also where this script is interrupted
+        finally:  # also if this script is interrupted
             self.stop(process)
         return status, log.read_text(errors='replace'), time.monotonic() - begin
 
@@ -321,7 +321,7 @@ class Check:
         return found
 
     def built(self, slice_name, kinds, wants):
-        """The programs of these kinds whose names are wanted, built as far as they can be; none where the time did not suffice."""
+        """The programs of these kinds whose names are wanted, built as far as they can be; none if the time did not suffice."""
         if not self.has_time(slice_name, 'build') or not self.configure(slice_name):
             return []
         known = [program for kind in kinds for program in self.programs(kind)]
@@ -471,7 +471,7 @@ class Check:
                 self.note('sanitizer', f'{check} {name}', int(not why), int(bool(why)), seconds, why or '')
 
     def bench(self):
-        programs = {part.split(' ')[0] for part in self.wanted['bench']}  # none where all are wanted
+        programs = {part.split(' ')[0] for part in self.wanted['bench']}  # none if all are wanted
         if programs != {'torch'}:
             for name, command in self.built('bench', ['benchmarks', 'python'], lambda name: not programs or name in programs):
                 if name == 'python':

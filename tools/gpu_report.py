@@ -33,7 +33,7 @@ def devices_of(csv):
 
 
 def states_of(csv):
-    """What STATE asks for, of each moment: a number, or None where the GPU does not say."""
+    """What STATE asks for, of each moment: a number, or None if the GPU does not say."""
     found = []
     for line in csv.splitlines():
         cells = [cell.strip() for cell in line.split(',')]
@@ -61,7 +61,7 @@ def release_of(text):
 
 
 def counts_of(text):
-    """Passed and failed cases of a doctest program, or of Python's unittest; None where it printed no summary."""
+    """Passed and failed cases of a doctest program, or of Python's unittest; None if it printed no summary."""
     if ran := UNITTEST.search(text):
         others = dict(part.split('=') for part in (ran[2] or '').split(', ') if part)
         failed = sum(int(others.get(word, 0)) for word in ('failures', 'errors'))
@@ -71,7 +71,7 @@ def counts_of(text):
 
 
 def sanitizer_verdict(tool, status, text):
-    """None where the tool found nothing, else a sentence."""
+    """None if the tool found nothing, else a sentence."""
     if 'Device not supported' in text:
         return f'{tool} says that it does not support this device'
     summary = (RACECHECK if tool == 'racecheck' else MEMCHECK).findall(text)
@@ -314,7 +314,7 @@ def section(result):
 
 
 def with_section(document, new, begin=BEGIN, end=END, heading='## On a GPU\n\n`./run gpu-check`, on a machine with one.'):
-    """The document with the text between the markers replaced; at its end where it has none."""
+    """The document with the text between the markers replaced; at its end if it has none."""
     if begin in document and end in document.split(begin, 1)[1]:
         before, rest = document.split(begin, 1)
         return before + new + rest.split(end, 1)[1]

@@ -14,7 +14,7 @@ OTHERS = ('.py', '.pyi', '.sh', 'run', 'wheels')
 
 
 def counted(path, text):
-    """(code, comments) of a file; nothing where it is neither."""
+    """(code, comments) of a file; nothing if it is neither."""
     if path.endswith(C_FAMILY):
         mark, text = '//', re.sub(r'/\*.*?\*/', '', text, flags=re.S)
     elif path.endswith(OTHERS):

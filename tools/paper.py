@@ -119,7 +119,7 @@ class Jobs:
         return self.results / f"{re.sub(r'[^a-z0-9]+', '-', name.split(':')[0].lower())}-{digest(settings)}.json"
 
     def earlier(self, file):
-        """What `file` holds where it is whole and the job went well; else nothing."""
+        """What `file` holds if it is whole and the job went well; else nothing."""
         try:
             result = json.loads(file.read_text())
             if result['checksum'] != digest(json.dumps(result['figures'], sort_keys=True)):
@@ -272,7 +272,7 @@ class Pair:
         return sum(self.seconds_of(kind, way, epochs, limit) for part in self.jobs_of() for kind, way, _ in part)
 
     def size(self, share):
-        """As many of the paper's epochs on all examples as take `share` seconds; fewer examples where few epochs would be left."""
+        """As many of the paper's epochs on all examples as take `share` seconds; fewer examples if few epochs would be left."""
         quick, whole = self.options.quick, self.examples
         most, least = (10, 2) if quick else (self.options.epochs, min(10, self.options.epochs))
         self.epochs = next((e for e in range(most, least, -1) if self.total(e, whole) <= share), least)

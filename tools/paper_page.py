@@ -74,7 +74,7 @@ def scores(pair, way):
 
 
 def verdict(pair):
-    """Whether comp's scores reached FP32's. They did not where each seed's is below all of FP32's: of three and three equally
+    """Whether comp's scores reached FP32's. They did not if each seed's is below all of FP32's: of three and three equally
     good ones that is so once in twenty times, a median below the least of three four times."""
     fp32, comp = scores(pair, 'fp32'), scores(pair, 'comp')
     both = [s for s in fp32.keys() & comp.keys() if number(fp32[s]) is not None]

@@ -2,11 +2,11 @@
 # shellcheck shell=bash disable=SC2034,SC2119,SC2120 # ./run reads the variables
 # Makes a bare Debian 12+ or Ubuntu 22.04+ machine able to build; sourced by ./run, installs only what is missing.
 # A row is `package | probe | why`. The probe decides, so what came from elsewhere (or another distribution) counts.
-# Not here: CUDA (used where it is found), and anything that changes a setting of the machine.
+# Not here: CUDA (used if it is found), and anything that changes a setting of the machine.
 
 meson_version=1.12.1
 ninja_version=1.13.0
-onednn_wheel=2023.2.0 # PyPI's, for where no package is new enough (Ubuntu 22.04): oneDNN 3.2 for g++'s OpenMP, without SYCL
+onednn_wheel=2023.2.0 # PyPI's, if no package is new enough (Ubuntu 22.04): oneDNN 3.2 for g++'s OpenMP, without SYCL
 torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the newest 2.x too
 apt_tries=120 # of apt_pause seconds, for another program's lock
 frontend_version=1.32.0 # PyPI's nvidia-cudnn-frontend, of which only the headers are used
@@ -58,7 +58,7 @@ die() {
   exit 1
 }
 
-# The newest of NAME-22 ... NAME-OLDEST, else plain NAME where that is new enough.
+# The newest of NAME-22 ... NAME-OLDEST, else plain NAME if that is new enough.
 newest() {
   local name=$1 oldest=$2 number
   for ((number = 22; number >= oldest; --number)); do
@@ -111,8 +111,8 @@ find_missing() {
   done
 }
 
-# apt-get, as root, with the arguments given; where another program holds the package manager's lock (on a freshly started
-# Ubuntu the one that installs updates) it is waited for, ten minutes at most.
+# apt-get, as root, with the arguments given. If another program holds the package manager's lock (on a freshly started
+# Ubuntu the one that installs updates), it waits for that, ten minutes at most.
 apt_get() {
   local said tries status
   for ((tries = 0; ; ++tries)); do
@@ -130,10 +130,10 @@ as_root() {
   if ((EUID == 0)); then "$@"; else sudo "$@"; fi
 }
 
-# The version of a package that apt would install; nothing where it has none.
+# The version of a package that apt would install; nothing if it has none.
 candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9][^ ]*\)$/\1/p'; }
 
-# The names that this release has for a package; none where it has nothing that would do.
+# The names that this release has for a package; none if it has nothing that would do.
 names_of() {
   local number version
   case $1 in
@@ -198,7 +198,7 @@ need_build_tools() {
   find_onednn
 }
 
-# True where a Meson that is new enough and ninja are there; a Meson that is only a folder on PYTHONPATH gets a command.
+# True if ninja and a Meson that is new enough are there; a Meson that is only a folder on PYTHONPATH gets a command.
 have_meson() {
   if ! command -v meson >/dev/null && python3 -c 'import mesonbuild' 2>/dev/null; then
     mkdir -p build/bin
@@ -209,8 +209,8 @@ have_meson() {
   [[ $(meson --version 2>/dev/null) == [1-9]* ]] && command -v ninja >/dev/null
 }
 
-# Meson and ninja in .venv, at the versions above; the system's where that cannot be had, or, for need_meson any, where it
-# is there: PyPI is not asked then. The compiler goes into CXX.
+# Meson and ninja in .venv, at the versions above. The system's if those cannot be had, or, for need_meson any, if it has
+# them: PyPI is not asked then. The compiler goes into CXX.
 need_meson() {
   if [[ ${1:-} != any ]] || ! have_meson; then
     own_meson
@@ -242,7 +242,7 @@ take_extra_headers() {
   done
 }
 
-# The system's oneDNN where it is new enough, else the wheel.
+# The system's oneDNN if it is new enough, else the wheel.
 find_onednn() {
   ! probe onednn || return 0
   if [[ ! -e .venv/include/oneapi ]]; then
@@ -265,7 +265,7 @@ find_torch() {
     { [[ ${COMP_TORCH_PATH:-} ]] || ! have_gpu || [[ -e $torch_path/lib/libtorch_cuda.so ]]; }
 }
 
-# Fetches LibTorch into .torch where none is here. The size of the download: 0.6 GB, with CUDA 3 GB; on disk 0.5 GB.
+# Fetches LibTorch into .torch if none is here. The size of the download: 0.6 GB, with CUDA 3 GB; on disk 0.5 GB.
 need_torch() {
   ! find_torch || return 0
   if [[ ${COMP_TORCH_PATH:-} ]]; then
@@ -278,7 +278,7 @@ need_torch() {
 }
 
 # Sets with_frontend, what Meson is told of cuDNN's C++ front end: COMP_CUDNN_FRONTEND, else the headers of its wheel in
-# .deps; nothing where there is no nvcc, or they cannot be had: attention then runs operator by operator, and convolutions
+# .deps; nothing if there is no nvcc, or they cannot be had: attention then runs operator by operator, and convolutions
 # by older calls.
 need_frontend() {
   local folder=$PWD/.deps/cudnn-frontend-$frontend_version
@@ -309,7 +309,7 @@ find_python_torch() {
   return 1
 }
 
-# The same; where there is none, .venv gets the whole wheel of torch (3 GB, with the CUDA libraries that it depends on), which
+# The same; if there is none, .venv gets the whole wheel of torch (3 GB, with the CUDA libraries that it depends on), which
 # is then LibTorch, too.
 need_python_torch() {
   if ! find_python_torch; then

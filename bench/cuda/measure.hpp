@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the benchmarks of the CUDA backend share: memory with noise in it, times by events, medians with quartiles.
-// Where there is no GPU a program says so and ends with 77, which Meson counts as skipped.
+// Without a GPU a program says so and ends with 77, which Meson counts as skipped.
 #pragma once
 
 #include <fmt/format.h>
@@ -142,7 +142,7 @@ class failures {
       first_ = first_.empty() ? fmt::format("{}: {}", what, failed.what()) : first_;
     }
   }
-  /// Throws: error where something failed.
+  /// Throws: error if something failed.
   void tell() const {
     require<error>(count_ == 0, "{} measurements failed (the first is {}): look why", count_, first_);
   }
@@ -152,7 +152,7 @@ class failures {
   std::string first_;
 };
 
-/// Figures in a file, whole also where the program is ended the moment after.
+/// Writes figures to a file, which is whole even if the program is ended the moment after.
 inline void write(const std::string& file, const nlohmann::json& figures) {
   std::ofstream{file + ".new"} << figures.dump(1) << '\n';
   std::filesystem::rename(file + ".new", file);

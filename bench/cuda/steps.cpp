@@ -76,8 +76,7 @@ data_source tokens(std::int64_t batch, std::int64_t context, std::int64_t vocabu
   return token_data{std::move(all), context};
 }
 
-/// How large a model is: its batch is divided where it did not fit the memory; everything is tiny where nothing is
-/// measured.
+/// How large a model is: its batch is divided if it did not fit the memory; everything is tiny if nothing is measured.
 struct scale {
   std::int64_t divisor = 1;
   bool tiny = false;
@@ -218,7 +217,7 @@ nlohmann::json row_of(const way& w, const way& fp32, const way& rules) {
 nlohmann::json measured(const task& t, int rounds) {
   const capability card = probe();
   const precision low = low_of(card);
-  way{"FP32", t, {}}.round();  // throws where the model does not fit: a search would only say that nothing ran
+  way{"FP32", t, {}}.round();  // throws if the model does not fit: a search would only say that nothing ran
   const comp::outcome found = search(t, low);
   std::vector<way> ways;
   ways.reserve(5);

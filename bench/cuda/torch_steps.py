@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The models of steps.cpp in PyTorch, as its tutorials write them: FP32, TF32, and torch.autocast (BF16, or FP16 with a GradScaler
-# where the GPU has no BF16), and autocast with what PyTorch offers to be faster: torch.compile, channels-last, the other
-# attention kernels, each by itself. Fused optimizers and measured convolutions everywhere but where a way says otherwise.
+# if the GPU has no BF16), and autocast with what PyTorch offers to be faster: torch.compile, channels-last, the other
+# attention kernels, each by itself. Fused optimizers and measured convolutions unless a way says otherwise.
 # All of a model take turns. A step is timed as those of steps.cpp: with its batch on the GPU already and the loss read, with
 # the copy of its batch from pinned memory besides, and without loss.item(), which comp's steps always have. Images are bytes
 # that the GPU makes numbers of, but for one way. Times are of blocks of steps, which nothing but loss.item() waits for.
@@ -120,7 +120,7 @@ def allocated(peak=False):
 
 
 class Way:
-    """One way to train one model. attention: the kernel of scaled_dot_product_attention, PyTorch's choice where it is None."""
+    """One way to train one model. attention: the kernel of scaled_dot_product_attention, PyTorch's choice if it is None."""
 
     def __init__(self, name, make, small, tf32=False, low=None, last=False, bytes=True, compiled=False, kind='fused', attention=None):
         torch.manual_seed(1)

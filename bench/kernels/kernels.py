@@ -4,7 +4,7 @@
 # Usage: kernels.py compile OUT.o OUT.json DEPFILE NVCC... SOURCE.cu
 #        kernels.py check EXPECTED.json NVCC FAMILY.json...
 #        kernels.py record EXPECTED.json NVCC FAMILY.json...
-# Local memory is refused whatever the compiler; the other numbers are compared where the release of nvcc is the recorded one.
+# Local memory is refused whatever the compiler; the other numbers are compared if the release of nvcc is the recorded one.
 # Instructions are counted as the PTX has them: of a branch both sides.
 import json
 import pathlib
@@ -15,7 +15,7 @@ import tempfile
 
 ACCESS = re.compile(r'\b(ld|st)\.(?:volatile\.|weak\.)?(global|local)(?:\.[\w:]+)*?(?:\.v(\d))?\.[bfsu](\d+)')
 
-PACKS = {'update_tensors': 4, 'cast_tensors': 8}  # elements of one turn of a loop, where the kernel's name does not say it
+PACKS = {'update_tensors': 4, 'cast_tensors': 8}  # elements of one turn of a loop, for kernels whose names do not say it
 
 
 def run(command, **more):
@@ -78,7 +78,7 @@ def loops_of(lines):
 
 
 def per_element(name, lines):
-    """Instructions per element: of the loops with the widest accesses, or of the whole kernel where there is none."""
+    """Instructions per element: of the loops with the widest accesses, or of the whole kernel if there is none."""
     numbers = re.match(r'(?:over_elements|sum_by_blocks|bytes_looked_up|over_rows|middle_swapped|gradient\w+)<(\d+)(?:, (\d+))?', name)
     n = int(numbers[1]) if numbers else PACKS.get(name.split('<')[0], 1)
     held = int(numbers[2] or 0) if numbers else 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What page faults cost where weights are most of the memory: a step of 40 linear layers, 256 wide, under LibTorch's
+// What page faults cost if weights are most of the memory: a step of 40 linear layers, 256 wide, under LibTorch's
 // autocast and under comp's plan of the same precisions; low copies of the weights released with their region or kept,
 // freed memory returned or kept, LibTorch's Adam or the fused pass. In turns in one process.
 //   memory [rounds] [layers] [width] [batch]

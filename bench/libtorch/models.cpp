@@ -177,7 +177,7 @@ json measure(const options& chosen, const std::string& model) {
 }
 
 /// In a process of its own: what the C library's allocator learns from one model's blocks would serve the next one's.
-/// Requires: no thread was started. Throws: `comp::error` where that process failed, which has said why.
+/// Requires: no thread was started. Throws: `comp::error` if that process failed, which has said why.
 json measure_apart(const options& chosen, const std::string& model) {
   std::FILE* written = std::tmpfile();
   comp::require<comp::error>(written != nullptr, "no temporary file (figures go through one): make room in /tmp");

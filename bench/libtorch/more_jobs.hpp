@@ -64,7 +64,7 @@ inline job any_job(std::string_view name, const torch_models::job_options& o, bo
   torch::manual_seed(o.seed);
   const auto size = [&](std::int64_t usual, std::int64_t small) { return quick ? small : usual; };
   const std::int64_t width = size(256, 32), few = size(16, 4), many = size(32, 4);
-  const std::int64_t batches = size(160, 12);  // a search measures kernels where epochs have 150 or more
+  const std::int64_t batches = size(160, 12);  // a search measures kernels if epochs have 150 or more
   if (name == "resnet18") {
     const resnet18 net{classes};
     auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(),

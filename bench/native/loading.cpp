@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a batch of images costs before a step can read it: made by the loader's threads, as bytes, and made values of on
-// the host Device; 64 images of 3 x 224 x 224, plain and augmented. And what loading ahead does to steps on this CPU,
-// where it takes a core from them: steps that make their own batch, and steps with one thread ahead, in turns.
+// the host Device; 64 images of 3 x 224 x 224, plain and augmented. And what loading ahead, which takes a core
+// from them, does to steps on this CPU: steps that make their own batch, and steps with one thread ahead, in turns.
 //   loading [rounds] [file.json]
 #include <fmt/format.h>
 

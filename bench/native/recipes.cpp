@@ -6,8 +6,8 @@
 // to BF16 are paired by seeds. Times are modelled for each target and for a model of that GPU's size (--timed-width and
 // so on) with as many layers, since a small one is bound by launches there. So a search weighs the small model's losses
 // against the large one's times. Tables are in Markdown, one after each seed from the second on. A found plan is
-// "before" a recipe where it is at least as fast with no higher loss, "behind" where it is neither faster nor lower,
-// and else "on" the front that the two make.
+// "before" a recipe if it is at least as fast with no higher loss, "behind" if it is neither faster nor lower, and else
+// "on" the front that the two make.
 #include "recipes.hpp"
 
 #include <CLI/CLI.hpp>
@@ -97,7 +97,7 @@ losses trained(comp::host::device& device, const job& j, const options& o, recip
   return seen;
 }
 
-/// Returns the modelled seconds of a step, as a mean over the training, with BF16 in the last part; 0 where the target
+/// Returns the modelled seconds of a step, as a mean over the training, with BF16 in the last part; 0 if the target
 /// lacks a format.
 double seconds_of(modelled_trainer& timed, const recipe& r) {
   const std::vector<precision> known = timed.supported_precisions();

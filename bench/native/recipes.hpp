@@ -109,7 +109,7 @@ struct losses {
 struct recipe {
   std::string name;
   comp::plan plan;
-  double finish = 0;                 // the part at the training's end that has BF16 where that helps
+  double finish = 0;                 // the part at the training's end that has BF16 if that helps
   bool found = false;                // by a search; false: by hand
   std::size_t raised = 0;            // in how many trainings the last part had BF16
   std::vector<losses> seeds = {};    // by seed

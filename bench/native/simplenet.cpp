@@ -4,9 +4,9 @@
 // gradients, and with the plan that CoMP finds.
 //   simplenet [--size 8192] [--batch 2048] [--precision bf16] [--json FILE]
 // The ways train in turns, a batch each, so that a noisy moment hits all of them; times are medians, ratios those of
-// the same turn with their 95% interval. Ends with 1 where a loss is further from FP32's than rounding explains. Not as
-// in the guide: 1024 per layer by default (a CPU), the memory of all ways is held at once (9 size^2 weights each), and
-// O2 keeps FP32 master weights, so that its loss agrees as O1's does where the guide's is 4% off.
+// the same turn with their 95% interval. Ends with 1 if a loss is further from FP32's than rounding explains. Not as in
+// the guide: 1024 per layer by default (a CPU), the memory of all ways is held at once (9 size^2 weights each), and O2
+// keeps FP32 master weights, so that its loss agrees as O1's does (the guide's is 4% off).
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32 and torch.autocast,
 with torch.compile and without, each with the plan of a search of its own: the twenty trainings of the tests, larger, a step of
-each in turns. A line of a Markdown table for each. Where IPEX_PYTHON names a Python that imports Intel's extension, which wants
+each in turns. A line of a Markdown table for each. If IPEX_PYTHON names a Python that imports Intel's extension, which wants
 a torch of its own, a process of it takes turns in place of what torch.compile makes.
 Usage: trainings.py [rounds] [NAME...]"""
 
@@ -23,7 +23,7 @@ torch.set_num_threads(os.cpu_count() or 1)
 
 
 class Autocast:
-    """torch.autocast, where a plan would be."""
+    """torch.autocast in place of a plan."""
 
     device = 'cpu'
 
@@ -95,7 +95,7 @@ class Ipex:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def seconds(self, batch):
-        """The seconds of a batch; None where the process has ended."""
+        """The seconds of a batch; None if the process has ended."""
         try:
             print(batch, file=self.process.stdin, flush=True)
             return float(self.process.stdout.readline())

@@ -32,7 +32,7 @@ struct reached {
   double found = 0;          // true seconds of the accepted plan that was measured as the fastest
   double early = 0;          // the same after the first 32 evaluations
   double seconds_in_it = 0;  // spent in ask and tell
-  double front = 0;          // plans on its front, where it keeps one
+  double front = 0;          // plans on its front, if it keeps one
   std::string refused = {};  // why it did not start
 };
 

@@ -47,7 +47,7 @@ class figures {
 struct scale {
   bool quick = false;
   std::size_t operator()(std::size_t runs) const { return quick ? std::max<std::size_t>(runs / 10, 2) : runs; }
-  /// A goal of at most `count` in `all`, for the runs that there are; at least 1 where the goal allows any.
+  /// A goal of at most `count` in `all`, for the runs that there are; at least 1 if the goal allows any.
   std::size_t at_most(std::size_t count, std::size_t all) const {
     return count == 0 ? 0 : std::max<std::size_t>(count * (*this)(all) / all, 1);
   }

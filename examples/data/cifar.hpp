@@ -73,7 +73,7 @@ inline images parse_cifar(std::span<const std::byte> bytes, cifar kind, std::str
   return made;
 }
 
-/// Returns: the files of one part: `path` itself where it is a file, else the standard files in it or in the archive's
+/// Returns: the files of one part: `path` itself if it is a file, else the standard files in it or in the archive's
 /// own subfolder. These are data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin and test.bin; each
 /// may end in ".gz". Throws: `file_error`, naming the first file that is missing.
 inline std::vector<std::filesystem::path> cifar_files(const std::filesystem::path& path, cifar kind, part which) {
@@ -90,7 +90,7 @@ inline std::vector<std::filesystem::path> cifar_files(const std::filesystem::pat
 }
 
 /// Returns: which CIFAR the records are of, by their size.
-/// Throws: `file_error` where the size fits neither, or both.
+/// Throws: `file_error` if the size fits neither, or both.
 inline cifar kind_of(std::span<const std::byte> bytes, std::string_view name) {
   const bool ten = bytes.size() % 3073 == 0, hundred = bytes.size() % 3074 == 0;
   require<file_error>(ten != hundred && !bytes.empty(),
@@ -127,7 +127,7 @@ inline images read_cifar(const std::filesystem::path& path, cifar kind, part whi
   return all;
 }
 
-/// The same, where kind_of() finds out which CIFAR it is.
+/// The same; kind_of() finds out which CIFAR it is.
 inline images read_cifar(const std::filesystem::path& path, part which, std::size_t limit = default_limit) {
   return read_cifar(path, kind_of(path, limit), which, limit);
 }

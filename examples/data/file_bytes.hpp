@@ -93,7 +93,7 @@ class inflater {
 
 }  // namespace detail
 
-/// Returns: `contents`, unpacked where it is gzip. name: what messages call it.
+/// Returns: `contents`, unpacked if it is gzip. name: what messages call it.
 /// Throws: `file_error` for data that is empty, larger than `limit`, corrupt, cut off, or followed by other bytes.
 inline std::vector<std::byte> unpacked(std::vector<std::byte> contents, std::string_view name,
                                        std::size_t limit = default_limit) {
@@ -102,9 +102,8 @@ inline std::vector<std::byte> unpacked(std::vector<std::byte> contents, std::str
   return contents;
 }
 
-/// Returns: the file at `path`, unpacked where it is gzip.
-/// Throws: `file_error`, naming the file, where it is missing, not a regular file, not readable, or refused by
-/// unpacked().
+/// Returns: the file at `path`, unpacked if it is gzip.
+/// Throws: `file_error`, naming the file, if it is missing, not a regular file, not readable, or refused by unpacked().
 inline std::vector<std::byte> file_bytes(const std::filesystem::path& path, std::size_t limit = default_limit) {
   const std::string name = fmt::format("\"{}\"", path.string());
   std::error_code why;
@@ -129,7 +128,7 @@ inline std::vector<std::byte> file_bytes(const std::filesystem::path& path, std:
 }
 
 /// Returns: the path of `folder/stem`, or of `folder/stem.gz`.
-/// Throws: `file_error` where neither exists, or `folder` is not a folder.
+/// Throws: `file_error` if neither exists, or `folder` is not a folder.
 inline std::filesystem::path plain_or_gz(const std::filesystem::path& folder, std::string_view stem) {
   std::error_code why;
   require<file_error>(std::filesystem::is_directory(folder, why),

@@ -61,8 +61,8 @@ struct node_split {
 };
 
 /// Draws a number of nodes from each class to train on, and 500 and 1000 of the others for validation and test, which
-/// are planetoid's sizes. Where fewer are left, a third and two thirds of them. The same seed gives the same split on
-/// every machine. Throws: `file_error` where no node is left to validate on.
+/// are planetoid's sizes. If fewer are left, a third and two thirds of them. The same seed gives the same split on
+/// every machine. Throws: `file_error` if no node is left to validate on.
 inline node_split split_nodes(const graph& of, std::uint64_t seed, std::int64_t from_each_class = 20) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(of.nodes));
   std::iota(order.begin(), order.end(), std::int64_t{0});

@@ -40,8 +40,8 @@ inline sparse_rows read_rows(const npz_arrays& from, const std::string& part, st
 
 }  // namespace detail
 
-/// Throws: `file_error`, naming file, array and element, for anything but such an archive, and where arrays contradict
-/// each other.
+/// Throws: `file_error`, naming file, array and element, for anything but such an archive, and for arrays that
+/// contradict each other.
 inline graph parse_graph_npz(std::span<const std::byte> bytes, std::string_view name,
                              std::size_t limit = default_limit) {
   const npz_arrays arrays{bytes, name, limit};

@@ -75,7 +75,7 @@ inline idx_array parse_idx(std::span<const std::byte> bytes, std::string_view na
 }
 
 /// Returns: the images of an idx array (N,H,W) or (N,C,H,W) with the labels of another one, (N). Their `classes` is the
-/// largest label + 1. Throws: `file_error` where an array has other axes, or the two differ in N.
+/// largest label + 1. Throws: `file_error` if an array has other axes, or the two differ in N.
 inline images parse_idx_images(std::span<const std::byte> image_bytes, std::string_view image_name,
                                std::span<const std::byte> label_bytes, std::string_view label_name) {
   const idx_array pixels = parse_idx(image_bytes, image_name);

@@ -33,7 +33,7 @@ struct picture {
 
 namespace detail {
 
-/// libjpeg reports an error by a call that must not return, so that call jumps back to where decoding began. A jump
+/// libjpeg reports an error by a call that must not return, so that call jumps back to the start of decoding. A jump
 /// runs no destructors; the functions that it leaves have no objects with one.
 class jpeg_decoder {
  public:

@@ -40,7 +40,7 @@ inline std::vector<std::filesystem::path> in_order(const std::filesystem::path& 
   return found;
 }
 
-/// Returns: the folder itself, or the one folder in it that has a train/, as where an archive was unpacked.
+/// Returns: the folder itself, or the one folder in it that has a train/, as in an unpacked archive.
 inline std::filesystem::path with_train(const std::filesystem::path& folder) {
   std::error_code why;
   if (std::filesystem::is_directory(folder / "train", why)) return folder;

@@ -32,7 +32,7 @@ class npz_arrays {
     for (zip_int64_t i = 0; i < count; ++i) limit -= read(*archive, static_cast<zip_uint64_t>(i), limit);
   }
 
-  /// Throws: `file_error` where there is no such array. Its text names the arrays that are there.
+  /// Throws: `file_error` if there is no such array. Its text names the arrays that are there.
   const npy_array& operator[](std::string_view array) const {
     const auto found = arrays_.find(array);
     if (found != arrays_.end()) return found->second;

@@ -10,7 +10,7 @@
 namespace data_sets {
 namespace detail {
 
-/// Returns: the file in `folder` whose name ends so, with or without ".gz"; the first by name where there are several.
+/// Returns: the file in `folder` whose name ends so, with or without ".gz"; the first by name if there are several.
 inline std::optional<std::filesystem::path> file_ending(const std::filesystem::path& folder, std::string_view ending) {
   std::optional<std::filesystem::path> found;
   std::error_code why;

@@ -31,8 +31,8 @@ inline std::vector<std::filesystem::path> files_like(const std::filesystem::path
 
 }  // namespace detail
 
-/// Where the folder has only one of train and dev, the last tenth of that is for validation.
-/// Throws: `file_error` where the vocabulary or both files are missing.
+/// If the folder has only one of train and dev, the last tenth of that is for validation.
+/// Throws: `file_error` if the vocabulary or both files are missing.
 inline squad_folder read_squad_folder(const std::filesystem::path& folder) {
   const auto train = detail::files_like(folder, "train", ".json"), dev = detail::files_like(folder, "dev", ".json");
   const auto vocabulary = detail::files_like(folder, "", "vocab.txt");

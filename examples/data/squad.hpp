@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions on texts as SQuAD publishes them, versions 1.1 and 2.0, where a question may have no answer. The positions
-// of answers are checked, and converted to bytes, since the file counts characters.
+// Questions on texts as SQuAD publishes them, versions 1.1 and 2.0 (in 2.0 a question may have no answer). Positions of
+// answers are checked, and converted to bytes, since the file counts characters.
 // Source: Rajpurkar et al. 2018 (arXiv 1806.03822)
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns a model's logits of first and last tokens into answers as text, and scores them. An answer has 30 tokens at
-// most, and comes from the window where it is likeliest.
+// most, and comes from the window in which it is likeliest.
 // Source: google-research/bert, run_squad.py
 #pragma once
 
@@ -11,7 +11,7 @@ namespace data_sets {
 
 /// Returns: the F1 of the answers that `logits`, which are (windows,2,length) for first and last tokens, predict. An
 /// answer is a run of tokens of the context that is likelier than token 0, which stands for no answer.
-/// Throws: `error` where the number of logits does not fit the windows.
+/// Throws: `error` if the number of logits does not fit the windows.
 inline double span_f1(const squad& of, const std::vector<squad_window>& windows, std::span<const float> logits) {
   constexpr std::size_t longest = 30;  // [tokens]
   const std::size_t length = windows.empty() ? 0 : logits.size() / (2 * windows.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions and contexts as BERT reads them: [CLS] question [SEP] a window of the context [SEP]. A longer context has
-// several windows, which overlap. The answer is given as first and last token, or as token 0 where the window lacks it.
+// several windows, which overlap. The answer is given as first and last token, or as token 0 if the window lacks it.
 // Source: google-research/bert, run_squad.py (max_query_length 64, doc_stride 128)
 #pragma once
 
@@ -42,7 +42,7 @@ inline squad_window make_window(const wordpiece& pieces, std::span<const piece> 
   return made;
 }
 
-/// Sets the answer to the tokens that hold the bytes [begin, end), where the window has all of these.
+/// Sets the answer to the tokens that hold the bytes [begin, end), if the window has all of these.
 inline void mark_answer(squad_window& window, std::size_t begin, std::size_t end) {
   std::int64_t first = 0, last = 0;
   for (std::size_t t = 0; t < window.from.size(); ++t) {

@@ -28,7 +28,7 @@ namespace detail {
 /// A word in lower case without accents. `at` and `from` have an element for each character.
 struct plain_word {
   std::string text = {};
-  std::vector<std::size_t> at = {};                            // where the character begins in `text`
+  std::vector<std::size_t> at = {};                            // the character's first byte in `text`
   std::vector<std::pair<std::size_t, std::size_t>> from = {};  // the bytes [begin, end) of the original text
 
   void add(utf8proc_int32_t character, std::size_t begin, std::size_t end) {
@@ -117,7 +117,7 @@ struct text_hash : std::hash<std::string_view> {
 class wordpiece {
  public:
   /// vocabulary: a piece in each line, whose number is the line's. A piece that continues a word begins with "##".
-  /// Throws: `file_error`, naming the line, for a repeated or empty piece, and where [PAD], [UNK], [CLS] or [SEP] is
+  /// Throws: `file_error`, naming the line, for a repeated or empty piece, and if [PAD], [UNK], [CLS] or [SEP] is
   /// missing.
   explicit wordpiece(std::string_view vocabulary, std::string_view name = "the vocabulary") {
     std::string_view rest = vocabulary;
@@ -160,8 +160,7 @@ class wordpiece {
   }
 
   /// Appends the pieces of a word: the longest piece that it begins with, then the longest that continues it, and so
-  /// on;
-  /// one unknown piece where the vocabulary cannot make up the word.
+  /// on; one unknown piece if the vocabulary cannot make up the word.
   void add(std::vector<piece>& to, const detail::plain_word& word) const {
     constexpr std::size_t longest_word = 100;  // [characters], as BERT
     const std::size_t before = to.size(), characters = word.at.size();

@@ -62,8 +62,8 @@ class checkpoints {
   }
 
   /// Restores the trainer from the latest checkpoint that is whole.
-  /// Returns: the training's progress; nothing where there is no checkpoint.
-  /// Throws: `file_error` where no checkpoint is whole, or one belongs to another training.
+  /// Returns: the training's progress; nothing if there is no checkpoint.
+  /// Throws: `file_error` if no checkpoint is whole, or one belongs to another training.
   std::optional<comp::training_progress> load() {
     if constexpr (possible) {
       std::string damaged;

@@ -158,7 +158,7 @@ void keep_first(data_sets::images& all, std::size_t count) {
   all.pixels.resize(count * static_cast<std::size_t>(all.pixels_each()));
 }
 
-/// Returns: mean and deviation of each channel of the training images, where pixels are in [0,1].
+/// Returns: mean and deviation of each channel of the training images, with pixels in [0,1].
 std::pair<std::vector<float>, std::vector<float>> channel_moments(const data_sets::images& all) {
   const auto channels = static_cast<std::size_t>(all.channels);
   const auto plane = static_cast<std::size_t>(all.height * all.width);

@@ -21,7 +21,7 @@ struct job {
 };
 
 /// Returns: the job that the command line names.
-/// Throws: `file_error`, naming the option, for data that cannot be read; `error` where model and data do not fit.
+/// Throws: `file_error`, naming the option, for data that cannot be read; `error` if model and data do not fit.
 job load_job(const options& chosen);
 
 }  // namespace train

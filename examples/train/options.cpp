@@ -372,7 +372,7 @@ void require_data(const options& chosen) {
                              chosen.model, chosen.backend);
 }
 
-/// Returns: a word of a command line, quoted where a shell needs it.
+/// Returns: a word of a command line, quoted if a shell needs it.
 std::string in_shell(const std::string& word) {
   const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=,:+@%", c); };
   if (!word.empty() && std::ranges::all_of(word, plain)) return word;

@@ -63,15 +63,15 @@ inline const std::vector<std::string> native_models{"mlp", "lenet5", "alexnet", 
                                                     "gan", "gcn",    "gat",     "bert",  "simplenet"};
 inline const std::vector<std::string> libtorch_models{"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
 
-/// Throws: `error` where the chosen backend lacks the model. Its text names the models that the backend has.
+/// Throws: `error` if the chosen backend lacks the model. Its text names the models that the backend has.
 void require_model_of(const options& chosen, const std::vector<std::string>& models);
 /// Returns: --threads, but not more than this process may run at once, since more threads only wait for each other. 0:
 /// all.
 int threads_of(const options& chosen);
-/// Warns where other programs use the cores too: OpenMP's threads spin while they wait for each other, and they wait
+/// Warns if other programs use the cores too: OpenMP's threads spin while they wait for each other, and they wait
 /// for the thread whose core is taken.
 void tell_of_busy_cores();
-/// Throws: `error` where no data is named and the model has no made-up data. libtorch's jobs all have some, but the
+/// Throws: `error` if no data is named and the model has no made-up data. libtorch's jobs all have some, but the
 /// backends host and cuda only for few models.
 void require_data(const options& chosen);
 /// Returns whether the products of linear layers have precisions of their own.
@@ -81,10 +81,10 @@ std::vector<std::string> split(const std::string& text);
 /// Returns: the rival plans that --rules names: "none", "all", or systems joined by commas.
 /// Throws: `settings_error` for an unknown system.
 comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {});
-/// Reads the command line. Returns: the program's exit status where it has ended, as after --help.
+/// Reads the command line. Returns: the program's exit status if it is to end, as after --help.
 /// Throws: `settings_error` or `error` for options that do not go together.
 std::optional<int> read_options(int argc, char** argv, options& chosen);
-/// Returns: a word of a command line, quoted where a shell needs it.
+/// Returns: a word of a command line, quoted if a shell needs it.
 std::string in_shell(const std::string& word);
 
 }  // namespace train

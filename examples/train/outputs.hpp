@@ -36,15 +36,15 @@ auto naming(const char* option, F&& work) {
   }
 }
 
-/// Throws: `file_error` where printed text did not arrive, as with a full disk or a closed pipe.
+/// Throws: `file_error` if printed text did not arrive, as with a full disk or a closed pipe.
 inline void require_printed() {
   const int fault = std::fflush(stdout) != 0 ? errno : std::ferror(stdout) != 0 ? EIO : 0;
   comp::require<comp::file_error>(fault == 0, "the output cannot be printed ({}): see where stdout goes",
                                   comp::detail::errno_text(fault));
 }
 
-/// Throws: `file_error`, naming the option, where no file can be written at `path`. It tries with another file, which
-/// it removes, so that a file at `path` does not change.
+/// Throws: `file_error`, naming the option, if no file can be written at `path`. It tries with another file, which it
+/// removes, so that a file at `path` does not change.
 inline void require_writable(const char* option, const std::filesystem::path& path) {
   struct stat about = {};
   const bool exists = ::stat(path.c_str(), &about) == 0, direct = exists && !S_ISREG(about.st_mode);
@@ -82,7 +82,7 @@ inline std::vector<named_path> outputs_of(const options& chosen) {
   return all;
 }
 
-/// True where both paths name one file, through links too. Devices as /dev/null do not count: anybody may write to
+/// True if both paths name one file, through links too. Devices as /dev/null do not count: anybody may write to
 /// them.
 inline bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code none;
@@ -90,7 +90,7 @@ inline bool same_file(const std::filesystem::path& a, const std::filesystem::pat
   return std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
 }
 
-/// Throws: `file_error` where a file that is written is also read, or is written twice.
+/// Throws: `file_error` if a file that is written is also read, or is written twice.
 inline void require_apart(const options& chosen) {
   const std::vector<named_path> inputs = inputs_of(chosen), outputs = outputs_of(chosen);
   const auto require = [](const named_path& output, const named_path& other, const char* does) {

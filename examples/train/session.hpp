@@ -26,8 +26,8 @@
 
 namespace train {
 
-/// Returns: the precisions to search. "auto" means those that this machine speeds up, or BF16 where it speeds up none,
-/// so that the user sees what BF16 costs. Formats below 16 bits are those of linear layers alone, so BF16 joins them.
+/// Returns: the precisions to search. "auto" means those that this machine speeds up, or BF16 if it speeds up none, so
+/// that the user sees what BF16 costs. Formats below 16 bits are those of linear layers alone, so BF16 joins them.
 inline std::vector<comp::precision> precisions_for(const options& chosen, const std::vector<comp::precision>& sped_up) {
   std::vector<comp::precision> searched{comp::precision::fp32};
   if (chosen.precisions == "auto") {
@@ -149,7 +149,7 @@ comp::outcome load(const options& chosen, auto& trainer, comp::precision low) {
   return found;
 }
 
-/// Throws: `settings_error` where --plan names another plan than the training that is resumed.
+/// Throws: `settings_error` if --plan names another plan than the training that is resumed.
 inline void require_same(const options& chosen, const comp::training_progress& from, const comp::op_graph& graph,
                          const std::string& file) {
   if (!chosen.plan.empty()) {
@@ -215,8 +215,8 @@ inline void write_training(const comp::training_result& result, const std::strin
   comp::detail::write_file(path.string(), to.dump(2, ' ', false, comp::json::error_handler_t::replace) + "\n");
 }
 
-/// Writes a plan file by which the next training changes its plan where this one did, and later where the file that
-/// this one had says so. A plan that was given up is in no such file. Returns: whether there was anything to write.
+/// Writes a plan file by which the next training changes its plan at the batches at which this one did, and later as
+/// this one's file says. A plan that was given up is in no such file. Returns: whether there was anything to write.
 inline bool write_later(const options& chosen, const comp::training_result& result) {
   const std::string found = (chosen.out / "plan.json").string();
   if (result.later.empty() || !result.fallbacks.empty()) return false;
@@ -255,7 +255,7 @@ void tell_of(const comp::training_result& result, auto& trainer) {
 }
 
 /// Prints the last line: the files that this search and training have written. With --plan there was no search, and a
-/// plan file only where the plan `changed`.
+/// plan file only if the plan `changed`.
 inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint, bool changed) {
   std::string all;
   const auto add = [&](const std::filesystem::path& file, const char* hint = "") {
@@ -311,7 +311,7 @@ int run_session(const options& chosen, auto& trainer, const std::string& descrip
 }
 
 /// Replaces this process by the program `name` in the same folder, with the same command line.
-/// Throws: `error` with the text `otherwise` where there is no such program.
+/// Throws: `error` with the text `otherwise` if there is no such program.
 inline void become(const char* name, char** argv, const char* otherwise) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
   execv(program.c_str(), argv);

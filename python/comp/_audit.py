@@ -55,7 +55,7 @@ _SAVED_OF_OPTIMIZERS = frozenset(("state", "param_groups", "_opt_called"))
 
 
 def _tried(work: Callable[[], Any]) -> Any:
-    """None where looking at an object raises an exception: what it holds is then left as it is."""
+    """The result of `work`; None if it raises: what an object holds that cannot be looked at is left as it is."""
     try:
         return work()
     except Exception:
@@ -161,7 +161,7 @@ class Audit:
         return state
 
     def put_plain_state(self, state: Mapping[tuple[str, bool], Any]) -> None:
-        """Puts back what plain_state() gave. Raises: SettingsError where this training lacks what that one had."""
+        """Puts back what plain_state() gave. Raises: SettingsError if this training lacks what that one had."""
         self._look()
         sights = {_key(sight.body): sight for sight in reversed(self._now.values())}
         for key, each in state.items():

@@ -87,7 +87,7 @@ def _content_of(place: Place) -> Any:
 
 
 class Held:
-    """A place of a body, with the content that was seen last. Contents are replaced, and never written into."""
+    """A place of a body, with the content that was read last. Contents are replaced, and never written into."""
 
     __slots__ = ("sight", "path", "place", "content")
 
@@ -126,13 +126,13 @@ class Held:
 
 
 class Sight:
-    """A body's places with what they hold, and what has a state of its own."""
+    """A snapshot of a body: its places with their contents, and the objects in it that have a state of their own."""
 
     def __init__(self, body: Body, leave: set[int]) -> None:
         self.body = body
         self.places: list[Held] = []
         self.tensors: list[tuple[str, Any]] = []  # arrays, too
-        self.dice: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = []
+        self.dice: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = []  # random generators
         self.iterators: list[tuple[str, Held, Any, Any]] = []  # with their names in the place
         self.loaders: list[tuple[str, Any]] = []  # iterators of DataLoaders
         self.children: list[tuple[str, Any]] = []
@@ -245,7 +245,7 @@ def _state_bytes(state: Any) -> bytes:
 
 
 def _is_state(value: Any) -> bool:
-    """Whether a value is state, so that it matters where another value has taken its place."""
+    """Whether a value is state, so that it matters if another value takes its place."""
     kind: Any = type(value)
     if issubclass(kind, torch.Tensor) or _is_array(value):
         return _has_values(value)
@@ -542,7 +542,7 @@ def plain_state(sight: Sight, shapes: set[tuple[int, ...]], lacks: list[str]) ->
 
 
 def _merged(now: Any, then: Any) -> Any:
-    """`then`, written into the tensors and containers of `now` where it fits. Raises: SettingsError for a Part of a tensor
+    """`then`, written into the tensors and containers of `now` if they fit. Raises: SettingsError for a Part of a tensor
     that is not spread here."""
     if isinstance(then, Part):
         if own_part(now) is now:

@@ -152,7 +152,7 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
         "optimizers": [parts_in(each.state_dict()) for each in job.optimizers],
         "state": job.others.others(),
         "unnamed": job.audit.plain_state(),
-        "begun": None if start is None else (start, begun),  # where the search ended in the midst of an epoch
+        "begun": None if start is None else (start, begun),  # if the search ended within an epoch
         "random": random_state(),
         "cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
     }
@@ -246,7 +246,7 @@ def read_own(
     path: str | os.PathLike[str], ranks: RankTeam | None, trusted: bool = False
 ) -> tuple[dict[str, Any], bool]:
     """Reads this rank's part; all ranks call it. Returns: its contents, and whether its file is still FILE.new. Raises:
-    FileError, SettingsError where the parts of all ranks are not those of one checkpoint."""
+    FileError; SettingsError if the parts of all ranks are not those of one checkpoint."""
     path, rank, count = os.fspath(path), _ranks.rank(), _ranks.count()
     kept: list[tuple[dict[str, Any], bool]] = []
 
@@ -294,8 +294,8 @@ def _part(path: str, rank: int, mark: dict[str, Any], trusted: bool) -> tuple[di
 
 
 def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Brings models, optimizers, state and generators to where they were. Raises: SettingsError for the file of another
-    training, naming what differs."""
+    """Restores models, optimizers, state and generators. Raises: SettingsError for the file of another training, naming
+    what differs."""
     named = f'"{os.fspath(path)}" belongs to another training'
     for what, here in (("parameters", job.parameters), ("buffers", [(n, m.named_buffers()) for n, m in job.models.items()])):
         shapes = {(name, n): tuple(own_part(t).shape) for name, tensors in here for n, t in tensors}

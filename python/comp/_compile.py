@@ -45,12 +45,12 @@ class _Capture:
 
 
 def begin(number: int, *traced: torch.Tensor) -> None:
-    """Called where a captured graph begins, each time that a compiler traces it. `traced`: what stands for parameters."""
+    """Called at the start of a captured graph, each time that a compiler traces it. `traced`: what stands for parameters."""
     _Capture.open[number].begin(list(traced))
 
 
 def finish(number: int) -> None:
-    """Called where it ends."""
+    """Called at its end."""
     _Capture.open[number].finish()
 
 
@@ -128,7 +128,7 @@ class _Backend:
 
 
 def _without_strict_cache() -> Any:
-    """AOTAutograd's cache knows no plans. It leaves out graphs that comp listens to, which is an error where it is strict."""
+    """AOTAutograd's cache knows no plans. It leaves out graphs that comp listens to, which is an error if it is strict."""
     if hasattr(tracing, "strict_autograd_cache"):
         return tracing.patch(strict_autograd_cache=False)
     return contextlib.nullcontext()
@@ -142,9 +142,9 @@ def _in_format_without_plan(graph: torch.fx.Graph, node: torch.fx.Node) -> torch
 
 
 def _listened_to(graph: torch.fx.GraphModule, number: int, of_parameters: list[int]) -> torch.fx.GraphModule:
-    """A copy of the graph between begin() and finish(). `of_parameters`: which of its inputs are parameters. Where Dynamo
-    broke off a function, results have the formats that they have without the plan, because Dynamo captures the rest of the
-    function with those."""
+    """A copy of the graph between begin() and finish(). `of_parameters`: which of its inputs are parameters. Before a graph
+    break, results have the formats that they have without the plan, because Dynamo captures the rest of the function with
+    those."""
     copied = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
     copied.meta = graph.meta
     nodes = list(copied.graph.nodes)
@@ -177,7 +177,7 @@ class Compilers:
             warnings.warn(f"a compiled function runs uncompiled under the plan ({why})", stacklevel=2)
 
     def callback(self, users: Any) -> Any:
-        """What Dynamo calls for each function that is to be compiled in the region that is open now; None where functions
+        """What Dynamo calls for each function that is to be compiled in the region that is open now; None if functions
         run uncompiled. `users`: the same outside of a region."""
         how = self.regions.compiles()
         if how == "not":

@@ -89,7 +89,7 @@ class Batches:
             self.length = 0
 
     def agree(self, ranks: RankTeam) -> list[str]:
-        """Ends each epoch with the shortest of the ranks': all train each batch together. Nothing is done where a rank
+        """Ends each epoch with the shortest of the ranks': all train each batch together. Nothing is done if a rank
         does not know how many batches it has. Returns: what is to be told of that."""
         longest, minus_shortest = ranks.maximum([float(self.length), -float(self.length)])
         shortest = int(-minus_shortest)
@@ -102,7 +102,7 @@ class Batches:
         ]
 
     def start(self, epoch: int) -> Any:
-        """The generators' states before an epoch, counted from 0; None where they are not known."""
+        """The generators' states before an epoch, counted from 0; None if they are not known."""
         return self._starts[epoch] if self._epoch is None and epoch < len(self._starts) else None
 
     def skip(self, start: Any, batches: int) -> None:

@@ -55,7 +55,7 @@ class Doctor:
         examined: a model; or a function of a plan and a batch that runs a step, with `model=`.
         batch: for a model (inputs, target): a tensor, or a tuple or dict of arguments. Without `loss` it is all inputs.
         loss: a function of the model's output and the target. Without it the loss is the output itself, its `.loss`, or
-            the mean of its squares where it is no single number.
+            the mean of its squares if it is no single number.
         low: the precision in which each operator is run once more, on some of its rows: "bf16" or "fp16".
         share: how much of the operators' time these runs may take; 0: there are none.
 

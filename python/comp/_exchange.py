@@ -112,7 +112,7 @@ class _Group(_Forward):
 
 
 def _refusal(replicas: list[DistributedDataParallel], shards: list[Any]) -> str:
-    """Why a plan cannot have the format of the exchange; "" where it can."""
+    """Why a plan cannot have the format of the exchange; "" if it can."""
     if not _ranks.several():
         return "this process trains alone"
     if not replicas and not shards:
@@ -157,7 +157,7 @@ def follow(model: nn.Module | Mapping[str, nn.Module]) -> str:
 
 
 def follow_file(model: nn.Module | Mapping[str, nn.Module], operators: list[tuple[str, str, str]]) -> None:
-    """As follow(), where a plan file has the exchange. Warns where the file lowers it in vain."""
+    """As follow(), if a plan file has the exchange. Warns if the file lowers it in vain."""
     format = next((precision for _, kind, precision in operators if kind == KIND), None)
     refusal = follow(model) if format is not None else ""
     if refusal and format != "fp32" and _ranks.several():

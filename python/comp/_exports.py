@@ -83,7 +83,7 @@ class TorchaoModules(ModulePrecisions):
 
 
 def _why_not(module: nn.Module | None) -> str | None:
-    """Why FP8 libraries that swap linear modules do not swap this one, or to no effect; None where they do."""
+    """Why FP8 libraries that swap linear modules do not swap this one, or to no effect; None if they do."""
     if module is None:
         return "is no module of this model"
     if not isinstance(module, nn.Linear):
@@ -232,7 +232,7 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
 
 
 def _renamed(module: str, names: Mapping[str, str] | None) -> str:
-    """The name of a module elsewhere; "" where no pattern fits."""
+    """The name of a module elsewhere; "" if no pattern fits."""
     if names is None:
         return module
     for here, there in names.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's higher-order operators, such as torch.cond and flex_attention, inside `with plan:`.
 
-They call functions of the user's, dispatch in Python, and fail where a dispatch key is on that they have no kernel for. Here
+They call functions of the user's, dispatch in Python, and fail if a dispatch key is on for which they have no kernel. Here
 they get one for comp's key. It runs them as without a plan, in FP32, because a function may be traced, called more than once,
 or not at all, so that its operators are no part of what the first forward recorded."""
 
@@ -40,7 +40,7 @@ def _kernel(operator: Any, keys: list[Any]) -> Callable[..., Any]:
 
     def run(*given: Any, **named: Any) -> Any:
         if operator.name() != _writes:
-            # Also where a tensor has FP32 already, so that a forward has the same operators under all plans
+            # FP32 tensors, too, so that a forward has the same operators under all plans
             given, named = tree_map_only(torch.Tensor, _in_fp32, (given, named))
         with torch._C._ExcludeDispatchKeyGuard(passed):
             return operator(*given, **named)

@@ -88,8 +88,8 @@ def named_parameters(models: Mapping[str, nn.Module], instead: Mapping[int, torc
 
 
 def forward_parameters(models: Mapping[str, nn.Module]) -> Named:
-    """Each model's parameters by name, as its forward reads them: whole ones, where FSDP shards them. All ranks call it.
-    Raises: SettingsError where forwards read parts, as tensor parallelism has it."""
+    """Each model's parameters by name, as its forward reads them: whole ones, also if FSDP shards them. All ranks call
+    it. Raises: SettingsError if forwards read parts, as with tensor parallelism."""
     found = named_parameters(models, _shards.whole_parameters(models))
     for _, parameters in found:
         for name, parameter in parameters:

@@ -46,7 +46,7 @@ _LEFT_ALONE = frozenset(
 
 
 def attributes(value: Any) -> dict[str, Any] | None:
-    """An object's own attributes; None where it has none, or computes them."""
+    """An object's own attributes; None if it has none, or computes them."""
     for each in _mro(type(value)):
         found = _names_of(each).get("__dict__")
         if found is not None:
@@ -174,7 +174,7 @@ def place_of_names(owner: Any, names: Any) -> Place:
 
 
 def places_of_object(value: Any, skip: frozenset[str]) -> list[Place]:
-    """The places of an object's attributes, of its slots and, where it is a container, of its values."""
+    """The places of an object's attributes, of its slots and, if it is a container, of its values."""
     places = []
     own = attributes(value)
     if type(own) is dict:
@@ -338,7 +338,7 @@ def is_iterator(value: Any) -> bool:
 
 
 def position_of(iterator: Any) -> Any:
-    """Where an iterator is, as a nest of tuples that same_position() compares."""
+    """The position of an iterator, as a nest of tuples that same_position() compares."""
     kind: Any = type(iterator)
     if kind is types.GeneratorType:
         frame = iterator.gi_frame
@@ -362,8 +362,8 @@ def _parts_of(iterator: Any) -> tuple[Any, ...]:
 
 
 def copy_of_iterator(iterator: Any) -> Any:
-    """An iterator that goes on from where this one is. Raises: TypeError for a generator, and for whatever else this
-    Python cannot copy."""
+    """An iterator that goes on from the position of this one. Raises: TypeError for a generator, and for whatever else
+    this Python cannot copy."""
 
     def copied(value: Any) -> Any:
         if is_iterator(value):

@@ -141,7 +141,7 @@ class Outcome:
         """Trains on with the plan, guarded: a loss that goes wrong puts the last good state back, and a more
         conservative plan goes on. `epochs`: how many in all, with those that the search trained.
 
-        finish: the part of the training, at its end, that may have a higher precision; 0.1 is its last tenth. Where it
+        finish: the part of the training, at its end, that may have a higher precision; 0.1 is its last tenth. When it
             begins, the plan and a higher precision train the same batches, and the higher one stays if its loss is shown
             to be lower. The result's `later` says so, and found.save() writes it.
         callbacks: called after each epoch with a TrainingProgress (`epochs`, `fallbacks`, `plan`); one that returns
@@ -154,8 +154,8 @@ class Outcome:
         the checkpoint, rank 0 in FILE, rank 1 in FILE.rank1. A part that cannot be written leaves the last checkpoint
         whole.
 
-        Raises: SettingsError where nobody knows how long an epoch is; FileError for a first checkpoint that cannot be
-        written (later ones are warned of); Error where FP32 does not train; RankError where another rank is gone; what
+        Raises: SettingsError if nobody knows how long an epoch is; FileError for a first checkpoint that cannot be
+        written (later ones are warned of); Error if FP32 does not train; RankError if another rank is gone; what
         callbacks raise.
         """
         if self.batches_per_epoch == 0:

@@ -115,7 +115,7 @@ def _rival(found: Any, label: str) -> str:
 
 
 def compare(a: Any, b: Any) -> str:
-    """What differs between two plans, as a table by modules, after a line where they are run in different ways; "" where
+    """What differs between two plans, as a table by modules, after a line if they are run in different ways; "" if
     nothing does.
 
     a, b: an outcome, a PlanFile or the path of one. For an outcome `a`, `b` may also be the label of a contestant

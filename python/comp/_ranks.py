@@ -33,7 +33,7 @@ def count() -> int:
 
 
 def on_each(ranks: _comp.RankTeam | None, work: Callable[[], str]) -> list[str]:
-    """Runs `work` on each rank; all call it. Returns: what each gave, by rank. Raises: where it fails on one rank, its
+    """Runs `work` on each rank; all call it. Returns: what each gave, by rank. Raises: if it fails on one rank, its
     exception there, and on the others one that names the rank."""
     if ranks is None:
         return [work()]

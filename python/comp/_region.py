@@ -261,9 +261,10 @@ def _follow_scripts() -> None:
 
 
 def _heed_optional_blocks() -> None:
-    """Makes transformers' maybe_autocast(device, enabled=False), around what its authors want in FP32, a block that a
-    plan heeds. Where torch's autocast is off, as it is in a region, it does nothing; in a region it is now
-    torch.autocast(device, enabled=False). Models have imported it by name, so the function's code is exchanged."""
+    """Replaces the code of transformers' maybe_autocast(), for the whole process. Its authors keep a block in FP32 by
+    maybe_autocast(device, enabled=False), which does nothing if torch's autocast is off, as in a region. Now it is
+    torch.autocast(device, enabled=False) there, which a plan heeds. Models have imported the function by name, so it is
+    its __code__ that is exchanged."""
     function = getattr(sys.modules.get("transformers.utils.generic"), "maybe_autocast", None)
     named = ("device_type", "dtype", "enabled", "cache_enabled")
     if function is None or hasattr(function, "heeded_by_comp") or function.__code__.co_varnames[:4] != named:
@@ -369,7 +370,7 @@ def plan(
 
         plan = comp.plan("plan.json", net)
         for x, y in loader:
-            with plan:                                   # where torch.autocast(...) was
+            with plan:                                   # in place of torch.autocast(...)
                 loss = cross_entropy(net(x), y)
             loss.backward(); optimizer.step(); optimizer.zero_grad()
 

@@ -124,7 +124,7 @@ def search(
 
         def step(plan, batch):
             x, y = batch
-            with plan:                                   # where torch.autocast(...) would be
+            with plan:                                   # in place of torch.autocast(...)
                 loss = cross_entropy(net(x), y)
             loss.backward()
             optimizer.step()
@@ -138,7 +138,7 @@ def search(
     step: trains one batch and returns its loss.
     model: the module, or several by name. optimizer: one, or a list of them.
     data: what can be iterated again for each epoch: a DataLoader, a list of batches. Batches that a saved state may
-        need again are kept in memory, `keep_bytes` at most. Where data have no end, or nobody knows their length, an
+        need again are kept in memory, `keep_bytes` at most. If data have no end, or nobody knows their length, an
         epoch has `batches_per_epoch` batches.
     score: a validation score, higher is better. It runs under the plan, in evaluation mode, without gradients.
     state: what else changes while training: schedulers, GradScaler, averages of weights (what has state_dict and
@@ -155,8 +155,8 @@ def search(
         plan is one to take there (comp.to_transformer_engine). precisions=None: bf16, fp8_e4m3, mxfp8 and nvfp4, as far
         as that GPU has them.
     products: whether each of a linear layer's three products has a precision of its own: "separate" or "together"; "auto":
-        where formats below 16 bits are searched.
-    exchange: whether the plan has the format, too, in which ranks exchange gradients. None: where a model is a
+        if formats below 16 bits are searched.
+    exchange: whether the plan has the format, too, in which ranks exchange gradients. None: if a model is a
         DistributedDataParallel without a communication hook, or was given to fully_shard without a reduce_dtype.
     ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
@@ -164,7 +164,7 @@ def search(
     states_on: device of saved states ("cpu" keeps them off the GPU). tune: measure how a plan is best run.
     keep_memory: CPU memory that torch frees keeps its pages for the next step's blocks, for all plans alike. Give it to
         comp.plan, too: which plan is fastest may depend on it.
-    keep: whether the model stays as the search leaves it; False: the training is put back to where it began.
+    keep: whether the model stays as the search leaves it; False: the training is put back to its start.
     protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs
         as its author wrote, in every plan; False: the plan decides there, too.
     about: anything else that makes two trainings comparable, for ledgers.

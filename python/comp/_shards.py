@@ -59,7 +59,7 @@ def sharded(models: Mapping[str, nn.Module]) -> list[Any]:
 def keepers(module: Any) -> list[Any]:
     """The objects by which FSDP handles a module that it shards: its state, and the group of its parameters."""
     state = module._get_fsdp_state()
-    group = state._fsdp_param_group  # None where the modules in it have all of its parameters
+    group = state._fsdp_param_group  # None if submodules that are sharded have all of its parameters
     return [state] if group is None else [state, group]
 
 
@@ -74,7 +74,7 @@ def require_usable(path: str, module: nn.Module) -> None:
 
 
 def reshard(models: Mapping[str, nn.Module]) -> None:
-    """Frees whole parameters, which are of before, where parts have been written or a forward has failed."""
+    """Frees whole parameters, which are out of date: parts have been written, or a forward has failed."""
     for part in sharded(models):
         part.reshard()
 
@@ -168,7 +168,7 @@ def _choose_formats(group: Any, region: Regions | None) -> None:
         if region is not None and wanted is torch.float32:
             wanted = region.format_of_parameter(whole)
         if _format(whole) is not wanted:
-            group.wait_for_unshard()  # where it was gathered ahead, in the other format
+            group.wait_for_unshard()  # if it was gathered ahead, in the other format
             group._to_sharded()
             made = torch.empty_like(each.all_gather_outputs[0], dtype=wanted)
             whole.data = made.as_strided(whole.shape, whole.stride())

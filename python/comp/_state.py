@@ -18,7 +18,7 @@ from comp._shards import own_part
 
 
 def random_state() -> tuple[Any, ...]:
-    """The generators of torch (CPU), Python and, where it is loaded, NumPy."""
+    """The generators' states: of torch (CPU), Python and, if it is loaded, NumPy."""
     numpy = sys.modules.get("numpy")
     return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
 
@@ -37,7 +37,7 @@ def same_random_state(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 
 
 def copied(value: Any, device: str | torch.device | None = None) -> Any:
-    """A deep copy whose tensors are detached, on `device` where one is named."""
+    """A deep copy whose tensors are detached, on `device` if one is named."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(device or value.device, copy=True)
     if isinstance(value, dict):
@@ -48,7 +48,7 @@ def copied(value: Any, device: str | torch.device | None = None) -> Any:
 
 
 def put(now: Any, saved: Any) -> Any:
-    """Puts `saved` in place of `now`: into the same tensor where it fits, so that whoever holds that sees it."""
+    """Puts `saved` in place of `now`: into the same tensor if it fits, so that whoever holds that sees it."""
     if not isinstance(saved, torch.Tensor):
         return copied(saved)
     if isinstance(now, torch.Tensor) and now.shape == saved.shape and now.dtype == saved.dtype:

@@ -240,7 +240,7 @@ class Job:
 @contextlib.contextmanager
 def alone(what: str) -> Iterator[None]:
     """Runs one search or training of comp at a time, because each puts back the random generators of the process and
-    times batches. Raises: SettingsError where another one runs."""
+    times batches. Raises: SettingsError if another one runs."""
     if not _one_at_a_time.acquire(blocking=False):
         raise SettingsError(
             f"{what} beside another search or training of comp in this process (both put back its random generators, and "

@@ -22,11 +22,11 @@ def _takes_counts(model: Any) -> bool:
 
 
 class PlanCallback(TrainerCallback):
-    """Trains and evaluates under a plan. Where its file is not there, a search makes it on the first batches, and
-    undoes them. The loss must be computed in the model's forward, as it is where batches have labels. `search`:
-    settings of comp.search. `given`: those of comp.plan.
+    """Trains and evaluates under a plan. If its file is missing, a search makes it on the first batches, and undoes
+    them. The loss must be computed in the model's forward, as it is if batches have labels. `search`: settings of
+    comp.search. `given`: those of comp.plan.
 
-    Raises: SettingsError where the Trainer's own mixed precision is on; as comp.search and comp.plan.
+    Raises: SettingsError if the Trainer's own mixed precision is on; as comp.search and comp.plan.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:

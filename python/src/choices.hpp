@@ -33,7 +33,7 @@ struct called_policy {  // models comp::OperatorPolicy
   }
 };
 
-/// A strategy that is a Python object with ask(n), which gives plans as strings, and tell(trial). Where the object has
+/// A strategy that is a Python object with ask(n), which gives plans as strings, and tell(trial). If it has
 /// start(space), that is called first, and what it returns asks and tells.
 struct called_strategy {  // models comp::SearchStrategy
   py::object given;
@@ -81,7 +81,7 @@ class called_observer {
   py::object told_;
 };
 
-/// Where a training stands, and whether its watcher has asked to stop.
+/// A training's progress, and whether its watcher has asked to stop.
 struct watched_training {
   py::object watcher;  // (progress, call) -> bool: whether to stop; carry_out(text) -> text: what each rank does
   /// Has each rank's watcher carry out a text. Returns: what each answers.

@@ -36,7 +36,7 @@ class fault {
       throw interrupted{said_};
     }
   }
-  /// Runs `work` to its end. Where Ctrl-C comes in between, that is kept, and `work` begins anew.
+  /// Runs `work` to its end. If Ctrl-C interrupts it, that is kept, and `work` begins anew.
   template <class F>
   void whole(F&& work) {
     for (;;) {

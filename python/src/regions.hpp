@@ -81,8 +81,7 @@ class regions {
   }
   /// Calls `work` after each region that a forward with gradients was in. It may throw.
   void at_end(std::function<void()> work) { at_end_ = std::move(work); }
-  /// Returns: how the part of the forward that begins now is run again in the backward; nothing where that needs no
-  /// region.
+  /// Returns: how the part of the forward that begins now runs again in the backward; nothing if that needs no region.
   std::optional<place> here() {
     const auto at = innermost();
     place found{at == open_.end() ? libtorch::detail::resumption{} : at->second->from_here()};
@@ -122,7 +121,7 @@ class regions {
     return captured().end_capture();
   }
   /// Runs `compiled(*arguments)` in place of the operators that were captured, or of others that the plan treats alike.
-  /// `inputs`: the numbers of the arguments that are parameters. Returns: its result, in a tuple; an empty one where
+  /// `inputs`: the numbers of the arguments that are parameters. Returns: its result, in a tuple; an empty one if
   /// other operators come next.
   py::tuple run_compiled(const py::function& compiled, const libtorch::detail::captured_part& part,
                          const std::vector<std::size_t>& inputs, const py::args& arguments) {

@@ -27,7 +27,7 @@
 
 namespace comp::python {
 
-/// A batch, and the states of Python's random generators after it was drawn, where it changed them.
+/// A batch, and the states of Python's random generators after it was drawn, if that changed them.
 struct batch {
   py::object value;
   py::object random;
@@ -66,7 +66,7 @@ struct callbacks {
   py::function tensors;  // () -> [tensor, ...]: those that live from step to step in its part of the state
   py::function others;   // () -> [tensor, ...]: more of the state, as far as it is known
   py::function compile;  // (on) -> whether torch.compile has any part of the step, which runs compiled while it is on
-  py::object rates;      // () -> [float], the optimizers' learning rates; None where they may differ in a repeated step
+  py::object rates;      // () -> [float], the optimizers' learning rates; None if they may differ in a repeated step
 };
 
 struct job {
@@ -96,7 +96,7 @@ class training {
  public:
   virtual ~training() = default;
   virtual outcome search(const recipe& how, observers& told) = 0;
-  /// `watched`: among `told`; where it asked to stop, what was trained until then is the result.
+  /// `watched`: among `told`; if it asks to stop, what was trained until then is the result.
   virtual training_result train_on(const outcome& found, const post_training& settings, observers& told,
                                    watched_training& watched) = 0;
   virtual training_result go_on(training_progress from, const post_training& settings, observers& told,
@@ -223,7 +223,7 @@ class training_of final : public training {
     });
   }
 
-  /// Has the training's steps run compiled, where torch.compile has a part of them.
+  /// Runs the training's steps compiled, if torch.compile has a part of them.
   void run_compiled() {
     if (modelled_ != nullptr) return;
     fault_.out_of([&] { return trainer_->run_compiled(true); });

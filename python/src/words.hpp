@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts C++'s sentences into Python's words: what they tell a reader to set or to call has another name there, or none.
-// Add a line where a message that Python can show names something of C++.
+// Translates C++'s messages for Python by replacing substrings: what they tell a reader to set or to call has another
+// name there, or none. Change a line here with the message that it is of; add one when a message that Python can show
+// names something of C++.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace detail {
 
 using words = std::pair<std::string_view, std::string_view>;
 
-/// Pairs of words of C++ and of Python. Where one contains another, the longer one comes first.
+/// Pairs of words of C++ and of Python. If one contains another, the longer one comes first.
 inline constexpr std::array in_cpp_and_python{
     words{"with a higher settings.race.fp32_rounds", "with a higher race={\"fp32_rounds\": ...}"},
     words{"with a higher settings.race.contest_rounds", "with a higher race={\"contest_rounds\": ...}"},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ./run gpu-check without a GPU: a whole run in a folder of its own where nvidia-smi, nvcc, Meson, ninja, compute-sanitizer and
+# ./run gpu-check without a GPU: a whole run in a folder of its own in which nvidia-smi, nvcc, Meson, ninja, compute-sanitizer and
 # the programs are stand-ins.
 # Usage: test_gpu_check.py SOURCE_ROOT
 import json
@@ -23,7 +23,7 @@ def kernel(name='relu', precision='FP32', bytes=2**30, of_copy=.9):
 
 
 class Whole(unittest.TestCase):
-    """Runs of the script in a folder of its own, where every tool is a stand-in."""
+    """Runs of the script in a folder of its own, in which every tool is a stand-in."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -23,7 +23,7 @@ import zipfile
 DIGITS = pathlib.Path(sys.argv.pop(2))
 TRAIN = sys.argv.pop(1)
 SECONDS = 300  # that any one run may take on a slow machine
-os.environ['OMP_WAIT_POLICY'] = 'passive'  # or train tells of other programs, where there are any
+os.environ['OMP_WAIT_POLICY'] = 'passive'  # or train tells of other programs, if there are any
 
 
 def listen():
@@ -237,7 +237,7 @@ class Train(Runs):
     def test_a_limit_holds_for_the_images_that_validate(self):
         self.succeeds('--epochs', '60', '--policy', 'fp32', limit='64', batch='16')
         score = json.loads((self.out / 'training.json').read_text())['epochs'][-1]['score']
-        self.assertEqual(64 * score, round(64 * score))  # of 64 images, where the digits have 179
+        self.assertEqual(64 * score, round(64 * score))  # of 64 of the digits' 179 images
 
     def test_scores_decide_when_asked_for(self):
         got = self.succeeds('--judge-by', 'scores')
@@ -782,7 +782,7 @@ class Train(Runs):
 
 @unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_cuda').exists(), 'this build has no CUDA')
 class TrainCuda(Runs):
-    """--backend cuda: linked with CUDA's own libraries; what it does without a GPU, and on one where there is one."""
+    """--backend cuda: linked with CUDA's own libraries; what it does without a GPU, and on one if there is one."""
 
     def train(self, *more):
         job = ['--backend', 'cuda', '--epochs', '1', '--limit', '256', '--batch', '64', '--out', str(self.out)]
@@ -806,7 +806,7 @@ class TrainCuda(Runs):
 
 @unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_libtorch').exists(), 'this build has no LibTorch')
 class TrainLibTorch(Runs):
-    """--backend libtorch: the same program to the user, on made-up data where none is named."""
+    """--backend libtorch: the same program to the user, on made-up data if none is named."""
 
     def train(self, *more):
         job = ['--backend', 'libtorch', '--batch', '16', '--limit', '64', '--epochs', '1', '--threads', '1']

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# tools/wheels: a whole run where Python, pip, the compiler and auditwheel are a stand-in.
+# tools/wheels: a whole run, with a stand-in for Python, pip, the compiler and auditwheel.
 # Usage: test_wheels.py SOURCE_ROOT
 import os
 import pathlib

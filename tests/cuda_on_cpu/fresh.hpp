@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fresh GPU of the stand-in for each test, and the GPU as it is where there is one.
+// A fresh GPU of the stand-in for each test; a real GPU is used as it is.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -35,7 +35,7 @@ inline std::shared_ptr<fe::DeviceProperties> properties(const gpu& of) {
   auto made = std::make_shared<fe::DeviceProperties>();
   return made->deserialize({text.begin(), text.end()}).is_good() ? made : nullptr;
 }
-/// Returns: cuDNN's reason where it has no plan for the graph on the GPU; else nothing.
+/// Returns: cuDNN's reason if it has no plan for the graph on the GPU; else nothing.
 inline std::string planned_on(const gpu& on, fe::graph::Graph& graph, std::int64_t most, bool any_order = false) {
   current = &on;
   graph.set_device_properties(properties(on));

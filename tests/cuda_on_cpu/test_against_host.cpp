@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the host Device has the same operation in the same order, kernels give its bits. That the others are off by a
+// If the host Device has the same operation in the same order, kernels give its bits. That the others are off by a
 // rounding follows from what both are held against, FP64.
 #include <comp_host/device.hpp>
 

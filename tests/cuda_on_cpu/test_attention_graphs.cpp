@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graphs that attention asks cuDNN for, given to cuDNN itself, without a GPU: it plans for devices that it is told
 // about (its ahead-of-time compilation). Up to whether it has a plan; to make code and run it takes the GPU.
-// Inert where cuDNN is older than 9.11, which does not plan like that.
+// Inert if cuDNN is older than 9.11, which does not plan like that.
 #include "../../backends/cuda/graphs/attention_nodes.hpp"
 #include "planned_gpus.hpp"
 
@@ -11,7 +11,7 @@ using namespace comp::cuda;
 using namespace comp::cuda::graphs;
 
 int failures = 0;
-/// Prints a line; a failure where cuDNN says otherwise than expected: a plan, or these words.
+/// Prints a line; a failure if cuDNN says otherwise than expected: a plan, or these words.
 void expect(const gpu& on, const attention_case& of, bool backward, const std::string& refusal) {
   const std::int64_t most = (std::int64_t{256} << 20) + 2 * of.batch * of.heads * (of.queries + 127) * (of.keys + 127);
   const std::string why = planned_on(on, *described(of, backward), most, of.any_order);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stand-in for cuBLASLt: it has algorithms only for what the documentation lists, runs them only for what they were
-// found for, and faults where the library would read or write elsewhere.
+// found for, and faults if the library would read or write elsewhere.
 #include <comp_cuda/blas.hpp>
 #include <comp_cuda/transfer.hpp>
 

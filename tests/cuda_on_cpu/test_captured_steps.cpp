@@ -453,7 +453,7 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
   CHECK(refused.find("its work is given call by call instead") != std::string::npos);
   CHECK(curve(1, [] { simt::device.fail_launch = 20; }).find("a step as a CUDA graph (launching a kernel failed") == 0);
   CHECK(curve(1, [] { simt::device.fail_library = 3; }).find("a step as a CUDA graph (") == 0);
-  // Any allocation: of the batch's place, where the second try succeeds; in the capture; of the graph's memory; later.
+  // Any allocation: of the batch's place (the second try succeeds); in the capture; of the graph's memory; later.
   int refusals = 0;
   const int stride = std::getenv("COMP_TEST_SMALL") ? 29 : 11;
   for (int n = 1; n < 200; n += stride) {
@@ -609,7 +609,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "a captured forward in FP8 or BF16 takes t
     auto work = layer.captured();
     CHECK(layer.loss_of_graph(work) == before);
     double last = before;
-    for (int step = 0; step < 2; ++step) {  // the graph keeps what it reads in use: it stays where it is
+    for (int step = 0; step < 2; ++step) {  // the graph keeps what it reads in use: its address stays
       layer.device.sgd_step(layer.all, {.learning_rate = 1});
       REQUIRE(layer.device.usable(work));
       const double now = layer.loss_of_graph(work);

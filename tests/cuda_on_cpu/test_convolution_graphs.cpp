@@ -79,7 +79,7 @@ std::string engines(const fe::graph::Graph& g) {
   return all;
 }
 
-/// Prints the engines, or cuDNN's reason; a failure where BF16 or FP16 has no plan though the GPU computes in it.
+/// Prints the engines, or cuDNN's reason; a failure if BF16 or FP16 has no plan though the GPU computes in it.
 void plan(const gpu& on, const layer& l, conv_pass pass, storage in, bool bias, bool relu) {
   const auto graph = described(case_of(l, pass, in, bias, relu));
   const std::string why = planned_on(on, *graph, std::int64_t{256} << 20);
@@ -92,7 +92,7 @@ void plan(const gpu& on, const layer& l, conv_pass pass, storage in, bool bias, 
              why.empty() ? engines(*graph) : " none (" + why.substr(0, why.find('\n')) + ")");
 }
 
-/// A failure where the graph describes a tensor otherwise than channels_last without gaps.
+/// A failure if the graph describes a tensor otherwise than channels_last without gaps.
 void check_strides(const convolution_case& of) {
   const auto graph = described(of);
   graph->set_device_properties(properties(*current));

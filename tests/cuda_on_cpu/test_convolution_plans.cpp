@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which convolutions are graphs of cuDNN, which of its plans is kept, and what runs where it has none. The graphs are
+// Which convolutions are graphs of cuDNN, which of its plans is kept, and what runs if it has none. The graphs are
 // the stand-in's (convolutions_on_cpu.cpp); cuDNN's own are planned in test_convolution_graphs.cpp. That graphs compute
 // what FP64 does is in test_dnn.cpp.
 #include <comp_cuda/device.hpp>

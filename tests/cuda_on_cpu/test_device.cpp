@@ -375,7 +375,7 @@ TEST_CASE_FIXTURE(fresh, "a snapshot restores values, slots and order, bit for b
   d.restore(p, last);
   CHECK(p.value.order() == order::channels_last);
   CHECK(d.values(p) == at_last);
-  d.set_slots(p, d.slots(p));  // they go where the values lie
+  d.set_slots(p, d.slots(p));  // they get the order of the values
   step(3);
   CHECK(same_bits(d.values(p), after));
   d.restore(p, plain);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution, pooling and batch norm of the cuda Device against FP64, in every precision and both orders, and where
+// Convolution, pooling and batch norm of the cuda Device against FP64, in every precision and both orders, and when
 // cuDNN refuses an order or a type; how algorithms are chosen. Values are few bits long, so that operands are exact in
 // every precision and only results are rounded.
 #include <comp_cuda/device.hpp>

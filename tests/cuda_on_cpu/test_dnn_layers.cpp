@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling and batch norm of the cuda Device against FP64, in every precision and both orders, and where cuDNN refuses a
+// Pooling and batch norm of the cuda Device against FP64, in every precision and both orders, and when cuDNN refuses a
 // type or an order.
 #include <comp_cuda/device.hpp>
 

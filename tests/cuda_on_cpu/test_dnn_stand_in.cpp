@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How strict the stand-in for cuDNN is: what the real library would refuse it refuses, and where the real one would
-// read or write what is not there, the stand-in faults.
+// How strict the stand-in for cuDNN is: it refuses what the real library would refuse, and faults if the real one would
+// read or write what is not there.
 #include "dnn_test.hpp"
 
 namespace comp::cuda::test {

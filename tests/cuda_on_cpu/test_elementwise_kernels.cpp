@@ -154,7 +154,7 @@ TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may
                        "a chain of 9 element-wise steps (one launch takes 8): split it", error);
 }
 
-/// to[i] = from[i] / (1 - p) where `key` keeps it, 0 elsewhere.
+/// to[i] = from[i] / (1 - p) if `key` keeps it, else 0.
 template <class T>
 void dropout(const T* from, T* to, std::size_t n, double p, const native::dropout_key& key,
              const std::uint64_t* draws = nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong on a device, at every point where it can: no memory, a launch or a library that fails, a device that
+// What goes wrong on a device, at every point that can fail: no memory, a launch or a library that fails, a device that
 // is lost. A step ends in an error that says which, the trainer goes on with the bits that it would have had, memory is
 // given back, and files of a search are as good as before.
 #include <doctest/doctest.h>

@@ -24,7 +24,7 @@ constexpr bool is_e4m3 = std::is_same_v<F, e4m3>;
 template <class F>
 constexpr double largest_of_format = is_e4m3<F> ? 448 : 57344;
 
-/// The value of a code from the definition of its format: (-1)^s 2^(e - bias) 1.f, or 0.f where e is 0.
+/// The value of a code from the definition of its format: (-1)^s 2^(e - bias) 1.f; (-1)^s 2^(1 - bias) 0.f if e = 0.
 template <class F>
 double defined(int code) {
   const int fraction_bits = is_e4m3<F> ? 3 : 2, bias = is_e4m3<F> ? 7 : 15, magnitude = code & 127;
@@ -35,7 +35,7 @@ double defined(int code) {
   const double digits = static_cast<double>(f) / (1 << fraction_bits) + (e ? 1 : 0);
   return sign * std::ldexp(digits, (e ? e : 1) - bias);
 }
-/// The nearest value of the format, that of the even code where two are as near; the largest where there is none.
+/// The nearest value of the format, that of the even code if two are as near; the largest if |x| is above it.
 template <class F>
 double nearest(double x) {
   static const std::vector<double> table = [] {
@@ -373,7 +373,7 @@ TEST_CASE_FIXTURE(with_rig, "FP8 linear has a bias, gradients that add up, and b
 #ifdef COMP_SIMT  // which counts the work that is given
 TEST_CASE_FIXTURE(with_rig, "the forward in FP8 accumulates fast, the backward does not") {
   const index n = 8192;
-  const auto small_but_first = [](index count) {  // lost one by one beside the first where sums keep 13 bits
+  const auto small_but_first = [](index count) {  // lost one by one beside the first if sums keep 13 bits
     std::vector<float> to(static_cast<std::size_t>(count), 0x1p-15F);
     to[0] = 1;
     return to;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links the kernel library as a user's program does, not compiled by nvcc, and calls it: on a GPU where there is one;
-// where there is none the probe and the launch have to say so, as exceptions.
+// Links the kernel library as a user's program does, not compiled by nvcc, and calls it: on a GPU if there is one;
+// if there is none, the probe and the launch have to say so, as exceptions.
 #include <comp_cuda/kernels.hpp>
 #include <comp_cuda/prefetch.hpp>
 #include <cstdio>

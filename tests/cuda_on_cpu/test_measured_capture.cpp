@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training after a search keeps captured steps where they are faster, by a clock that is made up: whatever it
+// The training after a search keeps captured steps if they are faster, by a clock that is made up: whatever it
 // decides, and while it measures, the bits are those of plain steps.
 #include <comp/comp.hpp>
 #include <comp_cuda/comp_cuda.hpp>

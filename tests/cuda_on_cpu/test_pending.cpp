@@ -393,7 +393,7 @@ TEST_CASE_FIXTURE(
     const tensor bare = want.forward();
     const auto values = plain.download(bare), clipped = plain.download(plain.activate(activation::relu, bare));
     const std::int64_t bytes = bare.size() * bytes_of(storage_of(p)), block = (bytes + 511) / 512 * 512;
-    (void)got.forward().materialize();  // weights are where they are read
+    (void)got.forward().materialize();  // the weights get the layout in which they are read
     fused.synchronize();
     const std::int64_t live = fused.live_bytes();
     fused.reset_peak();

@@ -21,7 +21,7 @@ const std::vector<bins_case> cases{
     {0, 3, {4, 4}, {3, 3}},
 };
 
-/// Where (image, channel, row, column) lies.
+/// The index of (image, channel, row, column).
 struct places {
   index channels, rows, columns;
   bool last;
@@ -30,7 +30,7 @@ struct places {
                                          : ((b * channels + c) * rows + h) * columns + v);
   }
 };
-/// f(where in the image, where in the bins, how many elements the bin has) for each element of each bin.
+/// f(index in the image, index in the bins, how many elements the bin has) for each element of each bin.
 void for_each_share(const bins_case& k, bool last, auto f) {
   const places image{k.channels, k.from[0], k.from[1], last}, bins{k.channels, k.to[0], k.to[1], last};
   const auto first = [](index i, index n, index extent) { return i * extent / n; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shim itself: what CUDA promises holds, and each planted mistake is caught with a sentence that tells where.
+// The shim itself: what CUDA promises holds, and each planted mistake is caught with a sentence that names its place.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

@@ -69,7 +69,7 @@ struct parameters {
       value.emplace_back(values<float>(size_of(i), 100 + static_cast<unsigned>(i)), i % 2);
       first.emplace_back(std::vector<float>(size_of(i)), i % 2);
       second.emplace_back(std::vector<float>(size_of(i)), i % 2);
-      copy.emplace_back(size_of(i), i / 2 % 2);  // aligned where the values are not, and the other way round
+      copy.emplace_back(size_of(i), i / 2 % 2);  // aligned if the values are not, and the other way round
     }
   }
   std::vector<update_job<Low>> jobs() const {

@@ -188,7 +188,7 @@ TEST_CASE("the two-stage search finds a plan for LeNet-5 and the transformer, wh
       found = search.run(timed, kept);
       check_complete(found);
       CHECK(found.speedup >= 1);
-      CHECK(found.plan.count_low() > 0);  // half the bytes where activations are larger than what is cast for them
+      CHECK(found.plan.count_low() > 0);  // half the bytes if activations are larger than what is cast for them
       MESSAGE(of.model.name << ": " << found.plan.str() << ", " << found.speedup << " times fewer bytes, "
                             << found.trials.size() << " runs");
       save(found, files / "plan.json");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main of test programs that run on a GPU. Exit status 77, which Meson counts as skipped, where there is none.
+// The main of test programs that run on a GPU. Without one their exit status is 77, which Meson counts as skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <fmt/format.h>

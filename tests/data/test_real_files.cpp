@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published files, where the environment variable COMP_DATA names a folder with mnist/, cifar10/, cifar100/, cora/,
+// The published files, if the environment variable COMP_DATA names a folder with mnist/, cifar10/, cifar100/, cora/,
 // musae-facebook/ and squad-v2/.
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 namespace {
 using namespace data_sets;
 
-/// The subfolder of COMP_DATA; nothing, with a message, where there is none.
+/// The subfolder of COMP_DATA; nothing, with a message, if there is none.
 std::optional<std::filesystem::path> real(const char* subfolder) {
   const char* root = std::getenv("COMP_DATA");
   std::error_code why;

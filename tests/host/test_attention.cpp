@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by blocks beside the FP64 reference and beside itself operator by operator: results, gradients, masks,
-// dropout, memory, and where it is left to the operators.
+// dropout, memory, and when it is left to the operators.
 #include <atomic>
 #include <comp_host/attention.hpp>
 #include <comp_host/device.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where values lie: copies of weights for BF16, tensors whose layout pads their channels, what pooling goes back to.
+// Memory layouts: copies of weights for BF16, tensors whose layout pads their channels, what pooling goes back to.
 #include <atomic>
 #include <comp_host/device.hpp>
 #include <comp_host/linear.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device of LibTorch's where there is no GPU. Its memory is the host's, and its operators are the CPU's, which
+// A CUDA device of LibTorch's without a GPU. Its memory is the host's, and its operators are the CPU's, which
 // run at once. Everything above operators is what a GPU has: tensors of device cuda:0, autocast's list for CUDA, a
 // generator, events, an allocator with statistics, and a backward in the device's own thread. What it cannot show is
 // the order of streams, CUDA's kernels and their times.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the trainings of these tests are. There is a program for the CPU, and one for a CUDA device.
+// The device of these tests' trainings. There is a program for the CPU, and one for a CUDA device.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -189,7 +189,7 @@ struct outcome {
       comp::policy::pytorch{.list = libtorch_tests::autocast_list(), .low = precision::bf16}, graph, precision::bf16);
 }
 
-/// Index of the operator called `name`; the graph's size where there is none.
+/// Index of the operator called `name`; the graph's size if there is none.
 [[maybe_unused]] std::size_t index_of(const comp::op_graph& graph, std::string_view name) {
   std::size_t i = 0;
   while (i < graph.size() && graph[i].name != name) ++i;

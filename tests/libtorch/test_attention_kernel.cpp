@@ -31,7 +31,7 @@ bool this_cpu_computes() {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double over_atens_error = 1.5;  // how much further off than ATen's kernel a result may be
-/// How far off where ATen happens to be exact.
+/// How far off if ATen happens to be exact.
 double floor_of_errors(at::ScalarType format) { return format == torch::kFloat ? 1e-6 : 1e-5; }
 /// How far off a few roundings may be.
 double roundings(at::ScalarType format) { return format == torch::kFloat ? 1.0 / (1 << 20) : 1.0 / 256; }

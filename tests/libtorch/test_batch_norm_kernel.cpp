@@ -45,7 +45,7 @@ struct of_channels {
   }
 };
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor where it refuses, with the stack as it was.
+/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 at::Tensor normed(const batch_norm_case& of, const at::Tensor& x, const of_channels& with, int parts = 3) {
   torch::jit::Stack stack{1};
   torch::jit::push(stack, x, with.weight, with.bias, with.mean, with.variance, of.training, of.momentum, of.eps, true);

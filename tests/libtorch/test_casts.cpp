@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts of a few numbers, which comp makes itself: ATen's bits, and ATen's own where somebody else looks on.
+// Casts of a few numbers, which comp makes itself: ATen's bits, and ATen's own casts if somebody else looks on.
 #include <bit>
 #include <comp_libtorch/hook/cast.hpp>
 #include <comp_libtorch/hook/dispatch_key.hpp>
@@ -16,7 +16,7 @@ using comp::libtorch::detail::converts_small;
 
 bool converts(const torch::Tensor& t, at::ScalarType to) { return converts_small(*t.unsafeGetTensorImpl(), to); }
 
-/// Numbers with each upper half that FP32 has and lower ones around where BF16 rounds.
+/// Numbers with each upper half that FP32 has and lower ones around those at which BF16 rounds otherwise.
 torch::Tensor all_kinds_of_numbers() {
   std::vector<float> numbers;
   for (std::uint32_t upper = 0; upper <= 0xffff; ++upper) {

@@ -208,7 +208,7 @@ TEST_CASE("a trainer steps in one pass where it is asked to, in FP32 and under a
     torch::manual_seed(21);
     const comp::sample other = b.run_epoch();
     CHECK(other.loss == doctest::Approx(one.loss).epsilon(low == comp::precision::fp32 ? 1e-5 : 1e-2));
-    // It was the other kernel: it multiplies and adds in one rounding, where LibTorch has vectors of the CPU for that.
+    // It was the other kernel: it multiplies and adds in one rounding, if LibTorch has vectors of the CPU for that.
     const bool differs = largest_difference(fused.net->parameters(), usual.net->parameters()) > 0;
     CHECK(differs == (at::get_cpu_capability() != "DEFAULT"));
   }

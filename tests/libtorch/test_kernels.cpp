@@ -38,7 +38,7 @@ struct convolution_case {
   comp::op_info recorded() const { return {.inputs = {{.shape = {1, channels, height, width}}}}; }
 };
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor where it refuses, with the stack as it was.
+/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 at::Tensor run(const convolution_case& of, const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& b,
                int parts) {
   torch::jit::Stack stack{1};
@@ -59,7 +59,7 @@ at::Tensor run(const convolution_case& of, const at::Tensor& x, const at::Tensor
 
 bool refuses(const convolution_case& of) { return !run(of, of.input(), of.weight(), {}, 7).defined(); }
 
-/// Returns: the 2-norm of the difference, divided by that of `expected` where that is not 0.
+/// Returns: the 2-norm of the difference, divided by that of `expected` if that is not 0.
 double error_of(const at::Tensor& actual, const at::Tensor& expected) {
   REQUIRE(actual.sizes() == expected.sizes());
   const double size = expected.norm().item<double>();

@@ -28,7 +28,7 @@ struct pooling_case {
   at::Tensor by_aten(const at::Tensor& x) const { return at::max_pool2d(x, size, stride, padding, dilation, ceil); }
 };
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor where it refuses, with the stack as it was.
+/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 at::Tensor pooled(const pooling_case& of, const at::Tensor& x) {
   torch::jit::Stack stack{1};
   const auto pairs = [](const std::vector<std::int64_t>& v) { return c10::IValue{v}; };

@@ -13,7 +13,7 @@ namespace {
 /// Returns: every BF16 number there is, NaN among them, in rows of 256.
 at::Tensor all_numbers() { return at::arange(65536, at::kInt).to(at::kShort).view(at::kBFloat16).view({256, 256}); }
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor where it refuses, with the stack as it was.
+/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 template <bool in_place>
 at::Tensor rectified_here(const at::Tensor& x) {
   torch::jit::Stack stack{1, x};

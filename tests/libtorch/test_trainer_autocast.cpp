@@ -97,7 +97,7 @@ TEST_CASE("a search has LibTorch's autocast in its final contest, timed") {
   const auto at = std::ranges::find(found.contest, "rule-based autocast bf16", &comp::contestant::label);
   REQUIRE(at != found.contest.end());
   CHECK(at->plan == trainer.own_autocast(precision::bf16));
-  CHECK(at->seconds.size() >= 2);  // it leaves early where it is far slower than FP32
+  CHECK(at->seconds.size() >= 2);  // it leaves early if it is far slower than FP32
   // A busy machine's times may earn a warning of their own.
   for (const std::string& each : found.warnings) CHECK(each.find("no rival") == std::string::npos);
 }

@@ -193,7 +193,7 @@ TEST_CASE("a perturbed training has other losses, by little; restored, the same"
   };
   CHECK(check() < 1e-5);
   t.set_precision(lowered(t.graph(), precision::bf16, "conv2d"));
-  CHECK(check() < 1e-2);  // where a weight rounds to another one
+  CHECK(check() < 1e-2);  // if a weight rounds to another number
 }
 
 TEST_CASE("perturbed values are the same or neighbours, zeros stay, and LibTorch's generator is left alone") {

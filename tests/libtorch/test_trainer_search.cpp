@@ -364,7 +364,7 @@ TEST_CASE("a plan that is far slower than FP32 is not measured") {
       ++batches;
       return each;
     });
-    CHECK(batches == expected);  // 7 rounds of 4 after the first, where it is worth it
+    CHECK(batches == expected);  // 7 rounds of 4 after the first, if it is worth it
     CHECK_FALSE(tuner.needs_measuring());
   }
 }

@@ -50,7 +50,7 @@ std::vector<torch::Tensor> gradients_of(const job& of, const std::vector<torch::
   return found;
 }
 
-/// What an operator computes in: where mixed inputs promote, what they meet in.
+/// What an operator computes in: its inputs' types; if it promotes mixed inputs, the widest of them.
 observe::dtypes computes_in(const observe::call& c) {
   const std::string kind = c.name.ends_with('_') ? c.name.substr(0, c.name.size() - 1) : c.name;
   if (!comp::autocast::promotes(kind) || c.read.empty()) return c.read;

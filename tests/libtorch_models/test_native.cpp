@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native trainer's BERT and GAN beside LibTorch's: from the same weights, data and noise the same losses, step by
-// step. Where this build has no host backend there is nothing to compare.
+// step. If this build has no host backend, there is nothing to compare.
 #if __has_include(<comp_host/device.hpp>)
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>

@@ -19,7 +19,7 @@ namespace {
 using comp::host::device;
 namespace native = comp::native;
 
-/// Gives the native model the weights of `net`, matrices transposed where their shapes say so.
+/// Gives the native model the weights of `net`, matrices transposed if their shapes say so.
 void take_weights(native::trainer<device>& to, device& d, const std::vector<torch::Tensor>& from) {
   REQUIRE(to.network().all().size() == from.size());
   for (std::size_t i = 0; i < from.size(); ++i) {

@@ -27,7 +27,7 @@ inline int code_below(const element_format& f, double t) {
   while (element_value(f, code) < f.largest && element_value(f, code + 1) <= t) ++code;
   return code;
 }
-/// Returns: the element nearest to x, ties to the even code; the largest one where x is larger; NaN for NaN.
+/// Returns: the element nearest to x, ties to the even code; the largest one if x is larger; NaN for NaN.
 inline double nearest_element(const element_format& f, double x) {
   if (std::isnan(x)) return x;
   const double t = std::abs(x);
@@ -36,7 +36,7 @@ inline double nearest_element(const element_format& f, double x) {
   if (below < f.largest && (t - below > above - t || (t - below == above - t && code % 2 == 1))) ++code;
   return std::copysign(element_value(f, code), x);
 }
-/// Returns: one of the two elements beside x, the larger one where 16 random bits say so.
+/// Returns: one of the two elements beside x, the larger one if 16 random bits say so.
 inline double drawn_element(const element_format& f, float x, std::uint32_t random) {
   if (std::isnan(x)) return x;
   const float t = std::abs(x), normal = std::ldexp(1.0F, f.smallest_exponent());
@@ -126,7 +126,7 @@ inline std::vector<float> quantized_by_definition(const operand_format& f, std::
   return y;
 }
 
-/// Returns: values of all sizes; where `hostile`, also zeros, equal blocks, ties, subnormals and some that are not
+/// Returns: values of all sizes; if `hostile`, also zeros, equal blocks, ties, subnormals and some that are not
 /// finite.
 inline std::vector<float> drawn_values(std::size_t count, std::uint64_t seed, bool hostile) {
   std::mt19937_64 words{seed};
@@ -210,7 +210,7 @@ inline std::vector<float> values_of(const recorded_result& r) {
   return values;
 }
 
-/// Returns: how many of two vectors' values differ, where a NaN is as another.
+/// Returns: how many of two vectors' values differ; a NaN is as another.
 inline std::size_t differing(const std::vector<float>& a, const std::vector<float>& b) {
   std::size_t all = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

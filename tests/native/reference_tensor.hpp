@@ -94,7 +94,7 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-/// True where a dropout of probability `p` keeps element `i`.
+/// True if a dropout of probability `p` keeps element `i`.
 inline bool keeps(double p, const dropout_key& key, std::uint64_t i) {
   const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
   const auto high = [](std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); };

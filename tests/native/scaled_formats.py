@@ -83,7 +83,7 @@ def padded(x, block):
 
 
 def largest_of(x, block):
-    """Largest magnitudes of blocks; NaN where one is."""
+    """Largest magnitudes of blocks; NaN if a block has one."""
     p = np.abs(padded(x, block))
     return p.reshape(p.shape[0] // block[0], block[0], p.shape[1] // block[1], block[1]).max(axis=(1, 3))
 

@@ -19,7 +19,7 @@ using comp::sample;
 
 namespace {
 
-/// Makes what is wrong: gradients that overflow where the loss is scaled by more than `most`, the loss number `broken`.
+/// Makes what is wrong: gradients that overflow if the loss is scaled by more than `most`, the loss number `broken`.
 struct faulty : reference::device {
   double most = std::numeric_limits<double>::infinity();
   int broken = -1;
@@ -289,7 +289,7 @@ trainer<D> gpt_on(D& device, const training& settings) {
           tokens, tokens, settings};
 }
 
-/// Two epochs and a batch, FP16 where `low`, on two Devices: the same samples and states.
+/// Two epochs and a batch, in FP16 if `low`, on two Devices: the same samples and states.
 template <class A, class B>
 void same(trainer<A>& a, trainer<B>& b, bool low) {
   const plan p{a.graph().size(), low ? precision::fp16 : precision::fp32};

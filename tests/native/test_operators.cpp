@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators are called, start with and refuse, where no model shows it: names, defaults, checks that Devices call.
+// What operators are called, start with and refuse, if no model shows it: names, defaults, checks that Devices call.
 #include <doctest/doctest.h>
 
 #include <comp_native/model_builder.hpp>

@@ -236,7 +236,7 @@ TEST_CASE("a run has the device's times and its peak without what saved states h
     CHECK(device.resets == 1);
   }
   CHECK(t.run_epoch([](const sample&) { return true; }).peak_bytes == 100);
-  CHECK(device.waits == 5);  // for the step, and where it was stopped
+  CHECK(device.waits == 5);  // for the step, and when it was stopped
 }
 
 TEST_CASE_FIXTURE(on_reference,
@@ -267,7 +267,7 @@ TEST_CASE("losses that are not finite one after the other end the epoch and are 
   CHECK(t.run_batch().ok());
 }
 
-/// Makes the gradient of the linear operator infinite where the loss is scaled by more than `most`.
+/// Makes the gradient of the linear operator infinite if the loss is scaled by more than `most`.
 struct overflowing : reference::device {
   double most = 1024;
   double seen = 0;

@@ -56,7 +56,7 @@ double contrast(std::string a, std::string b) {
   return std::max(one, other) / std::min(one, other);
 }
 
-/// The value of a variable of the style; the dark one where there is one and it is asked for.
+/// The value of a variable of the style; the dark one if there is one and it is asked for.
 std::string colour(const std::string& variable, bool dark) {
   const std::string style{comp::detail::html_style};
   auto at = dark ? style.find("--" + variable + ":", style.find("prefers-color-scheme:dark")) : std::string::npos;

@@ -2,7 +2,7 @@
 # Writes pytorch_kinds.inc: what PyTorch's autocast makes of the operators of its own test suite, one by one. Not run by the
 # tests: it needs the torch wheel (2.15.0 was used) with expecttest, hypothesis and numpy, but no GPU: its tensors are fake.
 # A line is "KIND CUDA CPU": the precision of the first result for FP32 inputs and for low ones, '1' FP32, 'l' low, so "ll"
-# is lowered, "11" kept in FP32, "1l" left alone; several, joined by '/', where it depends on the arguments; '-': not known.
+# is lowered, "11" kept in FP32, "1l" left alone; several, joined by '/', if it depends on the arguments; '-': not known.
 # Usage: pytorch_kinds.py > pytorch_kinds.inc
 import collections
 import contextlib
@@ -25,7 +25,7 @@ def is_tensor(x):
 
 
 def letters(device, function, arguments):
-    """Two letters; nothing where the operator refuses one of the precisions, or gives no floats."""
+    """Two letters; nothing if the operator refuses one of the precisions, or gives no floats."""
     text = ''
     torch.set_autocast_dtype(device, LOW[device])
     torch.set_autocast_enabled(device, True)

@@ -19,7 +19,7 @@ def output_of(*command, **more):
 
 
 def ask(folder, package, *what):
-    """What pkg-config says of an installed package, its prefix being where it was installed to."""
+    """What pkg-config says of an installed package, its prefix being the folder that it was installed to."""
     pc = next(pathlib.Path(folder).rglob(package + '.pc'))
     said = next(line for line in pc.read_text().splitlines() if line.startswith('prefix='))
     prefix = folder + said[len('prefix='):]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Python package is configured where the system has no fmt, nlohmann-json and Boost: with headers that pip brought (stand-ins
+# The Python package is configured on a system without fmt, nlohmann-json and Boost: with headers that pip brought (stand-ins
 # without content; fmt's are torch's), else it ends in a sentence that names them.
 # Usage: pip_headers.py MESON COMP_ROOT PYTHON_WITH_TORCH COMPILER             (MESON: one word for the shell to split)
 import json

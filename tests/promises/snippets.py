@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The C++ of a page compiles, in the order of the page: what names LibTorch with LibTorch's flags, where there are any.
+# The C++ of a page compiles, in the order of the page: what names LibTorch with LibTorch's flags, if there are any.
 # Usage: snippets.py PAGE REFUSE_FOLDER COMPILER ARGUMENTS... [--libtorch ARGUMENTS...]
 import pathlib
 import re

@@ -106,7 +106,7 @@ def labelled(data, classes=4):
 
 
 def continued(data):
-    """The words themselves as labels, none where there is padding."""
+    """The words themselves as labels, none for padding."""
     return [b | {'labels': b['input_ids'].masked_fill(b['attention_mask'] == 0, -100)} for b in data]
 
 

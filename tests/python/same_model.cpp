@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model of tests/python/test_languages.py in C++, for plan files that go from one language to the other.
 // Usage: same_model save|use PLAN.json [TRACED.pt]
-//   save: records a forward and writes a plan of it, BF16 where it can be chosen, and trains under it.
+//   save: records a forward and writes a plan of it, BF16 for all operators that may have it, and trains under it.
 //   use:  trains two steps under the plan; both print it. TRACED.pt: a module that was traced or scripted in Python, in
 //         place of the model.
 //        same_model save_modules|use_modules PLAN.json

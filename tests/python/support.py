@@ -107,7 +107,7 @@ class Classification:
 
 
 def states_of_gpus():
-    """The states of torch's generators for GPUs, where trainings are there."""
+    """The states of torch's generators for GPUs, if trainings are there."""
     return torch.cuda.get_rng_state_all() if DEVICE != 'cpu' else []
 
 

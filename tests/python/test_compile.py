@@ -167,7 +167,7 @@ class Compiled(unittest.TestCase):
             expected, loss = forward(net)(plan), forward(net)(plan, called)
             self.assertEqual(loss.item(), expected.item())
             for one, other in zip(gradients(net, expected), gradients(net, loss)):
-                self.assertLess((one - other).norm(), 0.02 * one.norm())  # they are added in FP32 where a graph ends
+                self.assertLess((one - other).norm(), 0.02 * one.norm())  # they are added in FP32 at a graph's end
 
     def test_what_cannot_be_captured_with_a_low_tensor_runs_uncompiled_and_that_is_told(self):
         net = Attention(torch._dynamo.disable(lambda key: key @ torch.eye(32)))

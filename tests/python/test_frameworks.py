@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans in Hugging Face's Trainer and in Lightning's, where they are installed."""
+"""Plans in Hugging Face's Trainer and in Lightning's, if they are installed."""
 
 import importlib.util
 import os
@@ -126,7 +126,7 @@ class HuggingFace(unittest.TestCase):
         low = ('addmm', 'baddbmm', 'linear')
         plan = comp.plan(plan_file(model, run, kinds=low, protect_blocks=False), model)
         for _ in range(2):
-            run(plan).backward()  # the model raises where the product is not in FP32
+            run(plan).backward()  # the model raises if the product is not in FP32
         self.assertEqual(plan.letters.count('b'), 5)
 
     def test_the_trainers_own_mixed_precision_is_refused(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks of examples/ run from their first cell to their last and carry no outputs: in a kernel where nbclient
+"""The notebooks of examples/ run from their first cell to their last and carry no outputs: in a kernel if nbclient
 is installed, else cell after cell here."""
 
 import importlib.util

@@ -156,7 +156,7 @@ class Data(unittest.TestCase):
 
 class Imports(unittest.TestCase):
     def imported(self, **files):
-        """What `import comp` says where the package has these files in place of its own."""
+        """What `import comp` says if the package has these files in place of its own."""
         package = os.path.dirname(comp.__file__)
         with tempfile.TemporaryDirectory() as folder:
             there = os.path.join(folder, 'comp')

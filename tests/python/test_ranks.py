@@ -443,7 +443,7 @@ def copies_what_was_searched():
 
 
 def fails_sharded():
-    """In BF16, in the midst of the forward. Then the training is put back to where it began."""
+    """In BF16, in the midst of the forward. Then the training is put back to its start."""
     training = Sharded()
 
     def refuse_bf16(module, inputs):
@@ -663,7 +663,7 @@ def has_a_full_disk_from_the_start():
 
 
 def raises_its_last_part():
-    """BF16 costs a little loss, on a GPU where it is faster."""
+    """BF16 costs a little loss, on a modelled GPU that is faster in it."""
     torch.manual_seed(0)
     training = Training(wrapped=False)
     training.net = DistributedDataParallel(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 8)))

@@ -425,7 +425,7 @@ float fp16(double value) {
   return static_cast<float>(std::abs(rounded) > 65504 ? std::copysign(double{infinite}, value) : rounded);
 }
 
-/// The distance from the optimum after training y = w x on targets 3 x, where each example's gradient passes FP16: its
+/// The distance from the optimum after training y = w x on targets 3 x. Each example's gradient passes FP16: its
 /// share of a mean over 2^20 of them, so below FP16's smallest number.
 double distance_after_training(const settings& chosen) {
   constexpr double batch = 0x1p20;

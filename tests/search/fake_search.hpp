@@ -58,7 +58,7 @@ inline bool warns(const comp::outcome& found, const std::string& of) {
   return std::ranges::any_of(found.warnings, [&](const auto& w) { return w.find(of) != std::string::npos; });
 }
 
-/// A softmax that spoils the loss, a ReLU that no list names, and a linear whose sizes do not suit the tensor cores.
+/// A softmax that harms the loss, a ReLU that no list names, and a linear whose sizes do not suit the tensor cores.
 inline world typical() {
   world made{.graph = sized_chain({"deny.softmax", "relu", "allow.conv", "allow.linear.odd"})};
   timed_by(made, {{1, 1, 3, 2}, {0.7, 0.5, 1.5, 1}, 0});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What else than the fastest plan by its losses a search may be for: scores, memory; and what takes FP32's place where
+// What else than the fastest plan by its losses a search may be for: scores, memory; and what takes FP32's place if
 // that has no room.
 #include <doctest/doctest.h>
 
@@ -62,7 +62,7 @@ TEST_CASE("the fastest plan within a memory limit") {
     fake::full_trainer trainer{std::move(world)};
     return search_on(trainer, {.memory_limit = bytes});
   };
-  fake::world slower = thrifty();  // where only slower plans than FP32 keep the limit
+  fake::world slower = thrifty();  // in it only plans slower than FP32 keep the limit
   fake::timed_by(slower, {std::vector(8, 1.0), std::vector(8, 1.05), 0});
   const outcome wide = within(thrifty(), 960), narrow = within(thrifty(), 940), slow = within(slower, 940);
   CHECK(wide.plan.count_low() >= 4);

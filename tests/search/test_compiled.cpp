@@ -22,7 +22,7 @@ using fake::warns;
 
 namespace {
 
-/// Has other times where its steps run compiled, and notes who asked for those.
+/// Has other times when its steps run compiled, and notes who asked for those.
 class compiling_trainer : public fake::full_trainer {
  public:
   using full_trainer::full_trainer;

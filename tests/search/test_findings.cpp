@@ -140,7 +140,7 @@ TEST_CASE("a model that does not learn is told of, whatever its losses look like
   CHECK(comp::detail::problem_of_learning(seen).has_value());
   for (std::size_t i = 0; i < spread.size(); ++i) seen.baseline.curve[i] *= std::exp(-static_cast<double>(i) / 4500);
   CHECK_FALSE(comp::detail::problem_of_learning(seen).has_value());
-  for (const double share : {0.1, 0.2, 0.5}) {  // slow learning is not suspected, however few batches show it
+  for (const double share : {0.1, 0.2, 0.5}) {  // no warning of slow learning, however few batches show it
     seen.baseline.curve.resize(static_cast<std::size_t>(600 * share));
     CHECK_FALSE(comp::detail::problem_of_learning(seen).has_value());
   }

@@ -218,7 +218,7 @@ TEST_CASE("a training whose plan changes goes on from any moment as if it had no
   fake::training_keeper kept{.trainer = &whole};
   const auto all = settings.run(whole, begin(), kept);
   REQUIRE(all.later.size() == 3);
-  REQUIRE(kept.progress.size() >= 41);  // before the first epoch, after each, and where the plan changes
+  REQUIRE(kept.progress.size() >= 41);  // before the first epoch, after each, and when the plan changes
   for (std::size_t k = 0; k < kept.progress.size(); k += 3) {
     fake::trainer t{with_floor(0.02)};
     t.restore(kept.states[k]);

@@ -244,7 +244,7 @@ TEST_CASE("harm that grows is not accepted while it is small, and rejected by it
       made(150, [&](std::size_t i) { return fp32[i] * (1 + 0.0008 * static_cast<double>(i) + 0.002 * normal(draw)); });
   const asked got = ask(fp32, growing);
   CHECK(got.answer == loss_answer::rejected);
-  CHECK(got.batches <= 36);  // where the mean of all batches is 1.4%, of 12% that the last batches reach
+  CHECK(got.batches <= 36);  // when the mean of all batches is 1.4%, of 12% that the last batches reach
   SUBCASE("what has grown decides at the end") {
     const losses all = made(24, [&](std::size_t i) { return fp32[i] * (1 + 0.0007 * static_cast<double>(i)); });
     const auto seen = loss_evidence{std::span{fp32}.first(24), all};

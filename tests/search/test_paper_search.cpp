@@ -35,7 +35,7 @@ struct scripted {
 
  private:
   comp::sample run(const std::string& what, int batches) {
-    CHECK(state == 0);  // each run begins where FP32's began
+    CHECK(state == 0);  // each run begins in the state in which FP32's began
     state += batches;
     runs.push_back(what + now.str());
     comp::sample got{.loss = loss(now), .batches = batches};

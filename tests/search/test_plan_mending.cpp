@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainings whose plan does harm after the search: which operators are blamed, what is kept, what it costs.
+// Trainings whose plan does harm after the search: to which operators it is attributed, what is kept, what it costs.
 #include <doctest/doctest.h>
 
 #include <comp/search/post_training.hpp>

@@ -86,7 +86,7 @@ TEST_CASE("plans that the search made have different labels where their names ar
 
 TEST_CASE_FIXTURE(fake::in_typical, "a rival that is faster than what was found wins, if its own losses are accepted") {
   const auto only_one_way = [](const plan& p) { return p.str() == "bb11" ? 1.0 : p.count_low() > 0 ? 5.0 : 7.0; };
-  world.seconds = only_one_way;  // FP32 where the policy fixes BF16: no search comes there
+  world.seconds = only_one_way;  // FP32 for what the policy fixes to BF16: no search tries that
   SUBCASE("accepted") {
     world.harm = [](const plan&) { return 0.0; };
     fake::trainer trainer{world};
@@ -96,7 +96,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "a rival that is faster than what was found 
     CHECK(found.reasons[0].text == "\"a computed guess\" has it in bf16, and was fastest");
   }
   SUBCASE("not accepted: told, and not taken") {
-    fake::trainer trainer{world};  // a low softmax spoils the loss
+    fake::trainer trainer{world};  // a low softmax harms the loss
     const auto found = search_with(trainer, against({{"a computed guess", parse_plan("bb11")}}));
     CHECK(found.plan.str() != "bb11");
     REQUIRE(found.warnings.size() >= 1);
@@ -331,7 +331,7 @@ TEST_CASE("autocast is kept unless the found plan was shown to be faster in batc
 
 namespace {
 
-/// Runs FP32 in `seconds` a batch where it is tuned, with `harm` to its losses.
+/// Runs FP32 in `seconds` a batch if it is tuned, with `harm` to its losses.
 struct with_tuned_fp32 : fake::trainer {
   with_tuned_fp32(fake::world given, double seconds, double harm = 0)
       : fake::trainer{[&] {

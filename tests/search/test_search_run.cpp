@@ -30,8 +30,8 @@ fake::world hard_to_tell() {
   return world;
 }
 
-// Removes the last trial if it checks the state that a search leaves: a search with strategies whose runs are recalled has
-// none to check.
+// Removes the last trial if it checks the state that a search leaves: a search with strategies whose runs are recalled
+// has none to check.
 comp::outcome without_last_check(comp::outcome found, bool guided = false) {
   const std::size_t last = found.trials.back().repeat;
   if (!guided && last >= comp::check_repeats && last < comp::profile_repeats) found.trials.pop_back();
@@ -354,7 +354,7 @@ TEST_CASE("on random models the outcome is accepted, and never slower than FP32 
 }
 
 TEST_CASE_FIXTURE(fake::in_typical, "no plan asks an operator for an FP32 that it lacks") {
-  std::size_t alone = 4;  // where it is low no other may be
+  std::size_t alone = 4;  // if it is low, no other may be
   const auto search_without = [&](std::size_t op) {
     const std::string name = std::to_string(op);
     world.runs = [=](const comp::op_info& o, precision p) { return o.name != name || p != precision::fp32; };

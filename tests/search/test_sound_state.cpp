@@ -196,7 +196,7 @@ TEST_CASE("a training that cannot be restored is said to be spoilt, and since wh
     const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
     REQUIRE(found.spoilt_since);
     CHECK(*found.spoilt_since == 30);
-    CHECK(trainer.state().steps == 30 + 1 + 4);  // four of FP32's show that the weights are spoilt
+    CHECK(trainer.state().steps == 30 + 1 + 4);  // four of FP32's show that the weights are damaged
     CHECK(found.plan.count_low() == 0);
     CHECK(comp::table(found).starts_with(
         "A plan spoilt the training: its weights are of no use since batch 30, counted from 0.\n"));

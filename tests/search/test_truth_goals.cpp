@@ -24,7 +24,7 @@
 
 namespace {
 
-/// Under sanitizers, where a search takes ten times as long, some of the worlds do.
+/// Under sanitizers a search takes ten times as long, so some of the worlds will do.
 const bool few = std::getenv("COMP_TEST_SMALL") != nullptr;
 
 struct tally {
@@ -175,7 +175,7 @@ TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster 
     const comp::outcome found = comp::two_stage{truth::lists{}}.run(trainer);
     if (found.plan.count_low() > 0) continue;
     ++kept;
-    // That a training strays so far that its state looks spoilt is told, too.
+    // That a training strays so far that its state looks damaged is told, too.
     told += std::ranges::any_of(found.warnings, [](const auto& w) {
       return w.starts_with("FP32 is kept although") || w.find("spoilt the training's weights") != std::string::npos;
     });
@@ -186,7 +186,7 @@ TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster 
 
 namespace {
 
-/// Runs FP32 twice as fast where it is tuned. `wrong`: by how much its losses are then too high, as a part.
+/// Runs FP32 twice as fast if it is tuned. `wrong`: by how much its losses are then too high, as a part.
 struct tuned_trainer : truth::full_trainer {
   tuned_trainer(truth::world of, double wrong) : truth::full_trainer{std::move(of)}, wrong_{wrong} {}
   comp::plan tuned_fp32() const { return comp::plan{graph().size()}.as_tuned(); }
@@ -297,7 +297,7 @@ TEST_CASE("harm that takes hundreds of batches is out of the model after 100 epo
   }
   CHECK(crowned >= 8);
   CHECK(in_the_model[0] == 0);
-  CHECK(in_the_model[1] <= 2);  // in epochs of less than 50 batches the evidence that is paid for may not do
+  CHECK(in_the_model[1] <= 2);  // in epochs of fewer than 50 batches those that are paid for may not suffice
 }
 
 TEST_CASE("one operator that turns bad late costs its own saving, not everybody's") {

@@ -100,7 +100,7 @@ TEST_CASE("when the allow-operators together do not converge they are lowered on
 }
 
 TEST_CASE("the rule-based plan is the outcome when the search's own is fastest but does not converge") {
-  // Stage 2 sees no losses: "relu" between different neighbours is faster low and spoils the loss.
+  // Stage 2 sees no losses: "relu" between different neighbours is faster low and harms the loss.
   fake::world world{.graph = fake::sized_chain({"allow", "relu", "deny"})};
   world.seconds = [graph = world.graph, times = fake::costs{{4, 4, 1}, {2, 1, 2}}](const plan& p) {
     return times(graph, p);
@@ -127,7 +127,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "the ablations run one stage alone") {
   world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
   fake::trainer spoilt{world};
   const comp::outcome raced = search_with(spoilt, settings_with(stages::batches_only));
-  CHECK(raced.plan.str() == "1bbb");  // a race drops what spoils the weights
+  CHECK(raced.plan.str() == "1bbb");  // a race drops what damages the weights
   CHECK((batches.trained_batches == 0 && raced.trained_batches == 0));
   CHECK((untrained.weights() == fake::state{} && spoilt.weights() == fake::state{}));
 }

@@ -29,8 +29,8 @@ inline comp::search_space named(const std::vector<std::string>& names) {
   return {plan{names.size()}, std::move(groups)};
 }
 
-/// A second for each operator in FP32, `low` in less; a cast where neighbours differ. Not accepted where one of
-/// `harmful` is low; the loss counts them.
+/// A second for each operator in FP32, `low` in less, `cast` for each two neighbours that differ. Not accepted if one
+/// of `harmful` is low; the loss counts them.
 inline answer chain(std::vector<std::size_t> harmful = {}, double low = 0.5, double cast = 0) {
   return [=](const plan& p) {
     double seconds = 0;

@@ -27,7 +27,7 @@ answered search(const greedy& strategy, const comp::search_space& space,
   return got;
 }
 
-// Seconds of a chain of two-level operators: `low` where lowered, 1 where not, `cast` where neighbours differ.
+// Seconds of a chain of two-level operators: `low` if lowered, else 1, and `cast` for each two neighbours that differ.
 double chain_seconds(const plan& p, double low, double cast) {
   double seconds = 0;
   for (std::size_t i = 0; i < p.size(); ++i) {

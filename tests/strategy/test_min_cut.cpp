@@ -27,7 +27,7 @@ struct drawn {
   plan start;
 };
 
-// A DAG with views, tensors that many read, operators that are fixed and casts from free to dear. Each operator has
+// A DAG with views, tensors that many read, operators that are fixed and casts from free to costly. Each operator has
 // FP32 and some of `lows`.
 drawn draw(std::mt19937_64& random, std::size_t operators, const std::vector<precision>& lows) {
   const auto share = [&] { return std::uniform_real_distribution<double>{0, 1}(random); };

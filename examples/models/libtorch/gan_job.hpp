@@ -38,8 +38,8 @@ inline std::vector<phase> gan_phases(generator make, discriminator judge, std::i
            1}};
 }
 
-/// The validation columns are images and noise. Returns: 1 where the discriminator distinguishes real and made images
-/// no better than a coin, 0 where it is always right or always wrong.
+/// The validation columns are images and noise. Returns: 1 if the discriminator distinguishes real and made images no
+/// better than a coin, 0 if it is always right or always wrong.
 inline double undecided(generator make, discriminator judge, const job& of) {
   const columns& data = of.validation;
   double right = 0, seen = 0;

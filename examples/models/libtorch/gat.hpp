@@ -44,7 +44,7 @@ struct graph_attention_impl : torch::nn::Module {
     for (torch::Tensor* made : {&weight, &as_source, &as_target}) torch::nn::init::xavier_uniform_(*made);
   }
 
-  /// (N,in) dense or sparse -> (N,heads*out), or (N,out) where the layer averages its heads
+  /// (N,in) dense or sparse -> (N,heads*out), or (N,out) if the layer averages its heads
   torch::Tensor forward(const torch::Tensor& x, const edge_list& edges) {
     const std::int64_t nodes = x.size(0);
     const torch::Tensor h = torch::mm(x, weight).view({nodes, heads, width});

@@ -11,7 +11,7 @@
 namespace torch_models {
 
 struct graph_set {
-  torch::Tensor features = {};          // (N,F), rows sum to 1; sparse where a dense one would have more than 80 MB
+  torch::Tensor features = {};          // (N,F), rows sum to 1; sparse if a dense one would have more than 80 MB
   torch::Tensor adjacency = {};         // (N,N), sparse: D^-1/2 (A + I) D^-1/2
   edge_list edges = {};                 // the edges of A + I
   columns train = {}, validation = {};  // node numbers and their classes, each (1,n)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images as tensors for the jobs. Pixels stay bytes until their batch is picked, which is then normalised. Pictures of
-// JPEG folders are decoded once where they fit into memory, else when their batch is picked.
+// JPEG folders are decoded once if they fit into memory, else when their batch is picked.
 #pragma once
 
 #include <examples/data/cifar.hpp>

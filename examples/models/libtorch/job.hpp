@@ -28,7 +28,7 @@ struct job_options {
   std::int64_t limit = 0;             // how many training examples, from the first; 0: all
   std::int64_t side = 0;              // [pixels] of JPEG pictures (0: 64) and made-up images (0: 32)
   std::int64_t width = 0;             // the width of SimpleNet; 0: 1024 (the guide has 8192)
-  std::int64_t steps_per_epoch = 10;  // for graphs, where a step reads all the data
+  std::int64_t steps_per_epoch = 10;  // for graphs: a step reads all the data
   double learning_rate = 0;           // 0: the job's own
   std::uint64_t seed = 1;             // for weights, made-up data, splits and dropout
   torch::Device device = torch::kCPU;
@@ -129,7 +129,7 @@ namespace detail {
 inline double rate(const job_options& o, double usual) { return o.learning_rate > 0 ? o.learning_rate : usual; }
 inline std::int64_t chosen(std::int64_t asked, std::int64_t usual) { return asked > 0 ? asked : usual; }
 
-/// Returns: the first `limit` rows of each column; all where it is 0.
+/// Returns: the first `limit` rows of each column; all if it is 0.
 inline columns first_rows(columns data, std::int64_t limit) {
   for (torch::Tensor& column : data) {
     if (limit > 0) column = column.narrow(0, 0, std::min(limit, column.size(0)));

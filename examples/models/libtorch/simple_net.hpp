@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SimpleNet in plain LibTorch: nine linear layers of one size, one after another. On it Paddle's guide shows what mixed
-// precision gains where a network has only matrix products and additions.
+// precision gains if a network has only matrix products and additions.
 // Source: PaddlePaddle's guide on automatic mixed precision (input and output 8192 wide, batches of 2048 there)
 #pragma once
 

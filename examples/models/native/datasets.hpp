@@ -27,7 +27,7 @@ struct image_augmentation {
 /// 8-bit images (N,C,H,W), each with a label. A pixel is read as (pixel / 255 - mean[c]) / deviation[c].
 class image_data {
  public:
-  /// Throws: `comp::error` where the sizes contradict each other, or a deviation is not positive.
+  /// Throws: `comp::error` if the sizes contradict each other, or a deviation is not positive.
   image_data(shape image, std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels,
              std::vector<float> mean = {}, std::vector<float> deviation = {})
       : image_{std::move(image)}, pixels_{std::move(pixels)}, labels_{std::move(labels)} {

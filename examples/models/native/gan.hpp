@@ -57,8 +57,8 @@ inline model gan(const gan_options& o) {
   return net.finish();
 }
 
-/// Returns: a score that is 1 where the discriminator distinguishes real and made images no better than a coin, and 0
-/// where it is always right or always wrong.
+/// Returns: a score that is 1 if the discriminator distinguishes real and made images no better than a coin, and 0 if
+/// it is always right or always wrong.
 inline scoring undecided() {
   return {.reads = {"discriminator.linear1@real", "discriminator.linear1@made"},
           .score = [](std::span<const std::vector<float>> logits) {

@@ -2,7 +2,7 @@
 // Graph attention network of two layers. Each edge has a coefficient for each head: the softmax of scores over the
 // edges that enter a node. An example is the whole graph: its values are those of the sparse features, so that dropout
 // can apply to them.
-// Source: Velickovic et al. 2018 (arXiv 1710.10903), as trained on Cora, where the output layer has one head
+// Source: Velickovic et al. 2018 (arXiv 1710.10903), as trained on Cora: one head in the output layer
 #pragma once
 
 #include <comp_native/model_builder.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A decoder-only transformer over characters, like GPT-2: learned positions, pre-norm blocks, GELU, a final norm.
 // Queries, keys and values are three linear operators, so that a plan can give each its precision. The head does not
-// share the embedding's weights. Initial weights are N(0, 0.02), divided by sqrt(2 layers) where they end a residual
+// share the embedding's weights. Initial weights are N(0, 0.02), divided by sqrt(2 layers) at the end of a residual
 // branch.
 // Source: Radford et al. 2019
 #pragma once

@@ -138,7 +138,7 @@ inline void multiply(const problem& p, const operands& at, std::uint64_t id) {
   }
 }
 
-/// Throws: fault where D lies over an operand or over itself, or the workspace over anything: the results would depend
+/// Throws: fault if D lies over an operand or over itself, or the workspace over anything: the results would depend
 /// on who is first. C may be D.
 inline void require_apart(const problem& p, const operands& at) {
   const auto range = [](const cublasLtMatrixLayoutOpaque_t& l, const void* from) {

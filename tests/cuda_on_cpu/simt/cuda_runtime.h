@@ -16,7 +16,7 @@
 namespace simt {
 
 /// What kernel<<<grid, block, shared, stream>>>(args...) does: given to the stream, run when somebody waits for it. On
-/// the default stream, where no other runs beside it: at once. A launch that fails is told by cudaGetLastError too.
+/// the default stream, if no other runs beside it: at once. A launch that fails is told by cudaGetLastError too.
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t on,
                    const place& at, const Arguments&... arguments) {

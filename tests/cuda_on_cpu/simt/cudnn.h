@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for cuDNN's header of this name: the calls that the backend makes, with documented results, strict checks
 // of arguments, and work that runs on the CPU when somebody waits for its stream. FP32 accumulation; operands are
-// rounded to TF32 where the arithmetic that was set allows it.
+// rounded to TF32 if the arithmetic that was set allows it.
 #pragma once
 
 #include "cudnn_norm_extended.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions of cuDNN's stand-in: what is a convolution, which algorithms a pass has, what each supports, needs and
-// is said to take. Support follows the documentation where it says, and is narrow where it does not; times are made up,
-// so that the fastest is now one that wants much workspace, now one that is not deterministic.
+// is said to take. Support is as documented, and narrow if that is not; times are made up, so that the fastest is now
+// one that wants much workspace, now one that is not deterministic.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct dnn_convolution {
   bool plain() const {
     return how.stride == std::array<std::int64_t, 2>{1, 1} && how.dilation == how.stride && how.groups == 1;
   }
-  /// True where operands are rounded to TF32: it is left out by CUDNN_FMA_MATH alone.
+  /// True if operands are rounded to TF32: it is left out by CUDNN_FMA_MATH alone.
   bool rounds() const {
     return x.type == CUDNN_DATA_FLOAT && how.math != CUDNN_FMA_MATH && device.properties.major >= 8;
   }
@@ -100,7 +100,7 @@ inline const std::vector<dnn_algorithm>& algorithms_of(int pass) {
 }
 /// Numbers that cuDNN lists and calls not implemented: CUDNN_CONVOLUTION_FWD_ALGO_DIRECT, ..._BWD_FILTER_ALGO_WINOGRAD.
 constexpr bool unimplemented(int pass, int number) { return (pass == 0 && number == 3) || (pass == 2 && number == 4); }
-/// Bytes of workspace, nothing where the algorithm does not do this.
+/// Bytes of workspace; nothing if the algorithm does not do this.
 inline std::optional<std::size_t> workspace_of(const dnn_convolution& c, const dnn_algorithm& a) {
   const bool small = c.w.size[2] == 3 && c.w.size[3] == 3;
   const bool runs = a.supports == dnn_algorithm::always || (a.supports == dnn_algorithm::any_rows && c.rows()) ||

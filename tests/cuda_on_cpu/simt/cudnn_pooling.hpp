@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pooling of cuDNN's stand-in. The first of equal elements wins a window; NaN wins where it propagates.
+// Pooling of cuDNN's stand-in. The first of equal elements wins a window; NaN wins if it propagates.
 #pragma once
 
 #include <cmath>

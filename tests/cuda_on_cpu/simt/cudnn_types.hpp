@@ -129,7 +129,7 @@ const T* alive(const T* p) {
 
 cudnnStatus_t dnn_call(auto call) { return library_call(CUDNN_STATUS_INTERNAL_ERROR, call); }
 
-/// The values of a tensor as FP32, in the order (N,C,H,W). Throws: fault where they are not there.
+/// The values of a tensor as FP32, in the order (N,C,H,W). Throws: fault if they are not there.
 template <class T>
 std::vector<float> gather_as(const dnn_layout& of, const void* from) {
   const T* at = library_reads<T>(from, of.count());

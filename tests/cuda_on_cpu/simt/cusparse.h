@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for cuSPARSE's header: the calls of its generic interface that are in use, with their documented results.
-// A status where the documentation has one; a fault where the library would read or write elsewhere, or use what has
-// been destroyed. The work runs when the stream is waited for.
+// A status if the documentation has one; a fault if the library would read or write elsewhere, or use what has been
+// destroyed. The work runs when the stream is waited for.
 // Source: the documentation of cuSPARSE 12.6; numbers are those of its header.
 #pragma once
 

@@ -202,7 +202,7 @@ class memory_map {
     allocation* a = std::prev(after)->second.get();
     return at <= a->data() + a->bytes() ? a : nullptr;
   }
-  /// What starts at `p`. Null where nothing does, any longer.
+  /// What starts at `p`. Null if nothing does, any longer.
   allocation* at(const void* p) const {
     allocation*& known = asked_[reinterpret_cast<std::uintptr_t>(p) / allocation::guard % asked_.size()];
     if (known && known->data() == p) return known;
@@ -246,7 +246,7 @@ class buffer {
   allocation* in_;
 };
 
-/// Device memory of more elements than there is memory for: zeros, which take memory only where they are written.
+/// Device memory of more elements than there is memory for: zeros, which take memory only when they are written.
 template <class T>
 class vast_buffer {
  public:

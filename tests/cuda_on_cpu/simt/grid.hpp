@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a grid: block after block, the threads of a block as fibres, with CUDA's rules for waiting enforced strictly.
 // A barrier has to be reached by every thread of the block, at the same line; a warp-wide call by every thread that its
-// mask names. Where a real device would hang or leave the result undefined, a `fault` names block, thread and line.
+// mask names. If a real device would hang or leave the result undefined, a `fault` names block, thread and line.
 // Blocks run in order and threads in turns: what a result owes to another order is found by `order.hpp`, not by luck.
 #pragma once
 
@@ -69,7 +69,7 @@ inline bool release_barrier(block& b) {
   return true;
 }
 
-/// The threads of t's warp that its mask names, null where the block has no such thread.
+/// The threads of t's warp that its mask names, null if the block has no such thread.
 inline std::array<thread*, warp_size> named(block& b, const thread& t) {
   std::array<thread*, warp_size> lanes{};
   for (unsigned lane = 0; lane < warp_size; ++lane) {

@@ -61,7 +61,7 @@ inline cudaError_t cudaGetLastError() {
 }
 
 #define CUDART_VERSION 13000
-/// 0 where no driver is installed.
+/// 0 if no driver is installed.
 inline cudaError_t cudaDriverGetVersion(int* version) {
   *version = simt::device.has_driver ? CUDART_VERSION : simt::device.old_driver;
   return cudaSuccess;

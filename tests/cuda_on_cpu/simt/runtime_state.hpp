@@ -89,7 +89,7 @@ namespace simt {
 struct gpu {
   int count = 1, current = 0;
   bool has_driver = true, has_pools = true;
-  int old_driver = 0;  // where has_driver is false: the CUDA of one that is too old; 0: none is installed
+  int old_driver = 0;  // if has_driver is false: the CUDA of one that is too old; 0: none is installed
   cudaDeviceProp properties;
   // Faults to order; 1 is the next one, 0 none.
   int fail_allocation = 0, fail_launch = 0, lose_device = 0;  // of allocations, of launches, of pieces of work run
@@ -131,7 +131,7 @@ struct gpu {
   };
   std::map<const unsigned char*, pinned_block> pinned;
 
-  /// A new device, as at the start of a process. Throws: fault where memory is still in use.
+  /// A new device, as at the start of a process. Throws: fault if memory is still in use.
   void reset() {
     const auto owed = [](const auto& one) { return !one.second.given_back; };
     const bool leaks = std::ranges::any_of(memory, owed) || !pinned.empty() || !streams.empty() || !events.empty() ||
@@ -183,8 +183,8 @@ struct gpu {
     }
     return s.order.next(name);
   }
-  /// The default stream and those that are not made beside it wait for each other. Where there are none but those, its
-  /// work is done at once: nobody could tell. Others run beside it: its work, too, is done when somebody waits for it.
+  /// The default stream and those that are not made beside it wait for each other. If there are none but those, its
+  /// work is done at once: nobody could tell. Else its work, too, is done when somebody waits for it.
   void give(simt_stream* on, std::function<void()> piece) { give(on, {}, std::move(piece)); }
   void give(simt_stream* on, const work_name& name, std::function<void()> piece) {
     simt_stream& s = on ? *on : standard;
@@ -227,7 +227,7 @@ inline cudaError_t broken(capture& c, cudaError_t code) {
   return code;
 }
 /// What a call that may wait for the device, or change what a capture has seen, finds: captures of this thread, or of
-/// any where their mode is global, do not allow it unless their mode is relaxed.
+/// any if their mode is global, do not allow it unless their mode is relaxed.
 inline cudaError_t unsafe_call() {
   for (const auto& s : device.streams) {
     if (!s->in || s->in->mode == cudaStreamCaptureModeRelaxed) continue;
@@ -257,7 +257,7 @@ cudaError_t runtime_call(auto call) {
 }
 
 /// What every call of a library's stand-in does first. `failed` is the library's status for an internal error.
-/// Returns: what `call` returns; `failed` where that was ordered or the device is lost, and nothing is done then.
+/// Returns: what `call` returns; `failed` if that was ordered or the device is lost, and nothing is done then.
 template <class Status, class F>
 Status library_call(Status failed, F call) {
   if (device.later) std::rethrow_exception(std::exchange(device.later, nullptr));

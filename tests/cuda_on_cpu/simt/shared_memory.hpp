@@ -14,7 +14,7 @@ namespace simt {
 template <class T>
 class watched;
 
-/// Where a watched element lies, for atomics: what &array[i] gives.
+/// The address of a watched element, for atomics: what &array[i] gives.
 template <class T>
 struct watched_address {
   watched<T>* in;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which work of streams is ordered, and a report of accesses to one memory that are not: a wait that is missing, also
-// where the stand-in happened to run the work in the right order.
+// Which work of streams is ordered, and a report of accesses to one memory that are not: a wait that is missing, even
+// if the stand-in happened to run the work in the right order.
 // Order comes from the calls alone: a stream keeps its own, an event carries that of its stream to whom waits for it,
 // what the host has waited for comes before all that it gives later. An allocation is looked at as a whole: two parts
 // of one that two streams use at once count as one memory. Source: vector clocks, as in Flanagan and Freund 2009.
@@ -77,7 +77,7 @@ struct work_line {
 /// Who has used one memory: the last write, and the last read of each line since.
 class stream_history {
  public:
-  /// Throws: fault, where an earlier use and this one have no order and one of them writes.
+  /// Throws: fault if an earlier use and this one have no order and one of them writes.
   void touch(const work_point& by, bool writes) {
     if (!by.serial || by.serial == writer_ || (!writes && by.serial == reader_)) return;
     if (writer_) require_ordered(written_, "written", by, writes);

@@ -81,7 +81,7 @@ struct results {
   }
 };
 
-/// The largest share of its tolerance that an element uses; infinite where one is NaN and the other is not.
+/// The largest share of its tolerance that an element uses; infinite if one is NaN and the other is not.
 inline double worst_share(const results::one& got, const results::one& wanted) {
   const allowance a = allowed(got.precision);
   double largest = 0, worst = 0;

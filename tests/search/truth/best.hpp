@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The true best plan of a world: the fastest that does no harm. By a minimum cut where two precisions are searched, for
-// any number of operators; by brute force, which the cut is checked against, where there are few.
+// The true best plan of a world: the fastest that does no harm. By a minimum cut if two precisions are searched, for
+// any number of operators; by brute force, which the cut is checked against, if there are few.
 // Source: Kolmogorov and Zabih 2004 (which energies are cuts); Boykov and Kolmogorov 2004 (the maximum flow, of Boost).
 #pragma once
 
@@ -81,7 +81,7 @@ class cut {
   flow_graph graph_;
 };
 
-// A tensor that is cast once: costs where its operator is on one side and any reader on the other.
+// A tensor that is cast once: costs if its operator is on one side and any reader on the other.
 inline void join_casts(cut& net, const world& w, std::size_t i) {
   const double seconds = w.costs.cast[i], never = 1e9;
   const auto readers = w.graph.consumers(i);
@@ -105,7 +105,7 @@ inline plan fastest(const world& w, const std::vector<bool>& pinned, precision l
   cut net{n};
   for (std::size_t i = 0; i < n; ++i) {
     const auto& seconds = w.costs.op[i];
-    net.join(0, i + 2, pinned[i] ? 1e9 : seconds[static_cast<std::size_t>(low)], 0);  // cut where the operator is low
+    net.join(0, i + 2, pinned[i] ? 1e9 : seconds[static_cast<std::size_t>(low)], 0);  // cut if the operator is low
     net.join(i + 2, 1, seconds[static_cast<std::size_t>(precision::fp32)], 0);
     join_casts(net, w, i);
   }
@@ -154,7 +154,7 @@ inline plan brute_force(const world& w) {
   return best;
 }
 
-/// FP32 wherever lowering harms.
+/// `p` with FP32 for what harms.
 inline plan without_harm(const world& w, plan p) {
   const std::vector<bool> harmful = harmful_operators(w);
   for (std::size_t i = 0; i < p.size(); ++i) {

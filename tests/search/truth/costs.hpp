@@ -40,7 +40,7 @@ struct costs {
   truth::cast_rule rule = cast_rule::per_edge;
   std::vector<fusion> fused = {};
   double fixed = 0;         // seconds that no plan changes: data loading
-  double between_lows = 1;  // times a cast's seconds, where both precisions are low
+  double between_lows = 1;  // times a cast's seconds, if both precisions are low
   double together = 0;      // seconds saved while all operators have the same low precision
 
   double operator()(const comp::op_graph& graph, const comp::plan& p) const {

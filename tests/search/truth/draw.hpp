@@ -52,7 +52,7 @@ class draw {
   /// Uniform in [0, bound).
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>(uniform() * static_cast<double>(bound)); }
 
-  /// `count` of `from`, without repeats, in random order; all of them where there are no more.
+  /// `count` of `from`, without repeats, in random order; all of them if there are no more.
   std::vector<std::size_t> some(std::vector<std::size_t> from, std::size_t count) {
     for (std::size_t i = 0; i < count && i + 1 < from.size(); ++i) std::swap(from[i], from[i + below(from.size() - i)]);
     if (count < from.size()) from.resize(count);

@@ -22,7 +22,7 @@ namespace truth {
 struct found {
   bool ended = false;     // the search gave an outcome
   std::string why = {};   // else: what it threw
-  comp::plan plan = {};   // all FP32 where it threw
+  comp::plan plan = {};   // all FP32 if it threw
   bool harms = false;     // the plan holds an operator or a pair that harms
   bool judged = false;    // its own losses were looked at and accepted; FP32's need not be
   double seconds = 0;     // of a batch of the plan
@@ -49,7 +49,7 @@ inline bool judged(const comp::outcome& out) {
          });
 }
 
-/// Searches on `trainer`, which is new. `kept`: where the outcome goes to, to be trained on.
+/// Searches on `trainer`, which is new. `kept`: gets the outcome, to be trained on.
 template <class Trainer, class Search = comp::two_stage<lists>>
 found search_on(Trainer& trainer, std::optional<comp::outcome>* kept = nullptr, const Search& search = {}) {
   const world& w = trainer.truth();

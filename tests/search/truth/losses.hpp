@@ -106,7 +106,7 @@ struct wander_law {
 };
 
 /// Trains one batch: moves `weights` on and returns the batch's loss. `epoch`: batches of one; `pushed`: standard
-/// normal, what the machine adds where it is the machine that wanders.
+/// normal, what the machine adds if it is the machine that wanders.
 inline double trained(const loss_model& model, const wander_law& law, const effect& under, double epoch,
                       std::uint64_t seed, double pushed, state& weights) {
   const double at = weights.progress / epoch, curve = model.curve(at);

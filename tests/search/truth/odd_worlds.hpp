@@ -14,7 +14,7 @@
 
 namespace truth {
 
-/// 5 to 59 batches an epoch. An allow operator raises the loss by 10% to 30% where another one is *not* low; that one
+/// 5 to 59 batches an epoch. A low allow operator raises the loss by 10% to 30% if another one is *not* low; that one
 /// is slower low, so the fastest part of what the rules lower harms, and the rule-based plan does not.
 inline world harms_apart(std::uint64_t seed) {
   draw random{seed};

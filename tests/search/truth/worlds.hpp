@@ -138,7 +138,7 @@ inline world lengths(std::uint64_t seed) {
   return made;
 }
 
-/// What users train: 20 to 60 operators, a tenth of the deny operators harmful, a plan's first batch dear.
+/// What users train: 20 to 60 operators, a tenth of the deny operators harmful, a plan's first batch slow.
 inline world usual(std::uint64_t seed, std::size_t batches) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 20 + random.below(41)};

@@ -7,7 +7,7 @@
 
 namespace simt {
 
-/// Since the test has begun: "name" where a range begins, "/" where one ends.
+/// Since the test has begun: "name" for each begin of a range, "/" for each end.
 inline std::vector<std::string> ranges;
 inline int open_ranges = 0;
 
@@ -18,7 +18,7 @@ inline int nvtxRangePushA(const char* message) {
   simt::ranges.emplace_back(message);
   return simt::open_ranges++;
 }
-/// Returns: the same; negative where none is open.
+/// Returns: the same; negative if none is open.
 inline int nvtxRangePop() {
   simt::ranges.emplace_back("/");
   return simt::open_ranges > 0 ? --simt::open_ranges : -1;
