@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of code and of comments by folder; blank lines are left out.
+"""Lines of code and of comments by folder, without blank ones, and the share of comment lines with "where" (CONTRIBUTING: 2%).
 
 Usage: lines.py"""
 import pathlib
@@ -13,31 +13,30 @@ C_FAMILY = ('.hpp', '.cpp', '.cu', '.cuh', '.h')
 OTHERS = ('.py', '.pyi', '.sh', 'run', 'wheels')
 
 
-def counted(path, text):
-    """(code, comments) of a file; nothing if it is neither."""
+def count(path, text):
+    """[code, comments, comments with "where"] of a file; zeros if it is neither C++ nor a script."""
     if path.endswith(C_FAMILY):
         mark, text = '//', re.sub(r'/\*.*?\*/', '', text, flags=re.S)
     elif path.endswith(OTHERS):
         mark = '#'
     else:
-        return 0, 0
+        return [0, 0, 0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    comments = sum(line.startswith(mark) for line in lines)
-    return len(lines) - comments, comments
+    comments = [line for line in lines if line.startswith(mark)]
+    return [len(lines) - len(comments), len(comments), sum(bool(re.search(r'\bwhere\b', line, re.I)) for line in comments)]
 
 
 def main():
     listed = subprocess.run(['git', '-C', str(ROOT), 'ls-files'], capture_output=True, text=True).stdout.splitlines()
-    found = {folder: [0, 0] for folder in [*PRODUCT, 'tests']}
+    counts = {folder: [0, 0, 0] for folder in [*PRODUCT, 'tests']}
     for path in listed or [str(p.relative_to(ROOT)) for p in ROOT.rglob('*')]:
-        if path.split('/')[0] in found and (ROOT / path).is_file():
-            code, comments = counted(path, (ROOT / path).read_text(errors='ignore'))
-            of = found[path.split('/')[0]]
-            of[0], of[1] = of[0] + code, of[1] + comments
-    found['product'] = [sum(found[folder][i] for folder in PRODUCT) for i in (0, 1)]
-    print(f'{"lines of":10}{"code":>8}{"comments":>10}')
-    for folder, (code, comments) in found.items():
-        print(f'{folder:10}{code:8}{comments:10}')
+        if path.split('/')[0] in counts and (ROOT / path).is_file():
+            of_file = count(path, (ROOT / path).read_text(errors='ignore'))
+            counts[path.split('/')[0]] = [a + b for a, b in zip(counts[path.split('/')[0]], of_file)]
+    counts['product'] = [sum(counts[folder][i] for folder in PRODUCT) for i in range(3)]
+    print(f'{"lines of":10}{"code":>8}{"comments":>10}{"where":>8}')
+    for folder, (code, comments, where) in counts.items():
+        print(f'{folder:10}{code:8}{comments:10}{where / max(comments, 1):8.1%}')
 
 
 main()
