@@ -12,7 +12,7 @@ BEGIN, END = '<!-- paper: begin -->', '<!-- paper: end -->'
 NONE = 'not measured'
 DISTURBED = 0.1  # part of the cores that other programs had
 COLOURS = {'amp': '#e69f00', 'comp': 'var(--accent)', 'fp32': 'var(--ink);stroke-dasharray:5 3'}
-STAGES = {'baseline': 'baseline', 'epochs': 'losses', 'batches': 'times', 'contest': 'contest'}
+STAGES = ('baseline', 'losses', 'times', 'contest')
 ABLATION = ('stage 1 alone', 'stage 2 alone', 'both stages', 'comp')
 
 
@@ -165,7 +165,7 @@ def cost_rows(facts, pairs):
         yield [str(pair), paper_says(facts, pair, what='cost'),
                over_seeds([s['share_of_100_epochs'] for s in seeds], '{:.1%}'.format) + mark(pair, 'search', 'comp'),
                over_seeds([s['search_seconds'] for s in seeds], '{:.1f} s'.format),
-               '; '.join(f"{words} {stages[name]:.1f} s" for name, words in STAGES.items() if name in stages) or NONE, lowered(seeds)]
+               '; '.join(f"{name} {stages[name]:.1f} s" for name in STAGES if name in stages) or NONE, lowered(seeds)]
     yield ['average in the paper', paper_says(facts, None, what='cost'), '', '', '', '']
 
 

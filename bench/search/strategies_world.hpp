@@ -91,7 +91,7 @@ class world {
   /// What a search would measure: the same for the same plan, whoever asks.
   comp::trial measured(const comp::search_space& space, const comp::plan& p) const {
     const auto levels = levels_of(space, p);
-    comp::trial t{.stage = comp::stage::epochs, .plan = p};
+    comp::trial t{.stage = comp::stage::losses, .plan = p};
     std::mt19937_64 noise{seed_ ^ std::hash<comp::plan>{}(p)};
     const double exact = seconds(levels);
     for (std::size_t i = 0; i < settings_.batches; ++i) {

@@ -57,9 +57,9 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   settings.tolerance = chosen.tolerance;
   settings.precisions = std::move(precisions);
   settings.rivals = rivals_of(chosen.rules, on);
-  settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
-                                               : chosen.tie == "none" ? comp::tie::none
-                                                                      : comp::tie::kind;
+  settings.losses_tie = settings.times_tie = chosen.tie == "scope"  ? comp::tie::scope
+                                             : chosen.tie == "none" ? comp::tie::none
+                                                                    : comp::tie::kind;
   settings.level = chosen.level;
   settings.slowdown = chosen.slowdown;
   settings.memory_limit = static_cast<std::int64_t>(chosen.memory_limit);
@@ -68,8 +68,8 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
                        : chosen.judge_by == "scores" ? comp::criterion::scores
                                                      : comp::criterion::batch_losses;
   settings.planned_epochs = std::max(settings.planned_epochs, chosen.epochs);
-  if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
-  if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;
+  if (chosen.stage1 == "none") settings.stages = comp::stages::times_only;
+  if (chosen.stage2 == "none") settings.stages = comp::stages::losses_only;
   return chosen.search == "paper" ? comp::paper_settings(std::move(settings)) : settings;
 }
 

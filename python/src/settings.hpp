@@ -125,10 +125,10 @@ inline search_settings settings_of(const py::dict& given) {
        [&](py::handle v) {
          for (const py::handle each : v) s.precisions.push_back(precision_named(as<std::string>(each)));
        }},
-      {"epochs_tie", by_tie(s.epochs_tie)},
-      {"batches_tie", by_tie(s.batches_tie)},
-      {"stages", by_word(s.stages, parts{"both", stages::both}, parts{"epochs_only", stages::epochs_only},
-                         parts{"batches_only", stages::batches_only})},
+      {"losses_tie", by_tie(s.losses_tie)},
+      {"times_tie", by_tie(s.times_tie)},
+      {"stages", by_word(s.stages, parts{"both", stages::both}, parts{"losses_only", stages::losses_only},
+                         parts{"times_only", stages::times_only})},
       {"cut", [&](py::handle v) { detail::put(cut, as<py::dict>(v), "setting of cut"); }},
       {"race", [&](py::handle v) { detail::put(race, as<py::dict>(v), "setting of race"); }},
       {"verbatim", into(verbatim)},

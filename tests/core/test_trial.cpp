@@ -8,8 +8,8 @@ using comp::trial;
 
 TEST_CASE("each stage has the name that ledgers hold") {
   CHECK(comp::name(stage::baseline) == "baseline");
-  CHECK(comp::name(stage::epochs) == "epochs");
-  CHECK(comp::name(stage::batches) == "batches");
+  CHECK(comp::name(stage::losses) == "losses");
+  CHECK(comp::name(stage::times) == "times");
   CHECK(comp::name(stage::contest) == "contest");
   CHECK(comp::name(stage::training) == "training");
 }

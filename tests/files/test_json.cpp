@@ -25,11 +25,10 @@ bool same(const std::vector<double>& a, const std::vector<double>& b) {
 }
 bool same(const comp::trial& a, const comp::trial& b) {
   const comp::sample &s = a.sample, &t = b.sample;
-  return a.number == b.number && a.stage == b.stage && a.plan == b.plan && a.repeat == b.repeat &&
-         a.accepted == b.accepted && same(a.seconds, b.seconds) && same(a.bounds.low, b.bounds.low) &&
-         same(a.bounds.high, b.bounds.high) && a.label == b.label && same(s.loss, t.loss) && same(s.losses, t.losses) &&
-         same(s.seconds, t.seconds) && s.batches == t.batches && s.peak_bytes == t.peak_bytes &&
-         same(s.batch_seconds, t.batch_seconds) && same(s.curve, t.curve) &&
+  return a.number == b.number && is_same_run(a, b) && a.accepted == b.accepted && same(a.seconds, b.seconds) &&
+         same(a.bounds.low, b.bounds.low) && same(a.bounds.high, b.bounds.high) && a.label == b.label &&
+         same(s.loss, t.loss) && same(s.losses, t.losses) && same(s.seconds, t.seconds) && s.batches == t.batches &&
+         s.peak_bytes == t.peak_bytes && same(s.batch_seconds, t.batch_seconds) && same(s.curve, t.curve) &&
          std::ranges::equal(s.curves, t.curves, [](const auto& x, const auto& y) { return same(x, y); }) &&
          s.score.has_value() == t.score.has_value() && same(s.score.value_or(0), t.score.value_or(0)) &&
          s.status == t.status && s.message == t.message;
@@ -65,13 +64,30 @@ TEST_CASE("any double comes back bit for bit, NaN and infinity as words") {
   CHECK(std::signbit(negative_zero));
 }
 
+TEST_CASE("a trial that comp 0.2 recorded is read: its names of stages, and the purpose that `repeat` told") {
+  json old = comp::json_of(made_up::outcome(3).trials[1]);
+  const auto reads = [&](const char* stage, std::size_t repeat) {
+    old["stage"] = stage;
+    old["repeat"] = repeat;
+    return comp::trial_from(comp::json_reader(old, place));
+  };
+  CHECK(reads("epochs", 7).stage == comp::stage::losses);
+  CHECK(reads("epochs", 7).purpose == comp::purpose::judge);
+  CHECK(reads("batches", 0).stage == comp::stage::times);
+  const comp::trial perturbed = reads("baseline", 1'000'003), sensitivity = reads("baseline", 3'000'003);
+  CHECK((perturbed.purpose == comp::purpose::perturbed && perturbed.repeat == 3));
+  CHECK((sensitivity.purpose == comp::purpose::sensitivity && sensitivity.repeat == 2));
+  CHECK(reads("baseline", 3'000'000).purpose == comp::purpose::profile);
+  CHECK(reads("contest", 2'500'001).purpose == comp::purpose::check);
+}
+
 TEST_CASE("a trial with other content is refused, and the message names file, line, field, value, need and remedy") {
   json good = comp::json_of(made_up::outcome(3).trials[1]);
   REQUIRE(refusal(good).empty());
   SUBCASE("an unknown stage") {
     good["stage"] = "warmup";
     CHECK(refusal(good) ==
-          "\"f.jsonl\" line 7: field stage is \"warmup\" (one of baseline, epochs, batches, contest, "
+          "\"f.jsonl\" line 7: field stage is \"warmup\" (one of baseline, losses, times, contest, "
           "training is needed): delete it");
   }
   SUBCASE("an unknown status") {

@@ -77,7 +77,7 @@ TEST_CASE("a search that stopped goes on from its ledger, and another training's
     const auto again = short_search().run(trainer, comp::ledger{file.str()}, second);
     CHECK(again.plan == whole.plan);
     const auto runs = [](const comp::outcome& found) {  // the state that is left is checked only if it was trained now
-      return std::ranges::count_if(found.trials, [](const comp::trial& t) { return t.repeat < comp::check_repeats; });
+      return std::ranges::count_if(found.trials, [](const comp::trial& t) { return t.purpose < comp::purpose::check; });
     };
     CHECK(runs(again) == runs(whole));
     CHECK(again.baseline.curve == whole.baseline.curve);
@@ -101,7 +101,7 @@ TEST_CASE("candidates start from the same state, and the search leaves the winne
   };
   const auto next = batches(3);
   const comp::trial& last = found.trials.back();
-  const std::int64_t in_fp32 = last.repeat >= comp::check_repeats ? last.sample.batches : 0;  // kept as training
+  const std::int64_t in_fp32 = last.purpose == comp::purpose::check ? last.sample.batches : 0;  // kept as training
   trainer.restore(start);
   trainer.set_precision(found.plan);
   (void)batches(static_cast<std::int64_t>(found.trained_batches) - in_fp32);
@@ -110,7 +110,7 @@ TEST_CASE("candidates start from the same state, and the search leaves the winne
   trainer.set_precision(found.plan);
   CHECK(batches(3) == next);
   for (const auto& t : found.trials) {
-    if (t.stage != comp::stage::epochs || t.repeat >= comp::perturbed_repeats || !t.sample.ok()) continue;
+    if (t.stage != comp::stage::losses || t.purpose != comp::purpose::judge || !t.sample.ok()) continue;
     trainer.restore(start);
     trainer.set_precision(t.plan);
     CHECK(batches(t.sample.batches) == t.sample.curve);

@@ -104,25 +104,25 @@ inline comp::outcome outcome(std::size_t operators) {
   const comp::plan best = low_where(o.graph, [](auto& op) { return op.k > 0 || op.kind == "gelu"; });
   const comp::plan all = low_where(o.graph, [](auto&) { return true; });
   o.baseline = run(o, stage::baseline, fp32, batches(40, 0, 0.050), "fp32").sample;
-  const comp::sample of_rules = run(o, stage::epochs, rules, batches(40, 0.004, 0.036)).sample;
-  const comp::sample of_best = run(o, stage::epochs, best, batches(40, 0.012, 0.031)).sample;
-  run(o, stage::epochs, all, batches(16, 0.11, 0.029));
+  const comp::sample of_rules = run(o, stage::losses, rules, batches(40, 0.004, 0.036)).sample;
+  const comp::sample of_best = run(o, stage::losses, best, batches(40, 0.012, 0.031)).sample;
+  run(o, stage::losses, all, batches(16, 0.11, 0.029));
   auto bad = batches(4, 0.1, 0.030);
   bad.loss = bad.curve.back() = std::nan("");
   bad.status = comp::status::not_finite;
-  run(o, stage::epochs, comp::plan(operators, comp::precision::fp16), bad);
+  run(o, stage::losses, comp::plan(operators, comp::precision::fp16), bad);
   bad = batches(8, 0.4, 0.092);
   bad.status = comp::status::stopped_early;
-  run(o, stage::epochs, low_where(o.graph, [](auto& op) { return op.kind == "softmax"; }), bad);
+  run(o, stage::losses, low_where(o.graph, [](auto& op) { return op.kind == "softmax"; }), bad);
   bad = {};
   bad.status = comp::status::failed;
   bad.message = "kernel <b>exploded</b>";
-  run(o, stage::epochs, comp::plan(operators, comp::precision::fp8_e5m2), bad);
+  run(o, stage::losses, comp::plan(operators, comp::precision::fp8_e5m2), bad);
   const auto one = [&](stage where, const comp::plan& p, double seconds, std::string label = "") {
     comp::sample batch{.loss = 2, .seconds = seconds, .batches = 1, .batch_seconds = {seconds}};
     run(o, where, p, batch, std::move(label));
   };
-  for (int i = 0; i < 6; ++i) one(stage::batches, i % 2 == 0 ? best : rules, 0.03 + 0.001 * i);
+  for (int i = 0; i < 6; ++i) one(stage::times, i % 2 == 0 ? best : rules, 0.03 + 0.001 * i);
   o.contest = {contestant("fp32", fp32, 0.050, 1), contestant("rule-based bf16", rules, 0.036, 2),
                contestant("comp", best, 0.031, 3)};
   o.contest[1].rule_based = true;
@@ -163,12 +163,12 @@ inline comp::outcome with_side_runs(std::size_t operators) {
     return s;
   };
   run(o, comp::stage::baseline, fp32, part(0, 16), "fp32");
-  run(o, comp::stage::epochs, comp::plan(operators, comp::precision::bf16), batches(1, 0.02, 0.029), "all bf16");
-  o.trials.back().repeat = comp::first_look_repeats;
+  run(o, comp::stage::losses, comp::plan(operators, comp::precision::bf16), batches(1, 0.02, 0.029), "all bf16");
+  o.trials.back().purpose = comp::purpose::first_look;
   run(o, comp::stage::baseline, fp32, part(16, 40), "fp32");
   o.trials.back().repeat = 1;
   run(o, comp::stage::baseline, fp32, batches(16, 0.001, 0.050), "fp32, roundings perturbed");
-  o.trials.back().repeat = comp::perturbed_repeats + 1;
+  o.trials.back().purpose = comp::purpose::perturbed;
   o.trials.insert(o.trials.end(), runs.begin() + 1, runs.end());
   for (std::size_t i = 0; i < o.trials.size(); ++i) o.trials[i].number = i;
   return o;

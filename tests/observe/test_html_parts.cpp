@@ -19,15 +19,16 @@ std::string section_of(const std::string& html, const std::string& title) {
 /// FP32's profile, one with all in BF16 that is `part` of it, and sensitivities: what guided searches ask for.
 comp::outcome profiled(std::size_t operators, double part = 0.5) {
   comp::outcome o = made_up::outcome(operators);
-  const auto numbers = [&](comp::plan p, std::size_t repeat, std::size_t each, double value) {
+  const auto numbers = [&](comp::plan p, comp::purpose what, std::size_t each, double value) {
     comp::sample s{.loss = 0, .batches = 1};
     for (std::size_t i = 0; i < operators * each; ++i) s.curve.push_back(value * static_cast<double>(1 + i % each));
     made_up::run(o, comp::stage::baseline, std::move(p), s, "profile");
-    o.trials.back().repeat = comp::profile_repeats + repeat;
+    o.trials.back().purpose = what;
+    if (what == comp::purpose::sensitivity) o.trials.back().repeat = static_cast<std::size_t>(comp::precision::bf16);
   };
-  numbers(comp::plan{operators}, 0, 2, 1e-3);  // 1 ms forward, 2 ms backward
-  numbers(comp::plan(operators, comp::precision::bf16), 0, 2, 1e-3 * part);
-  numbers(comp::plan{operators}, 1 + static_cast<std::size_t>(comp::precision::bf16), 1, 0.004);
+  numbers(comp::plan{operators}, comp::purpose::profile, 2, 1e-3);  // 1 ms forward, 2 ms backward
+  numbers(comp::plan(operators, comp::precision::bf16), comp::purpose::profile, 2, 1e-3 * part);
+  numbers(comp::plan{operators}, comp::purpose::sensitivity, 1, 0.004);
   return o;
 }
 
@@ -200,8 +201,8 @@ TEST_CASE("the rest of a batch is what its operators leave of it") {
 TEST_CASE("a profile that does not fit is not shown") {
   comp::outcome o = profiled(12);
   for (comp::trial& t : o.trials) {
-    if (t.repeat == comp::profile_repeats && t.plan == o.plan) t.sample.curve.clear();
-    if (t.repeat == comp::profile_repeats && t.plan.count_low() > 0) t.sample.curve.pop_back();
+    if (t.purpose == comp::purpose::profile && t.plan == o.plan) t.sample.curve.clear();
+    if (t.purpose == comp::purpose::profile && t.plan.count_low() > 0) t.sample.curve.pop_back();
   }
   CHECK(section_of(comp::html_text(o), "Time per operator") == "");
 }

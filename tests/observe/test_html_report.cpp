@@ -162,7 +162,7 @@ TEST_CASE_FIXTURE(made_up::of_twelve, "a limit of memory is told, and who is abo
 TEST_CASE("a plan that was run again with its roundings perturbed is judged by its first run") {
   comp::outcome o = made_up::outcome(12);
   comp::trial again = o.trials[2];
-  again.repeat = comp::perturbed_repeats + 1;
+  again.purpose = comp::purpose::perturbed;
   again.label = "roundings perturbed";
   o.trials.push_back(again);
   const std::string html = comp::html_text(o);
@@ -188,7 +188,7 @@ TEST_CASE("a plan that was not judged by itself is told as part of an accepted o
   comp::outcome o = made_up::outcome(12);
   o.contest[1].loss.reset();
   std::erase_if(o.trials,
-                [&](const comp::trial& t) { return t.stage == comp::stage::epochs && t.plan == o.contest[1].plan; });
+                [&](const comp::trial& t) { return t.stage == comp::stage::losses && t.plan == o.contest[1].plan; });
   CHECK(has(comp::html_text(o), ">part of an accepted plan<"));
   o.plan = o.contest[1].plan;
   CHECK(

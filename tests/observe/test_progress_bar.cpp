@@ -159,14 +159,14 @@ TEST_CASE("a cold start is not taken for a speedup: FP32 counts where it ran in 
   for (double& s : cold.sample.batch_seconds) s *= 10;
   p.stage_begins(comp::stage::baseline);
   p.trial_done(cold);
-  p.stage_begins(comp::stage::epochs);
+  p.stage_begins(comp::stage::losses);
   p.trial_done(plan);
   CHECK_FALSE(has(p.trial_line(plan), "x FP32"));
-  CHECK_FALSE(has(p.stage_line(comp::stage::epochs), "x FP32"));
+  CHECK_FALSE(has(p.stage_line(comp::stage::losses), "x FP32"));
   p.trial_done(warm);  // FP32 goes on within the next candidate's run
   CHECK(has(p.trial_line(plan), "1.39x FP32"));
-  CHECK(has(p.stage_line(comp::stage::epochs), "1 plan, 1 accepted, best 1.39x FP32"));
-  p.stage_begins(comp::stage::batches);
+  CHECK(has(p.stage_line(comp::stage::losses), "1 plan, 1 accepted, best 1.39x FP32"));
+  p.stage_begins(comp::stage::times);
   CHECK_FALSE(has(p.line(0, 200), "x FP32"));
 }
 
@@ -276,7 +276,7 @@ TEST_CASE("the line is ended when an exception passes") {
 TEST_CASE("the time that is left follows the plans that were judged, not those that were recalled") {
   comp::detail::progress p;
   p.search_started(4);  // FP32 and three more
-  p.stage_begins(comp::stage::epochs);
+  p.stage_begins(comp::stage::losses);
   comp::trial t = found.trials[1];
   t.sample.seconds = 30;
   CHECK_FALSE(p.trial_done(t));  // recalled
@@ -299,7 +299,7 @@ TEST_CASE("the time that is left follows the plans that were judged, not those t
 TEST_CASE("nothing is promised where it is not known how many plans there will be") {
   comp::detail::progress p;
   p.search_started(0);
-  p.stage_begins(comp::stage::epochs);
+  p.stage_begins(comp::stage::losses);
   for (std::size_t i = 1; i < 4; ++i) {
     p.trial_started(found.trials[i], 0);
     const std::string line = p.line(1, 200);

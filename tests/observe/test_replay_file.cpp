@@ -44,7 +44,7 @@ TEST_CASE_FIXTURE(with_folder, "a ledger is replayed as it was recorded") {
     CHECK(trainer.graph().size() == 12);
     CHECK(trainer.plans().size() == 7);
     for (const comp::trial& t : found.trials) {
-      if (comp::detail::by_batches(t.stage)) continue;
+      if (comp::detail::is_timed(t.stage)) continue;
       trainer.set_precision(t.plan);
       const comp::sample got = trainer.run_epoch();
       CHECK(got.status == t.sample.status);
@@ -75,7 +75,7 @@ TEST_CASE_FIXTURE(with_folder, "a T4 file is replayed: times, losses, memory, an
   comp::replay trainer = comp::replay_t4(folder / "t4.json", found.graph);
   CHECK(trainer.plans().size() == 7);
   for (const comp::trial& t : found.trials) {
-    if (comp::detail::by_batches(t.stage)) continue;
+    if (comp::detail::is_timed(t.stage)) continue;
     CAPTURE(t.plan.str());
     trainer.set_precision(t.plan);
     const comp::sample got = trainer.run_epoch();

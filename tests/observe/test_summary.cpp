@@ -77,7 +77,7 @@ TEST_CASE("a loss that the search took from whole epochs, or judged through anot
   CHECK(has(comp::table(o), "+0.15% of 40 batches "));
   CHECK(comp::summary(o)["contest"][1]["loss_against_fp32"]["radius"].is_null());
   std::erase_if(o.trials,
-                [&](const comp::trial& t) { return t.stage == comp::stage::epochs && t.plan == o.contest[1].plan; });
+                [&](const comp::trial& t) { return t.stage == comp::stage::losses && t.plan == o.contest[1].plan; });
   CHECK(has(comp::table(o), "part of an accepted plan"));
   CHECK(comp::summary(o)["contest"][1]["loss_against_fp32"].is_null());
   o.contest[2].loss->answer = comp::loss_answer::rejected;
@@ -142,7 +142,7 @@ TEST_CASE("the overhead is the time of all stages less what the kept batches tak
   double seconds = 0;
   for (const json& stage : overhead["stages"]) seconds += stage["seconds"].get<double>();
   CHECK(overhead["stages"].size() == 4);
-  CHECK(overhead["stages"]["epochs"]["batches"] == 108);
+  CHECK(overhead["stages"]["losses"]["batches"] == 108);
   CHECK(seconds == doctest::Approx(overhead["search_seconds"].get<double>()));
   CHECK(overhead["kept_batches"] == 118);
   const double kept = 118 * comp::median(found.contest[2].seconds), all = 9.1 - kept;

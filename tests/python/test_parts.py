@@ -242,14 +242,14 @@ class Files(unittest.TestCase):
                     comp.plan(path, small_net())
 
     def test_what_holds_on_to_a_model_is_not_copied(self):
-        found = Classification().search(stages='epochs_only')
+        found = Classification().search(stages='losses_only')
         with self.assertRaisesRegex(TypeError, r'use found.save\(path\)'):
             pickle.dumps(found)
         with self.assertRaisesRegex(TypeError, r'comp.plan\(path, model\)'):
             copy.deepcopy(found.region)
 
     def test_an_outcome_is_compared_with_its_contestants(self):
-        found = Classification().search(stages='epochs_only')
+        found = Classification().search(stages='losses_only')
         self.assertEqual(comp.compare(found, found), '')
         self.assertIn('bf16', comp.compare(found, 'fp32') + comp.compare(found, 'autocast'))
         with self.assertRaisesRegex(comp.SettingsError, '"fp33" was no contestant'):

@@ -209,7 +209,7 @@ class Searches(unittest.TestCase):
     def test_a_search_that_keeps_nothing_puts_all_back(self):
         job = Classification()
         before = job.everything()
-        found = job.search(keep=False, epochs_tie='none')
+        found = job.search(keep=False, losses_tie='none')
         self.assertGreater(found.trained_batches, 0)
         self.assertTrue(same(before, job.everything()))
 
@@ -640,7 +640,7 @@ class Choices(unittest.TestCase):
 
     def test_each_strategy_has_a_name(self):
         for name in ('greedy', 'random', 'beam', 'annealing'):
-            self.assertGreater(len(Classification().search(strategy=name, stages='epochs_only').trials), 0)
+            self.assertGreater(len(Classification().search(strategy=name, stages='losses_only').trials), 0)
 
 
     def test_the_papers_search_by_its_name(self):
@@ -650,7 +650,7 @@ class Choices(unittest.TestCase):
         length = found.batches_per_epoch
         runs = [(t.stage, t.sample.batches) for t in found.trials if t.sample.status == 'ok']
         self.assertEqual(runs[0], ('baseline', length))
-        self.assertEqual(set(runs), {('baseline', length), ('epochs', length), ('batches', 1)})
+        self.assertEqual(set(runs), {('baseline', length), ('losses', length), ('times', 1)})
         self.assertEqual(found.trained_batches, 0)
         self.assertTrue(all(map(torch.equal, before, job.net.parameters())))
         for strategy in 'paper', 'guided':

@@ -403,7 +403,7 @@ class Counts(unittest.TestCase):
         step, count = make(job)
         with warnings.catch_warnings():
             warnings.simplefilter('error')
-            found = job.search(step, epochs_tie='none', **more)
+            found = job.search(step, losses_tie='none', **more)
         self.assertGreaterEqual(len(found.trials), least)
         self.assertEqual(count(), found.trained_batches)
         return found

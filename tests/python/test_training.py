@@ -454,7 +454,7 @@ class Trainings(unittest.TestCase):
         self.assertEqual(get_type_hints(comp.Outcome.contest.fget)['return'], list[comp.Contestant])
         self.assertEqual(get_type_hints(comp.Outcome.operators.fget)['return'], list[comp.Operator])
         self.assertEqual(get_type_hints(comp.Outcome.trials.fget)['return'], list[comp.Trial])
-        found = Classification().search(stages='epochs_only')
+        found = Classification().search(stages='losses_only')
         self.assertIsInstance(found.contest[0], comp.Contestant)
         self.assertIsInstance(found.baseline, comp.Sample)
         self.assertIsInstance(found.train(found.trained_batches // 8 + 1), comp.TrainingResult)

@@ -19,7 +19,7 @@ inline comp::search_settings settings_with(comp::stages which) {
 }
 
 inline comp::outcome search_with(trainer& on, comp::search_settings settings, watcher& watching) {
-  settings.epochs_tie = settings.batches_tie = comp::tie::none;
+  settings.losses_tie = settings.times_tie = comp::tie::none;
   return greedy_search{.settings = std::move(settings)}.run(on, watching);
 }
 

@@ -247,7 +247,7 @@ struct watcher {
     note("recall");
     if (sees) sees("recall", wanted);
     for (const comp::trial& t : recalls_from) {
-      if (t.stage == wanted.stage && t.plan == wanted.plan && t.repeat == wanted.repeat) {
+      if (is_same_run(t, wanted)) {
         ++recalled;
         return t;
       }

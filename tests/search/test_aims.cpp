@@ -158,7 +158,7 @@ TEST_CASE("scores decide where they are asked for: an operator that spoils them 
   CHECK(found.criterion == comp::criterion::scores);
   CHECK(found.baseline.score == doctest::Approx(0.9));
   for (const comp::trial& t : found.trials) {
-    if (t.stage == stage::epochs) CHECK(t.sample.score.has_value());
+    if (t.stage == stage::losses) CHECK(t.sample.score.has_value());
   }
   scored_trainer by_losses{world};
   by_losses.score = trainer.score;

@@ -70,7 +70,7 @@ TEST_CASE("a strategy that asks twice is told the same twice, and the plan is ru
   const comp::outcome got = searched(twice);
   CHECK(calls == 3);
   CHECK(std::count_if(got.trials.begin(), got.trials.end(), [](const comp::trial& t) {
-          return t.stage == comp::stage::epochs && t.plan.str() == "11b1";
+          return t.stage == comp::stage::losses && t.plan.str() == "11b1";
         }) == 1);
   CHECK_FALSE(warns(got, "was ended"));
 }

@@ -205,7 +205,7 @@ TEST_CASE(
   fake::watcher watching;
   std::size_t plans = 0;
   watching.sees = [&](const std::string& call, const comp::trial& t) {
-    plans += call == "trial_started" && t.stage == comp::stage::epochs && watching.warnings.empty();
+    plans += call == "trial_started" && t.stage == comp::stage::losses && watching.warnings.empty();
   };
   const comp::outcome got = searched(trainer, watching);
   REQUIRE(watching.warnings.size() == 1);

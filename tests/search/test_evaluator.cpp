@@ -27,7 +27,7 @@ struct bench {
   comp::evaluator run{erased, observers, log};
 
   trial epoch(const comp::plan& p, auto cut) {
-    trial t = run.run_epoch(stage::epochs, p, "", cut);
+    trial t = run.run_epoch(stage::losses, p, "", cut);
     run.record(t);
     return t;
   }
@@ -123,7 +123,7 @@ TEST_CASE_FIXTURE(with_bench, "a run that fails puts the trainer back to the sta
 
 TEST_CASE_FIXTURE(with_bench, "batches are trained in parts that make one run") {
   comp::sample got;
-  const trial t = b.run.run(stage::epochs, parse_plan("b1"), "", [&](const trial& begun) {
+  const trial t = b.run.run(stage::losses, parse_plan("b1"), "", [&](const trial& begun) {
     b.run.train(begun, parse_plan("b1"), 3, got, never);
     b.run.train(begun, parse_plan("b1"), 7, got, never);
     return got;
@@ -138,7 +138,7 @@ TEST_CASE_FIXTURE(with_bench, "batches are trained in parts that make one run") 
   CHECK(t.sample.curve == epoch.curve);
   CHECK(t.sample.loss == doctest::Approx(epoch.loss).epsilon(1e-14));
   SUBCASE("until one is cut") {
-    const trial cut = b.run.run(stage::epochs, parse_plan("bb"), "", [&](const trial& begun) {
+    const trial cut = b.run.run(stage::losses, parse_plan("bb"), "", [&](const trial& begun) {
       comp::sample more;
       b.run.train(begun, parse_plan("bb"), 50, more,
                   [](const comp::sample& s) { return s.batches == 4 ? status::diverged : status::ok; });
@@ -173,15 +173,15 @@ TEST_CASE_FIXTURE(with_bench, "a plan that does not fit in memory is told from o
   SUBCASE("by the backend") {
     b.trainer.change().before_batch = [](auto&&...) { throw comp::out_of_memory{"no room for 3 GB"}; };
   }
-  CHECK(b.run.run_epoch(stage::epochs, parse_plan("11"), "", never).sample.status == status::out_of_memory);
-  CHECK(b.run.run_batch(stage::batches, parse_plan("11"), "").sample.status == status::out_of_memory);
+  CHECK(b.run.run_epoch(stage::losses, parse_plan("11"), "", never).sample.status == status::out_of_memory);
+  CHECK(b.run.run_batch(stage::times, parse_plan("11"), "").sample.status == status::out_of_memory);
 }
 
 TEST_CASE(
     "an epoch whose loss is not finite is not ok, whatever the backend says, and leaves no trace in the weights") {
   bench b;
   b.trainer.change().harm = [](auto&&...) { return fake::nan; };
-  const trial got = b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never);
+  const trial got = b.run.run_epoch(stage::losses, parse_plan("b1"), "", never);
   CHECK(got.sample.status == status::not_finite);
   CHECK(got.sample.batches == 10);
   CHECK(b.trainer.weights() == fake::state{});
@@ -223,12 +223,12 @@ TEST_CASE_FIXTURE(with_bench, "the cut's status ends the epoch at that batch") {
   CHECK(got.sample.status == status::stopped_early);
   CHECK(got.sample.batches == 3);
   CHECK(b.trainer.weights() == fake::state{});
-  CHECK(b.log.cost(stage::epochs).batches == 3);
+  CHECK(b.log.cost(stage::losses).batches == 3);
 }
 
 TEST_CASE("a backend without a stop predicate runs its epochs to the end") {
   bench<fake::minimal_trainer> b;
-  const trial got = b.run.run_epoch(stage::epochs, parse_plan("b1"), "", [](auto&&) { return status::stopped_early; });
+  const trial got = b.run.run_epoch(stage::losses, parse_plan("b1"), "", [](auto&&) { return status::stopped_early; });
   CHECK(got.sample.ok());
   CHECK(got.sample.batches == 10);
   CHECK(b.trainer.weights().steps == 10);
@@ -236,8 +236,8 @@ TEST_CASE("a backend without a stop predicate runs its epochs to the end") {
 
 TEST_CASE_FIXTURE(with_bench, "a recalled run is not made: the observer's sample counts") {
   b.watcher.recalls_from = {
-      {.stage = stage::epochs, .plan = parse_plan("b1"), .sample = {.loss = 5, .seconds = 7, .batches = 10}}};
-  b.run.timed(stage::epochs, [&] {
+      {.stage = stage::losses, .plan = parse_plan("b1"), .sample = {.loss = 5, .seconds = 7, .batches = 10}}};
+  b.run.timed(stage::losses, [&] {
     const trial got = b.epoch(parse_plan("b1"), never);
     CHECK(got.sample.loss == 5);
     CHECK(got.seconds == doctest::Approx(0.7));
@@ -245,11 +245,11 @@ TEST_CASE_FIXTURE(with_bench, "a recalled run is not made: the observer's sample
   CHECK(b.run.last_was_recalled());
   CHECK(b.trainer.count().batches == 0);
   CHECK(b.watcher.calls == std::vector<std::string>{"recall", "trial_done"});
-  CHECK(b.log.cost(stage::epochs).seconds >= 7);
-  CHECK(b.log.cost(stage::epochs).batches == 10);
+  CHECK(b.log.cost(stage::losses).seconds >= 7);
+  CHECK(b.log.cost(stage::losses).batches == 10);
   CHECK(b.run.seconds() >= 7);  // budgets count it
   SUBCASE("the same plan again is another run") {
-    const trial second = b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never);
+    const trial second = b.run.run_epoch(stage::losses, parse_plan("b1"), "", never);
     CHECK(second.repeat == 1);
     CHECK_FALSE(b.run.last_was_recalled());
     CHECK(b.trainer.count().batches == 10);
@@ -257,24 +257,24 @@ TEST_CASE_FIXTURE(with_bench, "a recalled run is not made: the observer's sample
 }
 
 TEST_CASE_FIXTURE(with_bench, "repeats are counted per stage and plan and go on from those in the log") {
-  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").repeat == 0);
+  CHECK(b.run.run_batch(stage::times, parse_plan("b1"), "").repeat == 0);
   CHECK(b.run.run_batch(stage::contest, parse_plan("b1"), "").repeat == 0);
-  CHECK(b.run.run_batch(stage::batches, parse_plan("11"), "").repeat == 0);
-  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").repeat == 1);
+  CHECK(b.run.run_batch(stage::times, parse_plan("11"), "").repeat == 0);
+  CHECK(b.run.run_batch(stage::times, parse_plan("b1"), "").repeat == 1);
   comp::evaluator later{b.erased, b.observers, b.log};
   const trial next = later.run_training_epoch(parse_plan("b1"), never);
   CHECK(next.number == 4);
-  CHECK(later.run_batch(stage::batches, parse_plan("b1"), "").repeat == 2);
+  CHECK(later.run_batch(stage::times, parse_plan("b1"), "").repeat == 2);
 }
 
 TEST_CASE_FIXTURE(with_bench, "a plan's very first batch pays for what is made once and is not timed") {
   b.trainer.change().first_batch = 1000;
-  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").seconds == 1);
-  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").seconds == 1);
+  CHECK(b.run.run_batch(stage::times, parse_plan("b1"), "").seconds == 1);
+  CHECK(b.run.run_batch(stage::times, parse_plan("b1"), "").seconds == 1);
   CHECK(b.trainer.count().batches == 3);
   SUBCASE("nor in an epoch, whose median it would move") {
     b.trainer.change().batches = 4;
-    CHECK(b.run.run_epoch(stage::epochs, parse_plan("bb"), "", never).seconds == 1);
+    CHECK(b.run.run_epoch(stage::losses, parse_plan("bb"), "", never).seconds == 1);
   }
 }
 
@@ -291,7 +291,7 @@ TEST_CASE(
     bench b;
     arrange(b);
     try {
-      (void)b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never);
+      (void)b.run.run_epoch(stage::losses, parse_plan("b1"), "", never);
       FAIL_CHECK("it went on");
     } catch (const std::exception& e) {
       CHECK(std::string{e.what()} == said);
@@ -317,7 +317,7 @@ TEST_CASE("an epoch of training is scored where the backend validates, an experi
   bench<scoring_trainer> b;
   CHECK(b.run.run_training_epoch(parse_plan("b1"), never).sample.score == 0.75);
   CHECK_FALSE(b.epoch(parse_plan("b1"), never).sample.score.has_value());
-  CHECK_FALSE(b.run.run_batch(stage::batches, parse_plan("b1"), "").sample.score.has_value());
+  CHECK_FALSE(b.run.run_batch(stage::times, parse_plan("b1"), "").sample.score.has_value());
 }
 
 TEST_CASE("what a backend leaves out is measured: seconds by the clock, one batch per run") {

@@ -86,7 +86,7 @@ double best_seconds(const fake::world& world, const std::vector<std::size_t>& ha
 
 std::size_t judged_plans(const outcome& found) {
   return static_cast<std::size_t>(std::ranges::count_if(
-      found.trials, [](const trial& t) { return t.stage == stage::epochs && t.repeat < comp::perturbed_repeats; }));
+      found.trials, [](const trial& t) { return t.stage == stage::losses && t.purpose == comp::purpose::judge; }));
 }
 
 // What has all but the number of batches of an epoch.
@@ -319,7 +319,7 @@ TEST_CASE("a run that is recalled from a search with a wider tolerance goes on u
   fake::world world = drawn(8, 6, {});
   world.harm = [n = 0](const plan& p) mutable { return p.count_low() == 0 ? 0 : ++n % 2 ? 0.012 : -0.0117; };
   const auto first_judged = [](const outcome& found) {
-    return *std::ranges::find(found.trials, stage::epochs, &trial::stage);
+    return *std::ranges::find(found.trials, stage::losses, &trial::stage);
   };
   fake::full_trainer whole{world};
   const outcome wide = search_on(whole, {.tolerance = 0.05});
@@ -333,7 +333,7 @@ TEST_CASE("a run that is recalled from a search with a wider tolerance goes on u
   const outcome found = search_on(trainer, {.tolerance = 0.01}, watcher);
   std::vector<trial> judged = found.trials;
   std::erase_if(judged, [&](const trial& t) {
-    return t.stage != stage::epochs || t.plan != lax.plan || t.repeat >= comp::perturbed_repeats;
+    return t.stage != stage::losses || t.plan != lax.plan || t.purpose != comp::purpose::judge;
   });
   REQUIRE(judged.size() >= 2);
   CHECK_FALSE(judged[0].accepted);

@@ -96,8 +96,8 @@ TEST_CASE("the paper's figure 4, run by run: 1.0099 times FP32's loss is accepte
   CHECK(found.plan.str() == "bbbb1bb1");
   CHECK(found.speedup == doctest::Approx(20 / 10.5));
   CHECK(found.trials.size() == want.size());
-  CHECK(found.cost(comp::stage::epochs).runs == 8);
-  CHECK(found.cost(comp::stage::batches).batches == 2);
+  CHECK(found.cost(comp::stage::losses).runs == 8);
+  CHECK(found.cost(comp::stage::times).batches == 2);
   CHECK(trainer.now == found.plan);
   CHECK(trainer.state == 0);
   CHECK(found.trained_batches == 0);
@@ -129,9 +129,9 @@ TEST_CASE("an epoch that loses a batch is rejected, and FP32 wins where it is fa
 
 TEST_CASE("each stage alone: the paper's ablation") {
   scripted first = figure(), second = figure();
-  CHECK(search_on(first, comp::stages::epochs_only).plan.str() == "b11b1b11");
+  CHECK(search_on(first, comp::stages::losses_only).plan.str() == "b11b1b11");
   CHECK(first.runs == epochs_of_the_figure());
-  const comp::outcome by_times = search_on(second, comp::stages::batches_only);
+  const comp::outcome by_times = search_on(second, comp::stages::times_only);
   CHECK(by_times.plan.str() == "bb1bbbb1");  // and harm is not seen
   CHECK(second.runs.size() == 1 + 64);       // 3 and 5 stay low
 }

@@ -33,10 +33,10 @@ struct told {
     judged("b1b1b1111b1", true);
     judged("bbb1b1111b1", true);
     judged("b1b1bb111b1", false);
-    found.cost(comp::stage::batches).runs = 10;
+    found.cost(comp::stage::times).runs = 10;
   }
-  void judged(const char* letters, bool accepted, std::size_t repeat = 0) {
-    comp::trial t{.stage = comp::stage::epochs, .plan = comp::parse_plan(letters), .repeat = repeat};
+  void judged(const char* letters, bool accepted, comp::purpose what = comp::purpose::judge) {
+    comp::trial t{.stage = comp::stage::losses, .plan = comp::parse_plan(letters), .purpose = what};
     t.accepted = accepted;
     found.trials.push_back(t);
   }
@@ -77,7 +77,7 @@ TEST_CASE("of a two-stage search each operator's reason names what decided it") 
     CHECK(has(reasons[i], expected[i]));
   }
   const auto explained = comp::explain(search.found, search.candidates, search.segments, "comp", true);
-  for (std::size_t i = 0; i < 11; ++i) CHECK(explained[i].decided_by_epochs == (i < 6));
+  for (std::size_t i = 0; i < 11; ++i) CHECK(explained[i].decided_by_losses == (i < 6));
   CHECK(explained[4].category == comp::category::deny);
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("what the model's author fixed says so, whoever won") {
 
 TEST_CASE("a first look at a precision is no acceptance") {
   told search;
-  search.judged("bbbbbbbbbb1", true, comp::first_look_repeats);
+  search.judged("bbbbbbbbbb1", true, comp::purpose::first_look);
   CHECK(has(search.reasons()[5], "no plan with it low was accepted"));
 }
 
@@ -103,7 +103,7 @@ TEST_CASE("a search that looked at no loss claims nothing of losses, and one wit
   search.found.trials.clear();
   CHECK(search.reasons()[2] == "on the allow list: batches were fastest with it in bf16; no loss was looked at");
   CHECK(has(search.reasons()[5], "batches with it low were not faster"));
-  search.found.cost(comp::stage::batches).runs = 0;
+  search.found.cost(comp::stage::times).runs = 0;
   search.segments[6] = comp::segment_kind::decided;
   CHECK(search.reasons()[6] == "no list names it, and no plans were timed in turns: bf16");
 }

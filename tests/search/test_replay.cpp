@@ -30,7 +30,7 @@ trial run_of(stage where, const char* p, sample s) {
   return {.stage = where, .plan = letters(p), .sample = std::move(s)};
 }
 trial batch_of(const char* p, double seconds) {
-  return run_of(stage::batches, p, {.loss = 9, .seconds = seconds, .batches = 1});
+  return run_of(stage::times, p, {.loss = 9, .seconds = seconds, .batches = 1});
 }
 
 std::vector<trial> made_up() {
@@ -39,9 +39,9 @@ std::vector<trial> made_up() {
   sample diverged = epoch_of({3, 5}, {1, 1});
   diverged.status = comp::status::diverged;
   return {run_of(stage::baseline, "111", epoch_of({3, 2, 1}, {4, 5, 6})),
-          run_of(stage::epochs, "b11", epoch_of({3.1, 2.1, 1.1}, {2, 3, 4})),
-          run_of(stage::epochs, "bb1", diverged),
-          run_of(stage::epochs, "bbb", failed),
+          run_of(stage::losses, "b11", epoch_of({3.1, 2.1, 1.1}, {2, 3, 4})),
+          run_of(stage::losses, "bb1", diverged),
+          run_of(stage::losses, "bbb", failed),
           run_of(stage::training, "b11", epoch_of({1, 1, 1}, {2, 2, 2})),
           batch_of("b1b", 1.5),
           batch_of("b1b", 1.25),
@@ -139,7 +139,7 @@ TEST_CASE("a replay refuses runs of another model, and no runs") {
 }
 
 TEST_CASE("the recorded space has the groups that moved together, and what was recorded alone is valid") {
-  const auto with = [](const char* p) { return run_of(stage::epochs, p, epoch_of({1}, {1})); };
+  const auto with = [](const char* p) { return run_of(stage::losses, p, epoch_of({1}, {1})); };
   const comp::replay trainer{fake::chain({"a", "b", "c", "d"}),
                              {with("1111"), with("11bb"), with("0100"), with("01bb")}};
   CHECK(trainer.supported_precisions() ==

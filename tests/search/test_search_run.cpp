@@ -19,7 +19,7 @@ using exhaustive_search = comp::two_stage<fake::lists, comp::strategy::exhaustiv
 
 comp::search_settings free_operators() {
   comp::search_settings settings;
-  settings.epochs_tie = settings.batches_tie = comp::tie::none;
+  settings.losses_tie = settings.times_tie = comp::tie::none;
   return settings;
 }
 
@@ -33,8 +33,7 @@ fake::world hard_to_tell() {
 // Removes the last trial if it checks the state that a search leaves: a search with strategies whose runs are recalled
 // has none to check.
 comp::outcome without_last_check(comp::outcome found, bool guided = false) {
-  const std::size_t last = found.trials.back().repeat;
-  if (!guided && last >= comp::check_repeats && last < comp::profile_repeats) found.trials.pop_back();
+  if (!guided && found.trials.back().purpose == comp::purpose::check) found.trials.pop_back();
   return found;
 }
 
@@ -48,7 +47,7 @@ void check_same(const comp::outcome& of_one, const comp::outcome& of_other) {
     CHECK(a.trials[i].plan == b.trials[i].plan);
     CHECK(a.trials[i].stage == b.trials[i].stage);
     CHECK(a.trials[i].repeat == b.trials[i].repeat);
-    if (a.trials[i].repeat < comp::profile_repeats) CHECK(a.trials[i].seconds == b.trials[i].seconds);
+    if (trains(a.trials[i].purpose)) CHECK(a.trials[i].seconds == b.trials[i].seconds);
     CHECK(a.trials[i].number == i);
     CHECK(a.trials[i].accepted == b.trials[i].accepted);
   }
@@ -68,9 +67,7 @@ TEST_CASE("observers are called in the documented order, and runs of FP32 lie wi
   std::vector<trial> running;  // innermost last
   std::string last;
   std::size_t recalls = 0, done = 0, batches = 0, nested = 0;
-  const auto same = [](const trial& a, const trial& b) {
-    return a.stage == b.stage && a.plan == b.plan && a.repeat == b.repeat;
-  };
+  const auto same = [](const trial& a, const trial& b) { return is_same_run(a, b); };
   watcher.sees = [&](const std::string& call, const trial& t) {
     CAPTURE(call);
     if (call == "recall") ++recalls;
@@ -108,7 +105,7 @@ TEST_CASE("a search tells at its start how many plans it will judge at most, FP3
   const auto found = search_with(trainer, {}, watcher);
   CHECK(watcher.epochs_at_most == 2 + 2 + 2);  // FP32 and the winner, both ends, two groups
   const auto judged = std::ranges::count_if(
-      found.trials, [](const trial& t) { return t.stage == stage::epochs && t.repeat < comp::perturbed_repeats; });
+      found.trials, [](const trial& t) { return t.stage == stage::losses && t.purpose == comp::purpose::judge; });
   CHECK(judged <= 5);
   fake::watcher again;
   fake::trainer other{fake::typical()};
@@ -146,7 +143,7 @@ TEST_CASE("a space that is too large is refused before the first epoch") {
   CHECK(trainer.count().batches == 0);
   SUBCASE("without epochs too") {
     auto settings = free_operators();
-    settings.stages = comp::stages::batches_only;
+    settings.stages = comp::stages::times_only;
     CHECK_THROWS_AS((void)exhaustive_search{.settings = settings}.run(trainer), comp::space_error);
     CHECK(trainer.count().batches == 0);
   }
@@ -214,7 +211,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "plans are timed on weights that no rejected
   const comp::outcome found = exhaustive_search{.settings = free_operators()}.run(trainer);
   CHECK(found.plan.count_low() == 0);
   const auto timed = std::ranges::find_if(found.trials, [](const trial& t) {
-    return (t.stage == stage::batches || t.stage == stage::contest) && t.plan.count_low() == 0;
+    return (t.stage == stage::times || t.stage == stage::contest) && t.plan.count_low() == 0;
   });
   REQUIRE(timed != found.trials.end());
   CHECK(timed->sample.loss <= 1);
@@ -363,7 +360,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "no plan asks an operator for an FP32 that i
     std::size_t judged = 0;
     for (const trial& t : found.trials) {
       CHECK(comp::is_low(t.plan[op]));
-      judged += t.stage == stage::epochs && t.plan != found.contest.front().plan;
+      judged += t.stage == stage::losses && t.plan != found.contest.front().plan;
     }
     CHECK(judged > 0);
     for (const plan& p : found.fallbacks) CHECK(comp::is_low(p[op]));

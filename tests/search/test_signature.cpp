@@ -47,7 +47,7 @@ TEST_CASE(
   CHECK(signature_of(signed_trainer{world}, world).find("backend=batch=64, seed=1;") != std::string::npos);
   comp::search_settings settings;
   settings.tolerance = 0.5;
-  settings.epochs_tie = comp::tie::none;
+  settings.losses_tie = comp::tie::none;
   CHECK(plain == signature_of(fake::trainer{world}, world, settings));
   for (const comp::hardware& machine :
        {comp::hardware{.name = "another CPU"}, comp::hardware{.compute_capability = 90}, comp::hardware{.threads = 7}})

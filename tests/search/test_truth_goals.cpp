@@ -332,8 +332,8 @@ TEST_CASE("a plan that is asked about first and judged at the level later trains
     std::map<comp::plan, std::int64_t> judged;
     std::int64_t batches = 0;
     for (const comp::trial& t : found->trials) {
-      if (t.stage != comp::stage::epochs) continue;
-      if (t.repeat >= comp::perturbed_repeats) {
+      if (t.stage != comp::stage::losses) continue;
+      if (t.purpose != comp::purpose::judge) {
         batches += t.sample.batches;
         continue;
       }
@@ -342,7 +342,7 @@ TEST_CASE("a plan that is asked about first and judged at the level later trains
       CHECK(t.sample.curve.size() == static_cast<std::size_t>(t.sample.batches));
     }
     for (const auto& [plan, most] : judged) batches += most;
-    CHECK(found->cost(comp::stage::epochs).batches == static_cast<std::size_t>(batches));
+    CHECK(found->cost(comp::stage::losses).batches == static_cast<std::size_t>(batches));
   }
   CHECK(again >= 5);
 }
@@ -351,8 +351,7 @@ TEST_CASE("a search that is recalled whole runs nothing more, also where batches
   struct recalling {
     std::vector<comp::trial> known = {}, done = {};
     std::optional<comp::trial> recall(const comp::trial& t) {
-      const auto at = std::ranges::find_if(
-          known, [&](const comp::trial& k) { return k.stage == t.stage && k.plan == t.plan && k.repeat == t.repeat; });
+      const auto at = std::ranges::find_if(known, [&](const comp::trial& k) { return is_same_run(k, t); });
       return at == known.end() ? std::nullopt : std::optional{*at};
     }
     void trial_done(const comp::trial& t) { done.push_back(t); }

@@ -117,16 +117,16 @@ TEST_CASE("the rule-based plan is the outcome when the search's own is fastest b
 
 TEST_CASE_FIXTURE(fake::in_typical, "the ablations run one stage alone") {
   fake::trainer trainer{world}, untrained{world};
-  const comp::outcome epochs = search_with(trainer, settings_with(stages::epochs_only));
+  const comp::outcome epochs = search_with(trainer, settings_with(stages::losses_only));
   CHECK(epochs.plan.str() == "11bb");  // what no list names stays in FP32
-  CHECK(epochs.cost(stage::batches).runs == 0);
+  CHECK(epochs.cost(stage::times).runs == 0);
   // Batches only: fast, without a look at the loss, and may not converge; nothing is trained.
-  const comp::outcome batches = search_with(untrained, settings_with(stages::batches_only));
+  const comp::outcome batches = search_with(untrained, settings_with(stages::times_only));
   CHECK(batches.plan.str() == "bbbb");
-  CHECK(batches.cost(stage::epochs).runs == 0);
+  CHECK(batches.cost(stage::losses).runs == 0);
   world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
   fake::trainer spoilt{world};
-  const comp::outcome raced = search_with(spoilt, settings_with(stages::batches_only));
+  const comp::outcome raced = search_with(spoilt, settings_with(stages::times_only));
   CHECK(raced.plan.str() == "1bbb");  // a race drops what damages the weights
   CHECK((batches.trained_batches == 0 && raced.trained_batches == 0));
   CHECK((untrained.weights() == fake::state{} && spoilt.weights() == fake::state{}));
@@ -138,7 +138,7 @@ TEST_CASE("a backend that supports FP32 alone is searched through in FP32's batc
   fake::trainer trainer{world};
   const comp::outcome found = search_with(trainer);
   CHECK(found.plan.str() == "1111");
-  CHECK(found.cost(stage::epochs).runs == 0);
+  CHECK(found.cost(stage::losses).runs == 0);
   CHECK(trainer.weights().steps == found.trained_batches);
   CHECK(found.trained_batches == 16);
 }
@@ -152,7 +152,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "whole epochs are judged by the paper's rule
   CHECK(found.plan.str() == "1bbb");
   CHECK(found.baseline.batches == 24);
   for (const trial& t : found.trials) {
-    if (t.stage == stage::epochs && t.accepted) CHECK(t.sample.batches == 24);
+    if (t.stage == stage::losses && t.accepted) CHECK(t.sample.batches == 24);
   }
   CHECK(found.trained_batches == 24 + 4);  // FP32 checks the state
   CHECK(trainer.weights().steps == 24 + 4);
@@ -239,5 +239,5 @@ TEST_CASE("where FP32 does not fit, a refused candidate that lowers less than wh
   const comp::outcome found = search_with(trainer);
   CHECK(found.plan.str() == "bbbb");
   CHECK(std::ranges::any_of(
-      found.trials, [](const trial& t) { return t.plan.str() == "b1b1" && t.stage == stage::epochs && !t.accepted; }));
+      found.trials, [](const trial& t) { return t.plan.str() == "b1b1" && t.stage == stage::losses && !t.accepted; }));
 }

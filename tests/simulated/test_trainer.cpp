@@ -76,7 +76,7 @@ TEST_CASE("a search on a modelled GPU finds the plan that is fastest there of th
   fake::full_trainer inner{layers()};
   on_gpu trainer{inner, "B200"};
   comp::two_stage search{comp::policy::pytorch{}, comp::strategy::exhaustive{}, comp::strategy::exhaustive{}};
-  search.settings.epochs_tie = search.settings.batches_tie = comp::tie::none;
+  search.settings.losses_tie = search.settings.times_tie = comp::tie::none;
   const comp::outcome found = search.run(trainer);
   CHECK(found.plan.str() == fastest(trainer, layers()).str());
   CHECK(found.plan.str() == "b8b8");  // the small layer is slower below 16 bits
@@ -132,7 +132,7 @@ TEST_CASE("FP32's batches, which take long on a modelled GPU, leave a budget of 
   const comp::outcome found = comp::two_stage<comp::policy::pytorch>{}.run(trainer);
   std::int64_t batches = 0;
   for (const comp::trial& t : found.trials) {
-    if (t.stage == comp::stage::epochs) batches = std::max(batches, t.sample.batches);
+    if (t.stage == comp::stage::losses) batches = std::max(batches, t.sample.batches);
   }
   CHECK(batches > 50);
   CHECK(std::ranges::count_if(found.warnings, is_of_few_batches) == 1);

@@ -14,32 +14,58 @@
 
 namespace comp {
 
-/// Which part of a search a run belongs to. The names `epochs` and `batches` are the paper's, for its two stages.
+/// Which part of a search a run belongs to.
 enum class stage : std::uint8_t {
   baseline,  // stage 0: FP32, which everything is compared with
-  epochs,    // stage 1: candidates judged by their losses
-  batches,   // stage 2: candidates judged by the time of batches
+  losses,    // stage 1: candidates judged by their losses
+  times,     // stage 2: candidates judged by the time of batches
   contest,   // the final comparison of the found plan, FP32 and the rule-based plans, by the time of batches
   training   // the winner's epochs
 };
 
 constexpr std::string_view name(stage s) {
-  constexpr std::string_view names[] = {"baseline", "epochs", "batches", "contest", "training"};
+  constexpr std::string_view names[] = {"baseline", "losses", "times", "contest", "training"};
   return names[static_cast<std::size_t>(s)];
 }
+
+/// What a run is for.
+enum class purpose : std::uint8_t {
+  judge,        // its loss or its time is compared
+  perturbed,    // with perturbed roundings: how much equally good trainings differ; `repeat` is the seed
+  first_look,   // one batch: is a precision hopelessly slow?
+  check,        // FP32 trains on from a state that other plans left (sound_state.hpp)
+  profile,      // not trained: seconds of each operator's forward and backward are the sample's `curve`
+  sensitivity,  // not trained: each operator's error in the precision of index `repeat`
+  compile       // not trained: seconds that compiling a step takes
+};
+
+constexpr std::string_view name(purpose p) {
+  constexpr std::string_view names[] = {"judge",   "perturbed",   "first_look", "check",
+                                        "profile", "sensitivity", "compile"};
+  return names[static_cast<std::size_t>(p)];
+}
+
+/// Returns: false for runs that give numbers about operators; these train no batch.
+constexpr bool trains(purpose p) { return p < purpose::profile; }
 
 /// One run that a search made: its plan, its stage and its result.
 struct trial {
   std::size_t number = 0;                     // the runs of a search are counted from 0
   comp::stage stage = comp::stage::baseline;  // the part of the search that it belongs to
   comp::plan plan = {};                       // the plan that was run
-  std::size_t repeat = 0;                     // how many runs of this plan in this stage came before it
-  comp::sample sample = {};                   // the result of the run
-  bool accepted = false;  // its loss is within the tolerance; if no loss is judged: it ran to its end
+  comp::purpose purpose = comp::purpose::judge;
+  std::size_t repeat = 0;    // how many runs of this stage, plan and purpose came before it
+  comp::sample sample = {};  // the result of the run
+  bool accepted = false;     // its loss is within the tolerance; if no loss is judged: it ran to its end
   double seconds = std::numeric_limits<double>::infinity();  // median time of a batch; infinity: the run did not finish
   interval bounds = {};                                      // 95% confidence interval of `seconds`
   std::string label = {};  // the plan's name if it has one: "fp32", "rule-based bf16"; empty: a candidate
 };
+
+/// Returns: true for the same run of a search, in this process or recorded by another.
+inline bool is_same_run(const trial& a, const trial& b) {
+  return a.stage == b.stage && a.purpose == b.purpose && a.repeat == b.repeat && a.plan == b.plan;
+}
 
 /// Returns: true when `a` was accepted and its interval lies wholly below that of `b`; if an interval is unknown, the
 /// medians decide. A strategy that compared medians alone would accept noise as progress.

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp {
@@ -62,6 +63,7 @@ inline json json_of(const trial& t) {
   to["number"] = t.number;
   to["stage"] = name(t.stage);
   to["plan"] = t.plan.str();
+  if (t.purpose != purpose::judge) to["purpose"] = name(t.purpose);
   to["repeat"] = t.repeat;
   to["accepted"] = t.accepted;
   to["seconds"] = json_of(t.seconds);
@@ -172,14 +174,34 @@ inline sample sample_from(const json_reader& from) {
   return s;
 }
 
+/// Sets the purpose of a run that comp 0.2 recorded: it counted runs that judge from 0, other ones from a million on.
+inline void take_purpose_from_repeat(trial& t) {
+  constexpr std::pair<std::size_t, purpose> first_of[] = {
+      {4'000'000, purpose::compile}, {3'000'001, purpose::sensitivity}, {3'000'000, purpose::profile},
+      {2'500'000, purpose::check},   {2'000'000, purpose::first_look},  {1'000'000, purpose::perturbed}};
+  for (const auto& [first, what] : first_of) {
+    if (t.repeat < first) continue;
+    t.purpose = what;
+    t.repeat -= first;
+    return;
+  }
+}
+
+/// Reads a trial, also one that comp 0.2 recorded, which called losses "epochs" and times "batches".
 inline trial trial_from(const json_reader& from) {
-  from.only({"number", "stage", "plan", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
+  from.only({"number", "stage", "plan", "purpose", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
   constexpr std::int64_t most = std::int64_t{1} << 53;  // JSON readers that use doubles know no larger whole number
   trial t;
   t.number = static_cast<std::size_t>(from["number"].integer(0, most));
-  t.stage = from["stage"].template one_of<stage>(stage::training);
+  t.stage =
+      from["stage"].template one_of<stage>(stage::training, {{"epochs", stage::losses}, {"batches", stage::times}});
   t.plan = plan_from(from["plan"]);
   t.repeat = static_cast<std::size_t>(from["repeat"].integer(0, most));
+  if (const auto what = from.find("purpose")) {
+    t.purpose = what->template one_of<purpose>(purpose::compile);
+  } else {
+    take_purpose_from_repeat(t);
+  }
   t.accepted = from["accepted"].boolean();
   t.seconds = from["seconds"].seconds();
   t.bounds = interval_from(from["bounds"]);

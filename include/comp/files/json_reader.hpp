@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp {
@@ -143,9 +144,13 @@ class json_reader {
     return values;
   }
 
-  /// Reads a value of an enumeration by its name, comp::name(E). Requires: the values are 0 to `last`.
+  /// Reads a value of an enumeration by its name, comp::name(E), or by one of `former` names. Requires: the values are
+  /// 0 to `last`.
   template <class E>
-  E one_of(E last) const {
+  E one_of(E last, std::initializer_list<std::pair<std::string_view, E>> former = {}) const {
+    for (const auto& [word, value] : former) {
+      if (value_.is_string() && text() == word) return value;
+    }
     std::vector<std::string_view> names;
     for (unsigned i = 0; i <= static_cast<unsigned>(last); ++i) {
       names.push_back(name(static_cast<E>(i)));

@@ -86,7 +86,7 @@ inline std::vector<double> batch_times(const contestant& c, const outcome& resul
   std::vector<double> all;
   for (const trial& t : result.trials) {
     const std::vector<double>& times = t.sample.batch_seconds;
-    if (t.plan != c.plan || t.repeat >= perturbed_repeats || !t.sample.ok() || times.empty()) continue;
+    if (t.plan != c.plan || t.purpose != purpose::judge || !t.sample.ok() || times.empty()) continue;
     all.insert(all.end(), times.begin() + (times.size() > 3 ? 1 : 0), times.end());
   }
   return all.size() > c.seconds.size() ? all : c.seconds;
@@ -138,11 +138,11 @@ constexpr std::string_view cost_in_words(stage s) { return s == stage::baseline 
 /// plans left; "ok" for a timed batch and for FP32 with perturbed roundings; the status if it failed.
 inline std::string_view fate_text(const trial& t, const outcome& result) {
   if (!t.sample.ok()) return name(t.sample.status);
-  if (t.repeat >= check_repeats) return "a check";
-  if (t.repeat >= first_look_repeats) return "a first look";
-  if (t.stage == stage::baseline || t.repeat >= perturbed_repeats) return "ok";
+  if (t.purpose == purpose::check) return "a check";
+  if (t.purpose == purpose::first_look) return "a first look";
+  if (t.stage == stage::baseline || t.purpose != purpose::judge) return "ok";
   if (is_undecided(t, result)) return "undecided";
-  return t.stage == stage::epochs || t.stage == stage::training ? (t.accepted ? "accepted" : "rejected") : "ok";
+  return t.stage == stage::losses || t.stage == stage::training ? (t.accepted ? "accepted" : "rejected") : "ok";
 }
 
 /// Returns the seconds that the batches which the search trained would take under the found plan. They are no cost of
@@ -181,7 +181,7 @@ struct trial_group {
 
 /// True for stages that time plans in turns, one batch each. Their losses say nothing of a plan, because each batch was
 /// trained after batches of other plans.
-constexpr bool by_batches(stage s) { return s == stage::batches || s == stage::contest; }
+constexpr bool is_timed(stage s) { return s == stage::times || s == stage::contest; }
 
 /// Returns the runs of an outcome in groups. All turns of a plan in one stage are one group; otherwise a table of runs
 /// would mostly have lines of single batches.
@@ -189,9 +189,9 @@ inline std::vector<trial_group> grouped_trials(const outcome& result) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;
   for (const trial& t : result.trials) {
-    if (t.repeat >= profile_repeats) continue;  // a profile or a sensitivity, which is no batch
+    if (!trains(t.purpose)) continue;  // a profile or a sensitivity, which is no batch
     auto at = groups.size();
-    if (by_batches(t.stage)) at = known.try_emplace({t.stage, t.plan}, at).first->second;
+    if (is_timed(t.stage)) at = known.try_emplace({t.stage, t.plan}, at).first->second;
     if (at == groups.size()) groups.push_back({&t, {}});
     if (!t.sample.ok() && groups[at].shown->sample.ok()) groups[at].shown = &t;
     groups[at].runs.push_back(&t);

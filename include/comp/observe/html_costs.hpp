@@ -35,7 +35,7 @@ inline measured_ops measured(const outcome& result) {
   std::vector<bool> known(n);
   for (const bool first : {true, false}) {  // FP32's own profile is taken before those of mixed plans
     for (const trial& t : result.trials) {
-      if (t.repeat != profile_repeats || t.sample.curve.size() != 2 * n || t.plan.size() != n) continue;
+      if (t.purpose != purpose::profile || t.sample.curve.size() != 2 * n || t.plan.size() != n) continue;
       if ((t.plan == base) != first || !t.sample.ok()) continue;
       if (first) m.fp32.resize(n);
       m.chosen.resize(n);
@@ -56,9 +56,9 @@ inline std::vector<double> sensitivities(const outcome& result) {
   const std::size_t n = result.graph.size();
   std::vector<double> each;
   for (const trial& t : result.trials) {
-    if (t.repeat <= profile_repeats || t.sample.curve.size() != n || !t.sample.ok()) continue;
+    if (t.purpose != purpose::sensitivity || t.sample.curve.size() != n || !t.sample.ok()) continue;
     each.resize(n, std::nan(""));
-    const std::size_t index = t.repeat - profile_repeats - 1;
+    const std::size_t index = t.repeat;
     for (std::size_t i = 0; i < n; ++i) {
       const bool own = index < all_precisions.size() && result.plan[i] == all_precisions[index];
       if (own || std::isnan(each[i])) each[i] = t.sample.curve[i];

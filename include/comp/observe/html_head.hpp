@@ -61,7 +61,7 @@ inline std::string lead(const outcome& result) {
   if (!fp32_won(result)) {
     const std::string rules = against_rules(result), fp32 = faster_text(speedup_of(result), "FP32");
     text += fmt::format(" It is {}{}, ", rules.empty() ? "" : rules + " and ", fp32);
-    text += result.cost(stage::epochs).runs > 0 ? fmt::format("its loss within {:g}%.", 100 * result.tolerance)
+    text += result.cost(stage::losses).runs > 0 ? fmt::format("its loss within {:g}%.", 100 * result.tolerance)
                                                 : "its loss not looked at.";
   } else if (const contestant* rules = rule_based_of(result)) {
     text += fmt::format(" The best rule-based plan, {}, ran at {} FP32's speed{}.", html(rules->label),

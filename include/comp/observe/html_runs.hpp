@@ -86,7 +86,7 @@ inline std::string contest_table(const outcome& result) {
   return text;
 }
 
-/// Returns the table of all runs. Runs that were only timed show no loss (by_batches()), and FP32 no difference from
+/// Returns the table of all runs. Runs that were only timed show no loss (is_timed()), and FP32 no difference from
 /// itself, except with perturbed roundings: that difference is how far roundings alone lead losses apart.
 inline std::string trial_table(const outcome& result) {
   std::string text = table_begin("Runs", " class=\"sorts\"",
@@ -102,11 +102,11 @@ inline std::string trial_table(const outcome& result) {
                                  true);
   for (const trial_group& g : grouped_trials(result)) {
     const trial& t = *g.shown;
-    const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
-    const auto change = by_batches(t.stage) || fp32 ? std::nullopt : change_of(t.sample, result.baseline);
+    const bool fp32 = t.stage == stage::baseline && t.purpose == purpose::judge;
+    const auto change = is_timed(t.stage) || fp32 ? std::nullopt : change_of(t.sample, result.baseline);
     std::int64_t batches = 0;
     for (const trial* run : g.runs) batches += run->sample.batches;
-    const bool timed_only = by_batches(t.stage) || batches == 0;
+    const bool timed_only = is_timed(t.stage) || batches == 0;
     text += fmt::format("<tr><td class=\"n\">{}</td><td class=\"wide\">{}{}</td><td class=\"plan\">{}</td>", t.number,
                         in_words(t.stage),
                         t.label.empty() ? "" : fmt::format("<br><span class=\"soft\">{}</span>", html(t.label)),

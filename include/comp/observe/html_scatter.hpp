@@ -62,8 +62,8 @@ inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const o
   std::size_t without = 0;
   bool has_fp32 = false;
   for (const trial& t : result.trials) {
-    if (t.repeat >= profile_repeats) continue;  // a profile or a sensitivity, which is no batch
-    const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
+    if (!trains(t.purpose)) continue;  // a profile or a sensitivity, which is no batch
+    const bool fp32 = t.stage == stage::baseline && t.purpose == purpose::judge;
     if (t.stage != stage::baseline && !is_judged(t)) continue;
     if (fp32 && std::exchange(has_fp32, true)) continue;  // FP32's batches come in parts; all are one point
     const double seconds = batch_time(fp32 ? trial{.sample = result.baseline} : t);

@@ -29,7 +29,7 @@
 
 namespace comp {
 
-/// An observer that keeps a ledger. Trials with the same stage, plan and repeat are the same run. If several lines have
+/// An observer that keeps a ledger. Trials that agree in is_same_run() are the same run. If several lines have
 /// these, the first is the search's run and is recalled; later ones are epochs of a training.
 class ledger {
  public:
@@ -67,7 +67,7 @@ class ledger {
     if (!remark_.empty() && info.warn) info.warn(remark_);
   }
 
-  /// Returns the recorded run of the same stage, plan and repeat. The search takes it in place of running it.
+  /// Returns the recorded run that is the same (is_same_run()). The search takes it in place of running it.
   std::optional<trial> recall(const trial& wanted) {
     const auto at = recorded_.find(key_of(wanted));
     if (at == recorded_.end()) return std::nullopt;
@@ -100,7 +100,9 @@ class ledger {
 
  private:
   // A run's number is not in its key, because the search numbers a run only when it is done.
-  static std::string key_of(const trial& t) { return fmt::format("{} {} {}", name(t.stage), t.repeat, t.plan.str()); }
+  static std::string key_of(const trial& t) {
+    return fmt::format("{} {} {} {}", name(t.stage), name(t.purpose), t.repeat, t.plan.str());
+  }
 
   void open() {
     if (mode_ == mode::keep_old) set_aside();

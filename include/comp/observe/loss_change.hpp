@@ -28,7 +28,7 @@ struct loss_change {
 };
 
 /// True for a run that was judged by its losses. First looks, and FP32 with perturbed roundings, are not judged.
-inline bool is_judged(const trial& t) { return t.stage == stage::epochs && t.repeat < perturbed_repeats; }
+inline bool is_judged(const trial& t) { return t.stage == stage::losses && t.purpose == purpose::judge; }
 
 /// Returns: the change of `got` against `fp32`; nothing if they have no batches in common. Samples without curves are
 /// taken to be of the same batches if they have equally many.
@@ -104,7 +104,7 @@ inline std::string_view loss_title(const outcome& result) {
 inline std::vector<const trial*> perturbed_runs(const outcome& result) {
   std::vector<const trial*> runs;
   for (const trial& t : result.trials) {
-    const bool perturbed = t.repeat >= perturbed_repeats && t.repeat < first_look_repeats;
+    const bool perturbed = t.purpose == purpose::perturbed;
     if (t.stage == stage::baseline && perturbed && t.sample.ok()) runs.push_back(&t);
   }
   return runs;

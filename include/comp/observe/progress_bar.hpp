@@ -52,7 +52,7 @@ class progress_bar {
   void trial_done(const trial& t) {
     enter(t.stage);
     progress_.trial_done(t);
-    const bool notable = !detail::by_batches(t.stage) || t.repeat == 0 || !t.sample.ok();
+    const bool notable = !detail::is_timed(t.stage) || t.repeat == 0 || !t.sample.ok();
     if (terminal_) {
       draw(true);
     } else if (notable) {

@@ -62,12 +62,13 @@ class progress {
   }
 
   void batch_done(const trial& t, const sample& so_far) {
-    if (!under_way_.empty() && is(t, under_way_.front())) batches_ = so_far.batches;
+    if (!under_way_.empty() && is_same_run(t, under_way_.front())) batches_ = so_far.batches;
   }
 
   /// Returns: true for a run that was made now, false for one that was recalled from a ledger.
   bool trial_done(const trial& t) {
-    const auto at = std::find_if(under_way_.begin(), under_way_.end(), [&](const trial& u) { return is(t, u); });
+    const auto at =
+        std::find_if(under_way_.begin(), under_way_.end(), [&](const trial& u) { return is_same_run(t, u); });
     const bool measured = at != under_way_.end();
     under_way_.erase(at, under_way_.end());
     learn_fp32(t);
@@ -105,7 +106,7 @@ class progress {
     };
     std::string text = fmt::format("{}: ", in_words(s));
     if (s == stage::training) return text + of(runs_, "epoch");
-    if (s == stage::epochs) {
+    if (s == stage::losses) {
       return text + fmt::format("{}, {} accepted{}", of(judged_ - judged_before_, "plan"), accepted_, best());
     }
     return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan") + best());
@@ -122,10 +123,10 @@ class progress {
       if (!t.sample.message.empty()) line += fmt::format(": {}", printable(t.sample.message, 200));
       return line;
     }
-    if (t.repeat >= profile_repeats) return line + fmt::format(" took {:.3g} ms", 1e3 * t.sample.seconds);
+    if (!trains(t.purpose)) return line + fmt::format(" took {:.3g} ms", 1e3 * t.sample.seconds);
     line += fmt::format(" took {:.3g} ms per batch", 1e3 * own_seconds(t));
-    if (t.repeat >= check_repeats) return line + ", a check of the state";
-    if (t.repeat >= first_look_repeats) return line + ", a first look";
+    if (t.purpose == purpose::check) return line + ", a check of the state";
+    if (t.purpose == purpose::first_look) return line + ", a first look";
     if (is_judged(t)) {
       if (!fp32_now_.empty()) line += fmt::format(", {:.2f}x FP32", median(fp32_now_) / own_seconds(t));
       const auto change = change_of(t.sample, fp32_);
@@ -153,15 +154,11 @@ class progress {
   }
 
  private:
-  static bool is(const trial& a, const trial& b) {
-    return a.stage == b.stage && a.repeat == b.repeat && a.plan == b.plan;
-  }
-
   // Collects FP32's losses and times. Its batches come in parts, each of which continues the last one.
   void learn_fp32(const trial& t) {
-    if (t.stage != stage::baseline || t.repeat >= first_look_repeats || !t.sample.ok()) return;
-    if (stage_ == stage::epochs) fp32_now_.push_back(own_seconds(t));
-    if (t.repeat >= perturbed_repeats) return;
+    if (t.stage != stage::baseline || t.purpose > purpose::perturbed || !t.sample.ok()) return;
+    if (stage_ == stage::losses) fp32_now_.push_back(own_seconds(t));
+    if (t.purpose != purpose::judge) return;
     fp32_plan_ = t.plan.str();
     const auto add = [](auto& to, const auto& more) { to.insert(to.end(), more.begin(), more.end()); };
     add(fp32_.curve, t.sample.curve);
@@ -177,7 +174,7 @@ class progress {
     return median(std::move(times));
   }
 
-  bool judging() const { return stage_ == stage::epochs; }
+  bool judging() const { return stage_ == stage::losses; }
 
   std::string counted() const {
     if (stage_ == stage::baseline) return {};
@@ -188,7 +185,7 @@ class progress {
   }
 
   std::string batch() const {
-    const bool one = stage_ == stage::batches || stage_ == stage::contest;
+    const bool one = stage_ == stage::times || stage_ == stage::contest;
     return one || batches_ == 0 ? std::string{} : fmt::format("batch {}", batches_);
   }
 
@@ -202,7 +199,7 @@ class progress {
       if (fp32 == turns_.end()) return {};
       for (const auto& [p, seconds] : turns_) speedup = std::max(speedup, compare_paired(fp32->second, seconds).ratio);
     }
-    return speedup > 0 && stage_ != stage::batches ? fmt::format(", best {:.2f}x FP32", speedup) : "";
+    return speedup > 0 && stage_ != stage::times ? fmt::format(", best {:.2f}x FP32", speedup) : "";
   }
 
   // Returns how long the stage will last, from the mean time of the plans that were judged so far.

@@ -89,7 +89,7 @@ inline t4_run t4_result_from(const json_reader& result, const op_graph& graph) {
   s.seconds = std::accumulate(s.batch_seconds.begin(), s.batch_seconds.end(), 0.0);
   if (s.batches == 0 && time) s.batches = 1, s.seconds = *time;
   run.record.accepted = result["invalidity"].text() == "correct";
-  run.record.stage = run.by_batches ? stage::batches : stage::epochs;
+  run.record.stage = run.by_batches ? stage::times : stage::losses;
   return run;
 }
 

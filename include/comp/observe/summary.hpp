@@ -86,7 +86,7 @@ inline json overhead_json(const outcome& result) {
   to["search_seconds"] = search_seconds(result);
   to["kept_batches"] = result.trained_batches;
   to["kept_seconds"] = kept_seconds(result);
-  for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
+  for (const stage s : {stage::baseline, stage::losses, stage::times, stage::contest}) {
     json& of = to["stages"][std::string{name(s)}];
     of["seconds"] = result.cost(s).seconds;
     of["runs"] = result.cost(s).runs;
@@ -206,7 +206,7 @@ inline std::string contest_text(const outcome& result) {
 /// Returns the table of what the search cost, by stages, and what of it counts as training.
 inline std::string costs_text(const outcome& result) {
   std::vector<std::vector<std::string>> rows{{"", "time", "runs", "batches"}};
-  for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
+  for (const stage s : {stage::baseline, stage::losses, stage::times, stage::contest}) {
     const stage_cost& cost = result.cost(s);
     rows.push_back({fmt::format("  {}", cost_in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
                     fmt::format("{}", cost.batches)});

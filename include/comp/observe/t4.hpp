@@ -75,7 +75,7 @@ inline json t4_result(const trial_group& group, const outcome& result, const std
   if (t.sample.score) add_measurement(measurements, "validation_score", *t.sample.score, "");
   if (t.sample.peak_bytes > 0)
     add_measurement(measurements, "peak_memory", static_cast<double>(t.sample.peak_bytes), "B");
-  if (by_batches(t.stage)) {
+  if (is_timed(t.stage)) {
     add_measurement(measurements, "epochs", 0, "");
   } else if (result.batches_per_epoch > 0) {
     add_measurement(measurements, "epochs",

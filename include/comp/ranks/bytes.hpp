@@ -158,15 +158,15 @@ void fields(auto& io, paired_speedup& s) { io(s.ratio, s.bounds); }
 void fields(auto& io, hardware& h) { io(h.name, h.kind, h.compute_capability, h.isa, h.threads); }
 void fields(auto& io, execution_choice& c) { io(c.name, c.value, c.gain); }
 void fields(auto& io, trial& t) {
-  io(t.number, t.stage, t.plan, t.repeat, t.sample, t.accepted, t.seconds, t.bounds, t.label);
+  io(t.number, t.stage, t.plan, t.purpose, t.repeat, t.sample, t.accepted, t.seconds, t.bounds, t.label);
 }
-void fields(auto& io, loss_verdict& v) { io(v.answer, v.difference, v.radius, v.line); }
+void fields(auto& io, loss_verdict& v) { io(v.answer, v.difference, v.radius, v.line, v.at_end); }
 void fields(auto& io, contestant& c) {
   io(c.label, c.plan, c.seconds, c.over_fp32, c.peak_bytes, c.epoch, c.loss, c.loss_batches, c.lost, c.tie, c.status,
      c.rule_based);
 }
 void fields(auto& io, op_evidence& e) { io(e.what, e.low, e.others_low, e.difference, e.saves, e.casts); }
-void fields(auto& io, op_reason& r) { io(r.category, r.decided_by_epochs, r.text); }
+void fields(auto& io, op_reason& r) { io(r.category, r.decided_by_losses, r.text); }
 void fields(auto& io, stage_cost& c) { io(c.runs, c.batches, c.seconds); }
 void fields(auto& io, later_plan& p) { io(p.batch, p.plan, p.reason); }
 /// All but the graph, which each rank has.

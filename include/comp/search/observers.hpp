@@ -125,7 +125,7 @@ constexpr bool expect_observer() {
 /// Called in this order: search_started; for each run recall, trial_started, batch_done after each of its batches,
 /// trial_done; search_done. Members, all optional:
 ///   void search_started(const search_info&)
-///   std::optional<trial> recall(const trial&)      a recorded result for this stage, plan and repeat: the run is then not made
+///   std::optional<trial> recall(const trial&)      the same run as it was recorded (is_same_run()), which is then not made
 ///   void trial_started(const trial&)
 ///   void batch_done(const trial&, const sample&)   the epoch's sample so far
 ///   void or bool trial_done(const trial&)          true: stop the search

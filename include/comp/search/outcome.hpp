@@ -68,7 +68,7 @@ struct op_evidence {
 /// Why an operator has its precision.
 struct op_reason {
   comp::category category = comp::category::follow;  // what the policy says of the operator
-  bool decided_by_epochs = false;  // true: losses decided (the paper's Stage1_OP_list); false: times or rules
+  bool decided_by_losses = false;  // true: losses decided (the paper's Stage1_OP_list); false: times or rules
   std::string text = {};           // the reason, as one sentence
 };
 
@@ -78,14 +78,6 @@ struct stage_cost {
   std::size_t batches = 0;  // how many batches these trained
   double seconds = 0;       // its wall time; putting states back and warming up are counted
 };
-
-/// Values of trial::repeat from these numbers on mark runs other than the test and the timing of a plan: with perturbed
-/// roundings; a first look at a precision; FP32's batches that check a state (convergence/sound_state.hpp); numbers
-/// about operators (profiles, sensitivities).
-inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, check_repeats = 2'500'000,
-                             profile_repeats = 3'000'000;
-
-inline constexpr std::size_t compile_repeat = 4'000'000;  // marks the time that compiling a step takes
 
 /// What a search found.
 struct outcome {

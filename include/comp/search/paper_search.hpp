@@ -29,7 +29,7 @@ namespace comp {
 inline search_settings paper_settings(search_settings settings) {
   constexpr double never = std::numeric_limits<double>::infinity();
   settings.criterion = criterion::epoch_losses;
-  settings.epochs_tie = settings.batches_tie = tie::none;
+  settings.losses_tie = settings.times_tie = tie::none;
   settings.cut.slower_than_fp32 = settings.cut.slower_than_best = settings.cut.diverged = never;
   settings.self_check = false;
   settings.verbatim = true;

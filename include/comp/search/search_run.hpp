@@ -102,9 +102,9 @@ class search_run {
     log_.batches_per_epoch = trainer_.batches_per_epoch();
     if (settings_.stages == stages::both) guide_ = stage1_.guide();
     std::size_t candidates = 0;
-    if (settings_.stages == stages::batches_only) {
+    if (settings_.stages == stages::times_only) {
       (void)stage2_.start(
-          space_without_losses(plans_.candidates(), log_.graph, plans_.lows(), settings_.batches_tie, plans_.runs()));
+          space_without_losses(plans_.candidates(), log_.graph, plans_.lows(), settings_.times_tie, plans_.runs()));
     } else if (guide_ == nullptr) {
       candidates = stage1_.start(plans_.candidates().space).at_most();
     }
@@ -200,7 +200,7 @@ class search_run {
   // Trains FP32 once more after a run that failed. If FP32 fails, too, the trainer is at fault and not the plan.
   // Throws: `error` with the trainer's message.
   void check_fp32_again() {
-    const auto failed = [](const trial& t) { return t.sample.status == status::failed && t.repeat < profile_repeats; };
+    const auto failed = [](const trial& t) { return t.sample.status == status::failed && trains(t.purpose); };
     const auto trains = [&](const trial& t) { return t.sample.ok() && t.plan == plans_.fp32(); };
     const auto last = std::find_if(log_.trials.rbegin(), log_.trials.rend(), failed);
     if (last == log_.trials.rend() || std::any_of(log_.trials.rbegin(), last, trains)) return;
@@ -275,7 +275,7 @@ class search_run {
     std::size_t winner = 0;
     if (racers.size() > 1 && !budget().is_too_short_for_one()) {
       const racer& rules = racers[1];
-      run_->timed(stage::epochs, [&] { (void)trials_->judge(rules.plan, rules.label, true); });
+      run_->timed(stage::losses, [&] { (void)trials_->judge(rules.plan, rules.label, true); });
       const trial& judged = trials_->known(rules.plan)->trial;
       log_.contest.push_back({.label = rules.label, .plan = rules.plan, .rule_based = rules.rule_based});
       describe_contest(log_, *trials_);
@@ -301,7 +301,7 @@ class search_run {
   // paper's search, or one that looks at no losses).
   bool may_win(const plan& p) const {
     const auto* judged = trials_->known(p);
-    return p == plans_.fp32() || settings_.stages == stages::batches_only || settings_.verbatim ||
+    return p == plans_.fp32() || settings_.stages == stages::times_only || settings_.verbatim ||
            (judged && judged->trial.accepted);
   }
 

@@ -23,8 +23,8 @@ enum class tie : std::uint8_t {
 /// Which stages run: the paper's ablation (section 4.6).
 enum class stages : std::uint8_t {
   both,         // plans are judged by losses first, then by times
-  epochs_only,  // undecided operators stay in FP32
-  batches_only  // no loss is looked at: fast, and may not converge
+  losses_only,  // undecided operators stay in FP32
+  times_only    // no loss is looked at: fast, and may not converge
 };
 
 /// When a candidate's run is ended early, because it is hopeless.
@@ -66,8 +66,8 @@ struct search_settings {
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast
-  comp::tie epochs_tie = comp::tie::kind;    // which operators change together when losses are judged; guided ties none
-  comp::tie batches_tie = comp::tie::kind;   // which operators change together when times alone are judged
+  comp::tie losses_tie = comp::tie::kind;    // which operators change together when losses are judged; guided ties none
+  comp::tie times_tie = comp::tie::kind;     // which operators change together when times alone are judged
   comp::stages stages = comp::stages::both;  // which stages run
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed

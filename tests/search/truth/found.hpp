@@ -36,7 +36,7 @@ struct found {
 inline std::size_t tested_plans(const comp::outcome& out) {
   std::set<comp::plan> judged;
   for (const comp::trial& t : out.trials) {
-    if (t.stage == comp::stage::epochs && t.plan.count_low() > 0) judged.insert(t.plan);
+    if (t.stage == comp::stage::losses && t.plan.count_low() > 0) judged.insert(t.plan);
   }
   return judged.size();
 }
@@ -45,7 +45,7 @@ inline std::size_t tested_plans(const comp::outcome& out) {
 inline bool judged(const comp::outcome& out) {
   return out.plan == out.contest.front().plan ||
          std::any_of(out.trials.begin(), out.trials.end(), [&](const comp::trial& t) {
-           return t.stage == comp::stage::epochs && t.accepted && t.plan == out.plan;
+           return t.stage == comp::stage::losses && t.accepted && t.plan == out.plan;
          });
 }
 

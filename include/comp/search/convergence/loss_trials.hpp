@@ -192,7 +192,8 @@ class loss_trials {
     bool trainer_is_at_end = true;
     if (static_cast<std::size_t>(candidate.batches) < max_batches_) {
       const auto run_more = [&](const trial& begun) { return train_until_decided(begun, p, quick, before); };
-      judgement.trial = run_.run(stage::epochs, p, std::move(label), run_more, {}, before.trial.sample.seconds);
+      judgement.trial =
+          run_.run(stage::losses, p, std::move(label), run_more, purpose::judge, {}, before.trial.sample.seconds);
       trainer_is_at_end = !run_.last_was_recalled();
     } else if ((trainer_is_at_end = before.end.has_value())) {
       run_.restore(*before.end);
@@ -368,7 +369,7 @@ class loss_trials {
     for (std::size_t k = 2; k <= most_pairs; ++k) {
       if (k > unpaid_pairs && affords && !affords(static_cast<double>(min_batches_) * 2 * fp32_seconds())) break;
       const sample fp32 = reference_.run_spread(k - 1, min_batches_)[k - 2];
-      const sample candidate_repeat = reference_.run_perturbed(stage::epochs, p, k - 1, min_batches_);
+      const sample candidate_repeat = reference_.run_perturbed(stage::losses, p, k - 1, min_batches_);
       if (!candidate_repeat.ok())
         return {.answer = loss_answer::rejected, .difference = std::numeric_limits<double>::infinity()};
       differences.push_back(mean_difference(fp32, candidate_repeat));
@@ -388,7 +389,7 @@ class loss_trials {
     result judgement;
     run_.restore(reference_.start());
     const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
-    judgement.trial = run_.run_epoch(stage::epochs, p, std::move(label), cut);
+    judgement.trial = run_.run_epoch(stage::losses, p, std::move(label), cut);
     recalled_ = run_.last_was_recalled();
     judgement.verdict = judge_epoch(run_, reference_, settings_, judgement.trial.sample);
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
@@ -404,7 +405,7 @@ class loss_trials {
     };
     result judgement;
     sample candidate, fp32;
-    judgement.trial = run_.run(stage::epochs, p, std::move(label), [&](const trial& begun) {
+    judgement.trial = run_.run(stage::losses, p, std::move(label), [&](const trial& begun) {
       train_in_turns(run_, begun, p, lengths, candidate, fp32, [&](const sample& a, const sample& b) {
         return verdict(a, b, false).answer != loss_answer::go_on;
       });

@@ -98,7 +98,7 @@ class reference_run {
     };
     trial t;
     run_.end_search_on_throw([&] {
-      t = run_.run(where, p, "roundings perturbed", work, perturbed_repeats + seed);
+      t = run_.run(where, p, "roundings perturbed", work, purpose::perturbed, seed);
       run_.record(t);
     });
     return t.sample;

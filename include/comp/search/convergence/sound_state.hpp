@@ -129,7 +129,7 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool ke
         result.seconds = found.next.seconds;
         return result;
       },
-      run.next_check());
+      purpose::check);
   run.record(t);
   if (t.sample.status == status::failed) require_trained(run, t.sample, t.sample.batches);
   if (!keep || !t.sample.ok() || run.last_was_recalled()) run.restore(here);

@@ -137,7 +137,7 @@ class guided_contest {
       (void)trainer.run_batch();
       return std::vector<double>{watch.seconds()};
     };
-    const auto seconds = search_.run.record_numbers(search_.fp32(), "compiling", compile_repeat, compile);
+    const auto seconds = search_.run.record_numbers(search_.fp32(), "compiling", purpose::compile, compile);
     search_.run.restore(here);
     return seconds.at(0);
   }

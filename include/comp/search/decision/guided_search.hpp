@@ -35,12 +35,12 @@ class guided_search {
   /// batches of the accepted plans, so that they count as training.
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
-    search_.run.timed(stage::epochs, [&] {
+    search_.run.timed(stage::losses, [&] {
       plan wanted = joined();
       while (accepted_.find(wanted) == fp32_ && wanted.has_scaled()) wanted = without_narrowest(wanted, from_.levels);
     });
     plan fastest_plan = fp32_;
-    search_.run.timed(stage::batches, [&] {
+    search_.run.timed(stage::times, [&] {
       fastest_plan = refined();
       if (search_.settings.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
       if (search_.settings.slowdown > 0) least_ = least_memory(fastest_plan);
@@ -58,7 +58,7 @@ class guided_search {
   /// the end.
   plan mended(const plan& p) {
     plan part = fp32_;
-    search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
+    search_.run.timed(stage::losses, [&] { part = accepted_.find_again(p); });
     return part;
   }
   /// Returns: the cheapest plan of accepted operators without the formats of `p` that have the fewest bits.
@@ -202,7 +202,7 @@ class guided_search {
   // ratio.
   void compare(std::vector<racer>& racers, std::size_t rounds) {
     race{search_.run,
-         stage::batches,
+         stage::times,
          search_.settings.race,
          rounds,
          {.trains = true, .same_batches = search_.trials.lengths_differ()}}

@@ -57,15 +57,15 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
   for (const precision low : from.lows) {
     if (std::find(wanted.begin(), wanted.end(), low) == wanted.end()) continue;
     run.restore(start);
-    const std::size_t repeat = profile_repeats + 1 + index_of(low);
-    const std::vector<double> errors =
-        run.record_numbers(fp32, fmt::format("sensitivity to {}", name(low)), repeat, [low](auto& trainer) {
-          std::vector<double> each;
-          for (const op_error& e : trainer.sensitivity(low)) {
-            each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity : std::max(e.output, e.gradient));
-          }
-          return each;
-        });
+    const auto measure = [low](auto& trainer) {
+      std::vector<double> each;
+      for (const op_error& e : trainer.sensitivity(low)) {
+        each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity : std::max(e.output, e.gradient));
+      }
+      return each;
+    };
+    const std::vector<double> errors = run.record_numbers(fp32, fmt::format("sensitivity to {}", name(low)),
+                                                          purpose::sensitivity, measure, index_of(low));
     require<error>(errors.size() == wanted.size(), "{} scores for {} operators", errors.size(), wanted.size());
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == low) all[i] = errors[i] * risk_of(from.decisions[i].category);

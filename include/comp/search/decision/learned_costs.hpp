@@ -119,7 +119,7 @@ class learned_costs {
       if (got.ok() && got.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, got, detail::cut_if_not_finite);
       return got;
     };
-    const trial t = search_.run.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);
+    const trial t = search_.run.run(stage::losses, all, fmt::format("all {}", name(low)), work, purpose::first_look);
     search_.run.record(t);
     if (!t.sample.ok() || t.sample.batch_seconds.empty()) return false;  // some operators may run in it nevertheless
     const double slower = t.sample.batch_seconds.back() / fp32;
@@ -133,7 +133,7 @@ class learned_costs {
     if (!search_.run.trainer().has.profile) return;
     constexpr const char* instead = "costs were estimated from operations and bytes";
     try {
-      const std::vector<double> flat = search_.run.record_numbers(p, "profile", profile_repeats, [](auto& trainer) {
+      const std::vector<double> flat = search_.run.record_numbers(p, "profile", purpose::profile, [](auto& trainer) {
         std::vector<double> each;
         for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
         return each;

@@ -33,11 +33,11 @@ class paper_stages {
   plan find(const any_strategy& stage1, const any_strategy& stage2) {
     const outcome& log = search_.log;
     const candidate_space& candidates = plans_.candidates();
-    const bool losses = search_.settings.stages != stages::batches_only;
+    const bool losses = search_.settings.stages != stages::times_only;
     best_ = {.plan = plans_.fp32(), .sample = log.baseline};
-    if (losses) search_.run.timed(stage::epochs, [&] { by_epochs(stage1, candidates); });
+    if (losses) search_.run.timed(stage::losses, [&] { by_epochs(stage1, candidates); });
     stage_one_plan_ = best_.plan;
-    if (search_.settings.stages != stages::epochs_only) {
+    if (search_.settings.stages != stages::losses_only) {
       search_space space;
       if (losses) {
         auto undecided = make_segment_space(log.graph, candidates.roles, best_.plan, tie::none, plans_.runs());
@@ -46,7 +46,7 @@ class paper_stages {
       } else {
         space = space_without_losses(candidates, log.graph, plans_.lows(), tie::none, plans_.runs());
       }
-      search_.run.timed(stage::batches, [&] { by_batches(stage2, space); });
+      search_.run.timed(stage::times, [&] { by_batches(stage2, space); });
     }
     enter_contest();
     return best_.plan;
@@ -71,7 +71,7 @@ class paper_stages {
     if (space.groups().empty() && space.base() == plans_.fp32()) return;
     double least = std::numeric_limits<double>::infinity();
     each_plan(strategy, space, [&](const plan& p) {
-      const trial t = search_.run.run(stage::batches, p, {}, [&](const trial& begun) {
+      const trial t = search_.run.run(stage::times, p, {}, [&](const trial& begun) {
         sample batch;
         search_.run.restore(search_.trials.reference().start());
         search_.run.train(begun, p, 1, batch, detail::never_cut);

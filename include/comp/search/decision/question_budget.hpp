@@ -32,7 +32,7 @@ class question_budget {
     record_time(seconds);
     for (; counted_ < search_.log.trials.size(); ++counted_) {
       const trial& t = search_.log.trials[counted_];
-      if (t.stage == stage::batches) kept_ += t.sample.batches;
+      if (t.stage == stage::times) kept_ += t.sample.batches;
     }
   }
   /// Seconds of a batch under an accepted plan.
@@ -77,7 +77,7 @@ class question_budget {
   std::int64_t trained() const {
     if (search_.run.restores()) return kept_;
     std::int64_t all = 0;
-    for (const trial& t : search_.log.trials) all += t.repeat < profile_repeats ? t.sample.batches : 0;
+    for (const trial& t : search_.log.trials) all += trains(t.purpose) ? t.sample.batches : 0;
     return all;
   }
 

@@ -28,9 +28,9 @@ struct tried_low {
 
 inline std::vector<tried_low> what_was_tried(const outcome& result, const plan& base) {
   std::vector<tried_low> seen(result.graph.size());
-  for (tried_low& each : seen) each.timed = result.cost(stage::batches).runs > 0;
+  for (tried_low& each : seen) each.timed = result.cost(stage::times).runs > 0;
   for (const trial& t : result.trials) {
-    if (t.stage != stage::epochs || t.repeat >= perturbed_repeats || t.plan.size() != seen.size()) continue;
+    if (t.stage != stage::losses || t.purpose != purpose::judge || t.plan.size() != seen.size()) continue;
     for (std::size_t i = 0; i < seen.size(); ++i) {
       seen[i].any_plan = true;
       if (t.plan[i] == base[i]) continue;
@@ -166,7 +166,7 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
   for (std::size_t i = 0; i < n; ++i) {
     op_reason& reason = reasons[i];
     reason.category = candidates.decisions[i].category;
-    reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
+    reason.decided_by_losses = decided_by_losses(candidates.roles[i]);
     const bool view = candidates.roles[i] == op_role::view;
     if (const author_choice author = result.graph[i].author; author != author_choice::none) {
       reason.text = comp::reason(author);

@@ -19,7 +19,7 @@ namespace comp {
 class staged_contest {
  public:
   staged_contest(const search_session& search, const search_budget& budget)
-      : search_{search}, choice_{search, budget}, any_loss_{search.settings.stages == stages::batches_only} {}
+      : search_{search}, choice_{search, budget}, any_loss_{search.settings.stages == stages::times_only} {}
 
   /// Returns: the index in outcome::contest of the plan to take. The trainer is left with the training of that plan, as
   /// far as there is one.

@@ -38,8 +38,8 @@ class staged_search {
 
   /// Returns: the fastest plan that was found; FP32 if there is no other.
   plan find(const any_strategy& stage1, const any_strategy& stage2) {
-    if (search_.settings.stages != stages::batches_only && !from_.lows.empty()) {
-      search_.run.timed(stage::epochs, [&] {
+    if (search_.settings.stages != stages::times_only && !from_.lows.empty()) {
+      search_.run.timed(stage::losses, [&] {
         stage_one first{search_.trials, search_.log};
         best_ = first.run(stage1, candidates_.space);
         if (!best_) best_ = mended(first.refused() ? first.refused()->plan : candidates_.space.base());
@@ -79,19 +79,19 @@ class staged_search {
   // instead if stage 1 found no plan, or one that is too slow to build on.
   plan by_batches(const any_strategy& stage2) {
     const plan& fp32 = search_.trials.reference().plan();
-    if (search_.settings.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
+    if (search_.settings.stages == stages::losses_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
     search_space space;
-    if (search_.settings.stages == stages::batches_only) {
-      space = space_without_losses(candidates_, search_.log.graph, from_.lows, search_.settings.batches_tie, runs_);
+    if (search_.settings.stages == stages::times_only) {
+      space = space_without_losses(candidates_, search_.log.graph, from_.lows, search_.settings.times_tie, runs_);
     } else {
       const bool pays = best_ && best_->seconds < search_.settings.cut.slower_than_fp32 * search_.trials.fp32_seconds();
       auto undecided = make_segment_space(search_.log.graph, candidates_.roles, pays ? best_->plan : fp32,
-                                          search_.settings.batches_tie, runs_);
+                                          search_.settings.times_tie, runs_);
       segments_ = std::move(undecided.kinds);
       space = std::move(undecided.space);
     }
     plan fastest = fp32;
-    search_.run.timed(stage::batches, [&] {
+    search_.run.timed(stage::times, [&] {
       const auto here = search_.run.save();
       fastest = race_for(space, stage2);
       search_.run.restore(here);

@@ -35,7 +35,7 @@ class starting_plans {
     require<graph_error>(!log.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
     runs_ = op_support{trainer, log.graph, lows_};
-    candidates_ = make_candidate_space(policy_, log.graph, log.hardware, lows_, settings.epochs_tie, runs_);
+    candidates_ = make_candidate_space(policy_, log.graph, log.hardware, lows_, settings.losses_tie, runs_);
     require_supported(candidates_, log.graph, supported, runs_);
     fp32_ = runs_.widest(log.graph);
     for (std::size_t i = 0; i < fp32_.size(); ++i) {

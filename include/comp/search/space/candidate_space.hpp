@@ -33,7 +33,7 @@ enum class op_role : std::uint8_t {
 };
 
 /// Returns: true for the operators of the paper's Stage1_OP_list.
-constexpr bool decided_by_epochs(op_role role) { return role == op_role::lowered || role == op_role::searched; }
+constexpr bool decided_by_losses(op_role role) { return role == op_role::lowered || role == op_role::searched; }
 
 struct candidate_space {
   search_space space = {};

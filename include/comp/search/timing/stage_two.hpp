@@ -37,7 +37,7 @@ class stage_two {
       if (p != best_.plan && !trials_.contains(p)) racers.push_back({.plan = p});
     }
     if (racers.size() == 1 && trials_.contains(best_.plan)) return;
-    race{run_, stage::batches, settings_, settings_.max_rounds}.run(racers, true);
+    race{run_, stage::times, settings_, settings_.max_rounds}.run(racers, true);
     set_reference(racers.front());
     const racer* leader = &racers.front();
     for (std::size_t i = 1; i < racers.size(); ++i) {
@@ -66,7 +66,7 @@ class stage_two {
 
   static trial as_trial(const racer& r) {
     trial t;
-    t.stage = stage::batches;
+    t.stage = stage::times;
     t.plan = r.plan;
     t.accepted = r.status == status::ok;
     t.sample.status = r.status;

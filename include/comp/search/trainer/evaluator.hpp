@@ -21,6 +21,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,7 @@ class evaluator {
  public:
   evaluator(any_trainer& trainer, any_observer& observers, outcome& log)
       : trainer_{trainer}, observers_{observers}, log_{log}, fp32_{log.graph.size()} {
-    for (const trial& t : log.trials) ++repeats_[{t.stage, t.plan}];
+    for (const trial& t : log.trials) ++repeats_[{t.stage, t.purpose, t.plan}];
     remember_start();
   }
 
@@ -78,8 +79,6 @@ class evaluator {
   const unchecked_batches& unchecked() const { return unchecked_; }
   /// Makes the trainer's present state a sound one.
   void trust_state() { unchecked_ = {}; }
-  /// Returns: the repeat of the next check of a state.
-  std::size_t next_check() { return check_repeats + checks_++; }
   /// Makes the trainer's present state the one that a failed run is undone to.
   void keep_state() {
     kept_state_ = {};  // before the next one is made, because a state is large
@@ -122,15 +121,16 @@ class evaluator {
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat. Acceptance and
   /// times are set from the sample alone; a caller that knows more sets them again. `seconds_before`: the seconds of
   /// its sample that an earlier trial already counted.
-  trial run(stage where, const plan& p, std::string label, auto work, std::optional<std::size_t> repeat = {},
-            double seconds_before = 0) {
+  trial run(stage where, const plan& p, std::string label, auto work, purpose what = purpose::judge,
+            std::optional<std::size_t> repeat = {}, double seconds_before = 0) {
     throw_if_stop_requested();
     trial t;
     t.number = log_.trials.size();
     t.stage = where;
     t.plan = p;
     t.label = std::move(label);
-    t.repeat = repeat ? *repeat : repeats_[{where, p}]++;
+    t.purpose = what;
+    t.repeat = repeat ? *repeat : repeats_[{where, what, p}]++;
     std::optional<trial> recorded;
     failure_ = nullptr;
     if (may_recall_) end_search_on_throw([&] { recorded = observers_.recall(t); });
@@ -140,13 +140,13 @@ class evaluator {
       ++log_.recalled;
       recalled_seconds_ += t.sample.seconds - seconds_before;
       seconds_ += t.sample.seconds - seconds_before;  // it was paid for, and budgets count it
-      if (p != fp32_ && t.repeat < profile_repeats) expect_low(p);
+      if (p != fp32_ && trains(t.purpose)) expect_low(p);
     } else {
       end_search_on_throw([&] { observers_.trial_started(t); });
       run_and_catch(t, [&] { return work(t); });
       last_was_recalled_ = false;
     }
-    if (t.repeat < profile_repeats) plans_run_.insert({p, compiled_});
+    if (trains(t.purpose)) plans_run_.insert({p, compiled_});
     detail::summarise_times(t);
     t.accepted = t.sample.ok();
     return t;
@@ -169,7 +169,7 @@ class evaluator {
     t.number = log_.trials.size();
     auto& cost = log_.cost(t.stage);
     ++cost.runs;
-    if (t.repeat < profile_repeats) cost.batches += static_cast<std::size_t>(t.sample.batches - batches_before);
+    if (trains(t.purpose)) cost.batches += static_cast<std::size_t>(t.sample.batches - batches_before);
     log_.trials.push_back(t);
     end_search_on_throw([&] {
       if (observers_.trial_done(t)) stop_requested_ = true;
@@ -242,7 +242,8 @@ class evaluator {
   /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
   /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws: what
   /// `work` threw; `error` with its message if that was recorded.
-  std::vector<double> record_numbers(const plan& p, std::string label, std::size_t repeat, auto work) {
+  std::vector<double> record_numbers(const plan& p, std::string label, purpose what, auto work,
+                                     std::optional<std::size_t> repeat = {}) {
     const trial t = run(
         stage::baseline, p, std::move(label),
         [&](const trial&) {
@@ -253,7 +254,7 @@ class evaluator {
           seconds_ += answer.seconds;
           return answer;
         },
-        repeat);
+        what, repeat);
     record(t);
     if (failure_) std::rethrow_exception(failure_);
     require<error>(t.sample.ok(), "{}",
@@ -423,9 +424,8 @@ class evaluator {
   std::optional<std::size_t> lost_since_ = {};
   std::int64_t lost_by_fp32_ = 0;
   double seconds_ = 0, recalled_seconds_ = 0;
-  std::map<std::pair<stage, plan>, std::size_t> repeats_;
+  std::map<std::tuple<stage, purpose, plan>, std::size_t> repeats_;
   std::set<plan> rejected_;
-  std::size_t checks_ = 0;
   std::set<std::pair<plan, bool>> warmed_up_, plans_run_;  // each with whether its steps were compiled
   batch_clock clock_;
   std::exception_ptr search_error_, failure_;

@@ -23,9 +23,9 @@ inline std::vector<std::string> problems_of_ignored_precisions(const outcome& se
   std::map<precision, bool> changed_nothing;
   for (const trial& t : seen.trials) {
     const auto low = std::find_if(t.plan.begin(), t.plan.end(), is_low);
-    if (t.stage != stage::epochs || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
+    if (t.stage != stage::losses || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
     const bool one_low_precision = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
-    if (!one_low_precision || t.repeat >= perturbed_repeats) continue;
+    if (!one_low_precision || t.purpose != purpose::judge) continue;
     const auto at = changed_nothing.try_emplace(*low, true).first;
     at->second = at->second && changes_nothing(seen.baseline, t.sample);
   }
@@ -51,7 +51,7 @@ inline problem problem_of_ledger(const any_trainer& trainer, const outcome& seen
 inline problem problem_of_lost_batches(const outcome& seen, const plan& fp32) {
   std::int64_t lost = 0, batches = 0;
   for (const trial& t : seen.trials) {
-    if (t.plan == fp32 || t.repeat >= profile_repeats) continue;
+    if (t.plan == fp32 || !trains(t.purpose)) continue;
     lost += t.sample.not_finite, batches += t.sample.batches;
   }
   if (lost + seen.baseline.not_finite == 0) return {};
@@ -69,7 +69,7 @@ inline std::vector<std::string> problems_of_failed_runs(const outcome& seen) {
   };
   std::map<std::string, failure> failures;
   for (const trial& t : seen.trials) {
-    if (t.sample.status != status::failed || t.repeat >= profile_repeats) continue;
+    if (t.sample.status != status::failed || !trains(t.purpose)) continue;
     failure& failed = failures[t.sample.message];
     if (failed.runs++ == 0) failed.first = &t;
   }

@@ -40,7 +40,7 @@ class replay {
       require_fits(t.plan, graph_);
       const auto [at, fresh] = records_.try_emplace(t.plan);
       if (fresh) plans_.push_back(t.plan);
-      const bool batch = t.stage == stage::batches || t.stage == stage::contest;
+      const bool batch = t.stage == stage::times || t.stage == stage::contest;
       (batch ? at->second.batches : at->second.epochs).push_back(t.sample);
     }
   }

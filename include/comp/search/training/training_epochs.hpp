@@ -47,7 +47,7 @@ struct training_observers : observer_list<Observers...> {
 inline double evidence_of_search(const outcome& search, double loss_sign) {
   std::vector<double> path;
   for (const trial& t : search.trials) {
-    if (t.stage != stage::epochs || t.plan != search.plan || t.repeat >= perturbed_repeats || !t.sample.ok()) continue;
+    if (t.stage != stage::losses || t.plan != search.plan || t.purpose != purpose::judge || !t.sample.ok()) continue;
     path = paired_differences(make_lower_better(t.sample.curve, loss_sign),
                               make_lower_better(search.baseline.curve, loss_sign));
   }
