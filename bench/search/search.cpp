@@ -9,8 +9,7 @@
 #include <bit>
 #include <chrono>
 #include <comp/policy/pytorch.hpp>
-#include <comp/search/space/candidate_space.hpp>
-#include <comp/search/space/segments.hpp>
+#include <comp/search/space/spaces.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <nlohmann/json.hpp>
 #include <string>

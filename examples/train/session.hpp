@@ -10,7 +10,7 @@
 #include <comp/observe/number_text.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
-#include <comp/search/training/fallbacks.hpp>
+#include <comp/search/training/plan_changes.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/comp.hpp>
-#include <comp/search/convergence/candidate_cut.hpp>
+#include <comp/search/losses/acceptance.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
 #include <limits>
 #include <random>

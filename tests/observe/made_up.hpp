@@ -2,7 +2,7 @@
 // Outcomes made by hand for the tests of observe/: of any size, with each fate that a candidate can have.
 #pragma once
 
-#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/losses/loss_test.hpp>
 #include <comp/search/observers.hpp>
 #include <random>
 #include <string>

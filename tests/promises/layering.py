@@ -7,7 +7,7 @@ import re
 import sys
 
 BELOW_SEARCH = 'comp/core comp/policy comp/autocast comp/strategy'
-SEARCH = ('comp/search/trainer comp/search/space comp/search/convergence comp/search/timing comp/search/decision '
+SEARCH = ('comp/search/trainer comp/search/space comp/search/losses comp/search/times comp/search/decision '
           'comp/search/training')
 # What each folder may reach beside itself.
 MAY_REACH = {
@@ -21,11 +21,11 @@ MAY_REACH = {
     'comp/search': f'{BELOW_SEARCH} {SEARCH}',
     'comp/search/trainer': f'{BELOW_SEARCH} comp/search',
     'comp/search/space': f'{BELOW_SEARCH} comp/search comp/search/trainer',
-    'comp/search/convergence': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space',
-    'comp/search/timing': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence',
-    'comp/search/decision': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence '
-                            'comp/search/timing',
-    'comp/search/training': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence',
+    'comp/search/losses': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space',
+    'comp/search/times': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/losses',
+    'comp/search/decision': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/losses '
+                            'comp/search/times',
+    'comp/search/training': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/losses',
     'comp/observe': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
     'comp/ranks': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
     'comp/doctor': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files comp/observe',

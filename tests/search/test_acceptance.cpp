@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/convergence/acceptance.hpp>
+#include <comp/search/losses/acceptance.hpp>
 #include <limits>
 
 using comp::accepted;

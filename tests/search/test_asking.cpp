@@ -2,8 +2,8 @@
 // Strategies with a mistake, and times that say nothing: what a search makes of them.
 #include <doctest/doctest.h>
 
-#include <comp/search/space/watched_strategy.hpp>
-#include <comp/search/timing/noise.hpp>
+#include <comp/search/decision/staged_search.hpp>
+#include <comp/search/times/contest.hpp>
 
 #include "fake_search.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/space/candidate_space.hpp>
+#include <comp/search/space/spaces.hpp>
 
 #include "fake_trainer.hpp"
 

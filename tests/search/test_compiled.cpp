@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <comp/search/decision/search_budget.hpp>
+#include <comp/search/decision/budget.hpp>
 #include <functional>
 #include <random>
 #include <set>

@@ -2,7 +2,6 @@
 // Trainers that break, or say what is not so: a search tells of it.
 #include <doctest/doctest.h>
 
-#include <comp/search/trainer/batch_clock.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <stdexcept>
 

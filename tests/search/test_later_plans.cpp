@@ -6,7 +6,7 @@
 #include <comp/core/later_plan.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/run_samples.hpp>
-#include <comp/search/training/raise_trial.hpp>
+#include <comp/search/training/plan_changes.hpp>
 #include <map>
 #include <random>
 

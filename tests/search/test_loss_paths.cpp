@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/convergence/loss_paths.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <limits>
 #include <random>
 

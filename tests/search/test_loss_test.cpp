@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/losses/loss_test.hpp>
 #include <cstddef>
 #include <limits>
 #include <random>

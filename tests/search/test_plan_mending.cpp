@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <comp/search/post_training.hpp>
-#include <comp/search/training/fallbacks.hpp>
+#include <comp/search/training/plan_changes.hpp>
 
 #include "fake_trainer.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/run_samples.hpp>
-#include <comp/search/training/fallbacks.hpp>
+#include <comp/search/training/plan_changes.hpp>
 #include <comp/search/training/guard.hpp>
 
 #include "fake_trainer.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/convergence/paired_times.hpp>
-#include <comp/search/timing/contest.hpp>
-#include <comp/search/timing/stage_two.hpp>
+#include <comp/search/decision/staged_search.hpp>
+#include <comp/search/losses/loss_trials.hpp>
+#include <comp/search/times/contest.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
 
@@ -382,15 +382,15 @@ TEST_CASE("of a fastest plan that is not taken it is told whether its losses sho
   contestant fastest{.label = "comp: all in bf16"};
   fastest.loss = comp::loss_verdict{comp::loss_answer::rejected, 0.0058, 0.0054, 0.01};
   CHECK(
-      comp::why_not_taken(fastest, 0.01) ==
+      comp::why_not_taken(fastest, 0.01, true) ==
       "\"comp: all in bf16\" was fastest and is not taken (its loss is +0.58% +- 0.54% above FP32's, which leaves open "
       "whether it is within the tolerance, although a plan that lowers more was accepted): raise settings.tolerance to "
       "take it, or settings.budget to judge it by more batches");
   fastest.loss->difference = 0.02;
-  CHECK(comp::why_not_taken(fastest, 0.01).find("+2.00% +- 0.54% above FP32's, which is more than the tolerance, ") !=
+  CHECK(comp::why_not_taken(fastest, 0.01, true).find("+2.00% +- 0.54% above FP32's, which is more than the tolerance, ") !=
         std::string::npos);
   fastest.loss->radius = std::numeric_limits<double>::infinity();
-  CHECK(comp::why_not_taken(fastest, 0.01).find("not taken (its loss was not accepted, although") != std::string::npos);
+  CHECK(comp::why_not_taken(fastest, 0.01, true).find("not taken (its loss was not accepted, although") != std::string::npos);
 }
 
 TEST_CASE("where FP32 is kept for losses that decide nothing it is told what is faster, and what would decide") {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 #include <rapidcheck.h>
 
-#include <comp/search/decision/operator_worth.hpp>
+#include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/decision/reasons.hpp>
 
 #include "fake_trainer.hpp"

@@ -3,7 +3,7 @@
 
 #include <comp/observe/summary.hpp>
 #include <comp/policy/all_fp32.hpp>
-#include <comp/search/timing/rivals.hpp>
+#include <comp/search/decision/starting_plans.hpp>
 #include <comp/systems/system_rules.hpp>
 
 #include "fake_search.hpp"
@@ -100,7 +100,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "a rival that is faster than what was found 
     const auto found = search_with(trainer, against({{"a computed guess", parse_plan("bb11")}}));
     CHECK(found.plan.str() != "bb11");
     REQUIRE(found.warnings.size() >= 1);
-    CHECK(found.warnings.front().find("\"a computed guess\" was fastest but its losses were not accepted") == 0);
+    CHECK(found.warnings.front().find("\"a computed guess\" was fastest and is not taken") == 0);
   }
 }
 

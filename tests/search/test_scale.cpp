@@ -5,8 +5,7 @@
 #include <sys/resource.h>
 
 #include <comp/policy/pytorch.hpp>
-#include <comp/search/space/candidate_space.hpp>
-#include <comp/search/space/segments.hpp>
+#include <comp/search/space/spaces.hpp>
 #include <comp/strategy/exhaustive.hpp>
 
 #include "../../bench/search/large_graph.hpp"

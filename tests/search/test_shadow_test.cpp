@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/training/shadow_test.hpp>
+#include <comp/search/training/shadow.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

@@ -4,7 +4,7 @@
 
 #include <cmath>
 #include <comp/observe/summary.hpp>
-#include <comp/search/convergence/sound_state.hpp>
+#include <comp/search/losses/sound_state.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>
 #include <cstdint>

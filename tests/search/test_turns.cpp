@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp/search/convergence/turns.hpp>
+#include <comp/search/losses/turns.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>

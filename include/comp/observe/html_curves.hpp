@@ -7,7 +7,7 @@
 #include <cmath>
 #include <comp/observe/html_chart.hpp>
 #include <comp/observe/loss_change.hpp>
-#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/losses/loss_test.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <span>

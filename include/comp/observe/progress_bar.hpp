@@ -12,7 +12,7 @@
 #include <chrono>
 #include <comp/observe/progress_text.hpp>
 #include <comp/search/observers.hpp>
-#include <comp/search/timing/noise.hpp>
+#include <comp/search/times/contest.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <set>

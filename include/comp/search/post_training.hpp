@@ -23,8 +23,8 @@
 #include <comp/search/outcome.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
 #include <comp/search/training/guard.hpp>
-#include <comp/search/training/training_epochs.hpp>
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -54,6 +54,13 @@ struct post_training {
 };
 
 namespace detail {
+/// The observers of a training. Nothing is recalled from a ledger, because a training is run for its weights.
+template <Observer... Observers>
+struct training_observers : observer_list<Observers...> {
+  using observer_list<Observers...>::observer_list;
+  std::optional<trial> recall(const trial&) final { return std::nullopt; }
+};
+
 COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                         const outcome& search);
 COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,

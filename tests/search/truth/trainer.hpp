@@ -21,7 +21,7 @@
 #include "draw.hpp"
 #include "losses.hpp"
 
-#if __has_include(<comp/search/convergence/loss_test.hpp>)
+#if __has_include(<comp/search/losses/loss_test.hpp>)
 #define TRUTH_HAS_SENSITIVITY 1
 #else
 #define TRUTH_HAS_SENSITIVITY 0

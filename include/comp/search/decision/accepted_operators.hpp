@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/concepts.hpp>
+#include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/harm_scores.hpp>
 #include <comp/search/decision/learned_costs.hpp>
-#include <comp/search/decision/question_budget.hpp>
 #include <comp/strategy/mending.hpp>
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Orders operators by how much lowering them is thought to harm: by the errors that the backend measures
 // (`sensitivity`), or else by the policy's lists.
-// Not here: what is asked of them in that order (strategy/mending.hpp, accepted_operators.hpp).
 #pragma once
 
 #include <algorithm>

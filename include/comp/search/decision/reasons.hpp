@@ -2,14 +2,12 @@
 // Explains for reports why each operator has its precision, in one sentence: what its precision gains or would gain in
 // a batch, if costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse than the
 // tolerance, and of plans whose losses were left undecided.
-// Not here: who fills in outcome::evidence (guided_search.hpp).
 #pragma once
 
 #include <cmath>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/outcome.hpp>
-#include <comp/search/space/candidate_space.hpp>
-#include <comp/search/space/segments.hpp>
+#include <comp/search/space/spaces.hpp>
 #include <cstddef>
 #include <string>
 #include <vector>

@@ -4,13 +4,13 @@
 // Operators are lowered in the order of their expected harm, least first, until the plan fits. Nobody has judged the
 // losses of such a plan. Therefore its low operators are put back to FP32 a few at a time, as many as fit while all
 // others are low. If the losses then become clearly lower, those operators harm, and they move to the end of the order.
-// Use it if the trainer can restore its state. Not here: the order itself (harm_scores.hpp).
+// Use it if the trainer can restore its state.
 #pragma once
 
 #include <algorithm>
-#include <comp/search/convergence/loss_paths.hpp>
 #include <comp/search/decision/harm_scores.hpp>
 #include <comp/search/decision/learned_costs.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs plans on a trainer. It asks a ledger first whether a run is recorded already, keeps count of the batches that
 // lead to the trainer's state, turns exceptions into failed trials, and tells the observers.
-// Not here: which plan comes next (search_run.hpp), how losses are judged (loss_trials.hpp), and timing in turns
-// (race.hpp).
 #pragma once
 
 #include <algorithm>
@@ -10,8 +8,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
-#include <comp/search/trainer/bad_batch.hpp>
-#include <comp/search/trainer/batch_clock.hpp>
+#include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <cstddef>
 #include <cstdint>

@@ -6,8 +6,7 @@
 // were timed on their own, in the order of the record; what is used up begins anew. A record that ended badly ends
 // badly at the same batch. A plan that was not recorded gives a failed sample that says so. Nothing is random, and no
 // clock is read.
-// Not here: times of plans that were not recorded (that would be a model of costs). Source: the simulation mode of
-// Kernel Tuner.
+// Source: the simulation mode of Kernel Tuner.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a trainer for check.hpp: runs its batches in FP32, from a restored state, and in low precisions. Not here: the
-// sentences about what is found (trainer_faults.hpp).
+// Checks a trainer for check.hpp: runs its batches in FP32, from a restored state, and in low precisions.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +9,9 @@
 #include <comp/search/outcome.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/search/trainer/op_support.hpp>
+#include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/trainer/signature.hpp>
-#include <comp/search/trainer/trainer_faults.hpp>
 #include <cstddef>
 #include <exception>
 #include <new>

@@ -1,18 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knows at which batches of a training the plan changes, or may change, for another reason than harm.
-// Not here: the changes themselves (guarded_training.hpp).
+// Why the plan of a training changes. After harm ever more conservative plans take over (the paper's "gradually return
+// to a more conservative plan", section 4.4); the search or the user may have set plans for later batches; and the last
+// part of a training may try a higher precision.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <comp/core/later_plan.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/statistics.hpp>
 #include <comp/core/training_progress.hpp>
+#include <comp/search/space/spaces.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/shadow.hpp>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+namespace comp {
+
+/// Returns: four plans, equal ones once: `p`; `p` with denied operators put back to `base`; `p` with all but allowed
+/// operators put back; and `base` itself, the most conservative plan that runs.
+inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions, const plan& base) {
+  std::vector<plan> ladder{p};
+  const auto add = [&](auto keeps) {
+    plan next = p.as_autocast(false);
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      if (!keeps(decisions[i].category)) next[i] = base[i];
+    }
+    if (std::find(ladder.begin(), ladder.end(), next) == ladder.end()) ladder.push_back(std::move(next));
+  };
+  add([](category c) { return c != category::deny; });
+  add([](category c) { return c == category::allow; });
+  add([](category) { return false; });
+  return ladder;
+}
+
+namespace detail {
+
+/// The plans of a training, in order: those that were given up, the one that trains now, and ever more conservative
+/// ones.
+class plan_ladder {
+ public:
+  plan_ladder(std::vector<plan> plans, std::size_t rung) : plans_{std::move(plans)}, rung_{rung} {}
+
+  const std::vector<plan>& all() const { return plans_; }
+  std::size_t rung() const { return rung_; }
+  const plan& current() const { return plans_[rung_]; }
+  const plan& fp32() const { return plans_.back(); }
+  bool is_most_conservative() const { return rung_ + 1 >= plans_.size(); }
+  /// Requires: not is_most_conservative().
+  const plan& next() const { return plans_[rung_ + 1]; }
+
+  /// Gives the present plan up. The next one takes over; or `mended` does, if there is one, then its parts that the
+  /// more conservative plans lower.
+  void give_up(const plan* mended) {
+    if (mended != nullptr) return change_to(*mended);
+    ++rung_;
+  }
+  /// Lets `next` take over, then its parts that the more conservative plans lower.
+  void change_to(const plan& next) {
+    const plan fp32 = plans_.back();
+    std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(++rung_), plans_.end()};
+    rest.push_back(fp32);
+    plans_.resize(rung_);
+    plans_.push_back(next);
+    for (plan& each : rest) {
+      for (std::size_t i = 0; i < each.size(); ++i) {
+        if (each[i] != next[i]) each[i] = fp32[i];
+      }
+      if (each != plans_.back()) plans_.push_back(std::move(each));
+    }
+  }
+
+ private:
+  std::vector<plan> plans_;
+  std::size_t rung_;
+};
+
+}  // namespace detail
+
+}  // namespace comp
+
 namespace comp::detail {
+
+// Knows at which batches of a training the plan changes, or may change, for another reason than harm.
 
 /// Returns: true if `to` is nowhere less precise than `from`, so that it needs no new evidence.
 inline bool only_raises(const plan& from, const plan& to) {
@@ -70,6 +144,64 @@ class plan_changes {
   double finish_;
   std::vector<later_plan> later_;
   bool raise_tried_;
+};
+
+// Finds out whether the last part of a training should have a higher precision. The plan, and the same plan with its
+// operators raised, train the same batches from the same state until their losses decide.
+// Formats below 16 bits are raised to BF16 (or FP16); if a plan has none of them, its operators are raised to FP32.
+// Such a change late in a training is known to recover most of the loss that low precision costs, because the noise of
+// rounding hides what small learning rates still gain.
+// Source: arXiv 2509.25149, appendix (NVFP4's pretraining ends in BF16).
+
+/// Returns: `p` with each operator below 16 bits in BF16, FP16 or FP32, the first that the trainer supports; `fp32` if
+/// no operator is below 16 bits.
+inline plan raised(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
+  if (std::none_of(p.begin(), p.end(), is_scaled)) return fp32;
+  const auto has = [&](precision q) { return std::find(supported.begin(), supported.end(), q) != supported.end(); };
+  const precision usual = has(precision::bf16)   ? precision::bf16
+                          : has(precision::fp16) ? precision::fp16
+                                                 : precision::fp32;
+  plan up = p.as_autocast(false);
+  for (std::size_t i = 0; i < up.size(); ++i) {
+    if (is_scaled(up[i])) up[i] = usual;
+  }
+  return up;
+}
+
+class raise_trial {
+ public:
+  /// Fewer batches than this tell nothing.
+  static constexpr std::size_t fewest_batches = 16;
+
+  /// Begins at the trainer's present state. `worth`: the fraction of the loss that a raised plan has to gain.
+  raise_trial(evaluator& run, const plan& low, const plan& raised, double worth, double loss_sign)
+      : low_{run, low, "the plan beside a higher precision"},
+        raised_{run, raised, "a higher precision beside the plan"},
+        worth_{worth},
+        loss_sign_{loss_sign} {}
+
+  /// Trains both for as many batches as an answer takes, `most` at most. Returns: the branch to go on from.
+  const branch& decide(std::size_t most) {
+    for (std::size_t batches = fewest_batches; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
+      if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
+      if (low_.ends_lost() || raised_.ends_lost()) continue;
+      gain_ = mean_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
+      // As far as noise shows, the loss is as low without it.
+      if (gain_.mean + 2 * gain_.error < worth_) break;
+      if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
+    }
+    return low_;
+  }
+
+  /// Returns: how much lower the raised plan's loss is, as a fraction of it.
+  const path_end& gain() const { return gain_; }
+
+ private:
+  std::vector<double> losses_of(const branch& of) const { return make_lower_better(of.so_far().curve, loss_sign_); }
+
+  branch low_, raised_;
+  double worth_, loss_sign_;
+  path_end gain_ = {};
 };
 
 }  // namespace comp::detail

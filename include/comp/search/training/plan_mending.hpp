@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/training/guard.hpp>
-#include <comp/search/training/shadow_test.hpp>
 #include <comp/strategy/mending.hpp>
 #include <cstddef>
 #include <optional>

@@ -4,7 +4,6 @@
 // The loss falls meanwhile. In the order FPPF PFFP (F: FP32, P: plan; the Thue-Morse sequence) a linear or quadratic
 // trend cancels. A block is long enough to show harm that builds up within some batches. All batches are training, so
 // that judging only costs the time by which FP32 is slower.
-// Not here: comparing the same batches from the same state, which tells far more (loss_test.hpp).
 // Source: Prouhet 1851 (the order, for polynomials of any degree).
 #pragma once
 
@@ -13,7 +12,7 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
-#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/losses/loss_test.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <cstddef>
 #include <limits>

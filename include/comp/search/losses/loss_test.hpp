@@ -12,8 +12,6 @@
 // Harm that grows shows in the later half of the batches, which is judged too. If that half is clearly above the
 // earlier one, the candidate is accepted only if as much growth once more would leave it below the line; with
 // `more_growth` (formats below 16 bits), several times as much.
-// Not here: harm that begins later (the guard in search/training sees it), and drifts over tens of batches if no
-// `spread` was given.
 // Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, time-uniform central limit theory (asymptotic confidence
 // sequence); AR(1) long-run variance, its correlation corrected for bias (Marriott and Pope 1954); Wallace 1959.
 #pragma once
@@ -22,6 +20,11 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
+#include <comp/search/losses/acceptance.hpp>
+#include <comp/search/losses/paths.hpp>
+#include <comp/search/losses/reference_run.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/verdict.hpp>
 #include <cstddef>
 #include <functional>
@@ -52,44 +55,6 @@ struct loss_evidence {
 
 namespace detail {
 
-/// Returns: the value that Student's t exceeds as rarely as a normal variable exceeds `normal`. Source: Wallace 1959.
-inline double student_t(double normal, double freedom) {
-  const double wallace = normal * (8 * freedom + 3) / (8 * freedom + 1);
-  return std::sqrt(freedom * std::expm1(wallace * wallace / freedom));
-}
-
-/// The mean of a series that may drift and whose neighbours may be correlated.
-struct series_mean {
-  double mean = 0;
-  double error = 0;    // standard error of the mean
-  double freedom = 1;  // degrees of freedom of `error`
-};
-
-/// Estimates the mean of `x` and its error. `least_correlation`: the least correlation of neighbours that is assumed,
-/// because few values cannot show it. A straight line is subtracted before the variance is computed, so that steady
-/// growth does not pass for noise. Requires: 3 values or more.
-inline series_mean mean_of_series(std::span<const double> x, double least_correlation = 0) {
-  const auto n = static_cast<double>(x.size());
-  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n, middle = (n - 1) / 2;
-  double slope = 0, squares = 0, neighbours = 0, before = 0, position = -middle;
-  for (const double value : x) slope += (value - mean) * position++;
-  slope /= n * (n * n - 1) / 12;
-  position = -middle;
-  for (const double value : x) {
-    const double residual = value - mean - slope * position++;
-    squares += residual * residual;
-    neighbours += residual * before;
-    before = residual;
-  }
-  if (squares <= 0) return {mean, 0, n - 2};
-  const double unbiased = std::max((n * neighbours / squares + 2) / std::max(n - 4, 1.0), 0.0);
-  const double correlation = std::min(unbiased * (1 + 1 / std::sqrt(n)), 0.95);
-  const auto variance_factor = [](double rho) { return (1 + rho) / (1 - rho); };
-  const double variance = squares / std::max(n - 2 * variance_factor(correlation), n / 4);
-  return {mean, std::sqrt(variance * variance_factor(std::max(correlation, least_correlation)) / n),
-          std::max(n / variance_factor(correlation) - 2, 1.0)};
-}
-
 /// Returns: half the width of a one-sided confidence sequence, which is wrong at some n with a chance of `level`. It
 /// holds for all n at once, so that one may look after each batch. It is tightest at 32 batches.
 inline double sequence_radius(const series_mean& series, std::size_t batches, double level) {
@@ -98,38 +63,6 @@ inline double sequence_radius(const series_mean& series, std::size_t batches, do
   const double n = static_cast<double>(batches), spent = n * rate + 1;
   return series.error *
          student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), series.freedom);
-}
-
-/// Returns: the scale that a tolerance is a fraction of: max(|mean|, standard deviation) of the losses; 1 if that is 0.
-/// Losses are clipped at 30 median absolute deviations, so that a single explosion does not set the scale.
-inline double loss_scale(std::span<const double> fp32) {
-  std::vector<double> losses = finite_of(fp32);
-  if (losses.empty()) return 1;
-  const double usual = median(losses);
-  std::vector<double> off = losses;
-  for (double& loss : off) loss = std::abs(loss - usual);
-  const double most = 30 * median(std::move(off));
-  if (most > 0) {
-    for (double& loss : losses) loss = std::clamp(loss, usual - most, usual + most);
-  }
-  const double middle = mean_of(losses);
-  double deviation = 0;
-  for (const double loss : losses) deviation = std::hypot(deviation, loss - middle);
-  const double scale = std::max(std::abs(middle), deviation / std::sqrt(static_cast<double>(losses.size())));
-  return scale > 0 ? scale : 1;
-}
-
-/// Returns: per batch (losses - fp32) / max(`scale`, |fp32| / 10).
-/// A batch counts 10 scales at most, so that an explosion is harm and no noise. A batch that only one of the two lost
-/// (its loss is not finite) counts one scale, so that a tolerance of 1% also allows one lost batch in a hundred. A
-/// batch that both lost counts 0.
-inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
-  std::vector<double> result(losses.size());
-  std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(), [scale](double a, double b) {
-    if (!std::isfinite(a) || !std::isfinite(b)) return (std::isfinite(b) ? 1.0 : 0.0) - (std::isfinite(a) ? 1.0 : 0.0);
-    return std::clamp((a - b) / std::max(scale, std::abs(b) / 10), -10.0, 10.0);
-  });
-  return result;
 }
 
 /// Returns: by how much the mean of one more FP32 run may be above the mean of `fp32_runs` runs by roundings alone; one
@@ -232,6 +165,153 @@ inline loss_verdict judge(const loss_test_settings& settings, const loss_evidenc
   if (last && verdict.answer == loss_answer::go_on)
     verdict.answer = stays_under(deciding_mean, verdict.line) ? loss_answer::accepted : loss_answer::rejected;
   return verdict;
+}
+
+/// Judges repeats by Student's t. Each of `differences` is the mean difference of a pair of trainings, both with
+/// perturbed roundings of their own. `last`: no further pair will come, so an open question is decided: the plan is
+/// rejected if the mean is above both the tolerance and twice its standard error.
+inline loss_verdict judge_repeats(std::span<const double> differences, double tolerance, bool last) {
+  const auto pairs = static_cast<double>(differences.size());
+  const double estimate = mean_of(differences);
+  double squares = 0;
+  for (const double d : differences) squares += (d - estimate) * (d - estimate);
+  const double error = pairs > 1 ? std::sqrt(squares / (pairs - 1) / pairs) : 0;
+  loss_verdict verdict{.difference = estimate, .radius = 2 * error, .line = tolerance};
+  if (pairs >= 4) {
+    const double margin = error * detail::student_t(2.4, pairs - 1);
+    if (estimate - margin > tolerance) verdict.answer = loss_answer::rejected;
+    if (estimate + margin < tolerance || estimate + error / 2 < 0) verdict.answer = loss_answer::accepted;
+  }
+  if (last && verdict.answer == loss_answer::go_on) {
+    verdict.line = std::max(tolerance, verdict.radius);
+    verdict.answer = estimate < verdict.line ? loss_answer::accepted : loss_answer::rejected;
+  }
+  return verdict;
+}
+
+/// Judges the losses of a plan's batches against FP32's, with FP32's own spread taken into account.
+class loss_verdicts {
+ public:
+  /// Keeps references: a verdict is about the batches that FP32 has when it is asked for.
+  loss_verdicts(const sample& fp32, const reference_run& reference, const search_settings& settings)
+      : fp32_{fp32}, reference_{reference}, settings_{settings} {}
+
+  /// From now on, harm that clearly grows is extrapolated to the end of a training of `batches` batches. It is taken to
+  /// grow by the same amount whenever the batches triple, as they do from the middle of the earlier half to that of the
+  /// later one.
+  void expect_growth_until(double batches) { planned_ = batches; }
+  /// Returns: 1 if a larger loss is worse, else -1.
+  double loss_sign() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
+
+  /// Returns: true if FP32 trainings differ so much from each other that a single pair cannot judge a plan.
+  bool fp32_strays() const {
+    const auto paths = spread_paths();
+    return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
+  }
+  bool harm_beyond_doubt(const sample& candidate) const {
+    return beyond_doubt(path_of(candidate), spread_paths(), settings_.tolerance);
+  }
+  /// Returns: true if the differences from FP32 wander too far for a verdict on their mean.
+  bool path_wanders(const sample& candidate) const { return wanders(path_of(candidate), settings_.tolerance); }
+
+  /// Returns: the number of leading batches within `line` of FP32, or no further from it than roundings cause.
+  std::size_t batches_near_fp32(const sample& candidate, double line) const {
+    return comp::batches_near_fp32(path_of(candidate), spread_paths(), line);
+  }
+
+  /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them. A
+  /// trainer without a loss per batch is judged by the paper's rule. `least`: the fewest batches that may accept a
+  /// plan. `last`: no more batches follow, so it has to decide.
+  loss_verdict judge_losses(const sample& candidate, std::size_t least, bool last) const {
+    const auto n = static_cast<std::size_t>(candidate.batches);
+    loss_verdict worst;
+    if (candidate.curve.size() != n || fp32_.curve.size() < n) {  // no curve: the paper's rule
+      worst.answer = accepted(fp32_, candidate, settings_.tolerance, loss_sign() < 0) ? loss_answer::accepted
+                                                                                      : loss_answer::rejected;
+      return worst;
+    }
+    const std::size_t losses = std::min(candidate.curves.size(), fp32_.curves.size());
+    loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least};
+    if (planned_ > 0) {
+      const double middle_of_later_half = 0.75 * static_cast<double>(n);
+      judged_by.more_growth = std::max(std::log(planned_ / middle_of_later_half) / std::log(3.0), 1.0);
+    }
+    judged_by.level /= static_cast<double>(losses + 1);
+    const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
+    for (std::size_t i = 0; i <= (losses > 1 ? losses : 0); ++i) {
+      const std::vector<double> fp32_curve = signed_curve(fp32_, i, n), candidate_curve = signed_curve(candidate, i, n);
+      std::vector<std::vector<double>> spread;
+      for (const sample& s : reference_.spread()) spread.push_back(signed_curve(s, i, n));
+      std::erase_if(spread, [](const auto& curve) { return curve.empty(); });
+      const loss_verdict one =
+          judge(judged_by, {.fp32 = fp32_curve, .candidate = candidate_curve, .spread = {spread.begin(), spread.end()}},
+                last);
+      if (i == 0 || rank(one.answer) > rank(worst.answer)) worst = one;
+    }
+    return worst;
+  }
+
+ private:
+  std::vector<double> path_of(const sample& candidate) const {
+    return loss_path(fp32_.curve, candidate.curve, loss_sign());
+  }
+  std::vector<std::vector<double>> spread_paths() const {
+    std::vector<std::vector<double>> paths;
+    for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
+    return paths;
+  }
+  // Returns: up to `n` losses of a run, with the sign that makes lower ones better. `i`: 0 for the whole loss, else the
+  // i-th of several losses.
+  std::vector<double> signed_curve(const sample& run, std::size_t i, std::size_t n) const {
+    if (i > run.curves.size()) return {};
+    std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];
+    curve.resize(std::min(n, curve.size()));
+    for (double& value : curve) value *= loss_sign();
+    return curve;
+  }
+
+  const sample& fp32_;
+  const reference_run& reference_;
+  const search_settings& settings_;
+  double planned_ = 0;  // batches of the training; 0: harm is not extrapolated to its end
+};
+
+namespace detail {
+
+/// Judges by the score. If it is below FP32's by more than the tolerance, FP32 runs twice more with perturbed
+/// roundings, and the plan may lose as much more as these runs differ from FP32.
+inline loss_verdict judge_score(evaluator& run, reference_run& reference, double tolerance, const sample& candidate) {
+  loss_verdict verdict{.line = tolerance};
+  if (candidate.ok()) {
+    const sample& fp32 = reference.so_far();
+    verdict.difference = score_lost(fp32, candidate);
+    if (!(verdict.difference <= verdict.line) && run.restores()) {
+      const checkpoint here = run.save();
+      for (const sample& s : reference.run_spread(2, static_cast<std::size_t>(fp32.batches))) {
+        const double moved = std::abs(score_lost(fp32, s));
+        if (std::isfinite(moved)) verdict.line = std::max(verdict.line, tolerance + moved);
+      }
+      run.restore(here);
+    }
+  }
+  const bool as_good = candidate.ok() && verdict.difference <= verdict.line;
+  verdict.answer = as_good ? loss_answer::accepted : loss_answer::rejected;
+  return verdict;
+}
+
+}  // namespace detail
+
+/// Judges `candidate`, an epoch from the state that FP32's began from. The trainer's state stays as it is.
+inline loss_verdict judge_epoch(evaluator& run, reference_run& reference, const search_settings& settings,
+                                const sample& candidate) {
+  if (settings.criterion == criterion::scores)
+    return detail::judge_score(run, reference, settings.tolerance, candidate);
+  const bool higher = settings.direction == loss_direction::higher_is_better;
+  const double fp32 = reference.so_far().loss;
+  const bool as_good = accepted(reference.so_far(), candidate, settings.tolerance, higher);
+  return {.answer = as_good ? loss_answer::accepted : loss_answer::rejected,
+          .difference = (higher ? -1 : 1) * (candidate.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32)),
+          .line = settings.tolerance};
 }
 
 }  // namespace comp

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <comp/core/statistics.hpp>
-#include <comp/search/convergence/reference_run.hpp>
-#include <comp/search/convergence/sound_state.hpp>
+#include <comp/search/losses/reference_run.hpp>
+#include <comp/search/losses/sound_state.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <cstddef>

@@ -6,20 +6,40 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/search/convergence/loss_trials.hpp>
-#include <comp/search/convergence/sound_state.hpp>
+#include <comp/search/losses/loss_trials.hpp>
+#include <comp/search/losses/sound_state.hpp>
 #include <comp/search/outcome.hpp>
-#include <comp/search/timing/noise.hpp>
-#include <comp/search/timing/race.hpp>
+#include <comp/search/times/race.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace comp {
+
+/// Returns: true for a plan that looks faster than FP32 by times whose 95% interval holds 1 and is wider than a fifth.
+inline bool too_noisy(const contestant& c) {
+  constexpr double wide = 1.2;
+  const interval& at = c.over_fp32.bounds;  // infinite if there were too few pairs: then nothing was measured
+  return c.over_fp32.ratio > 1 && at.low > 0 && at.low <= 1 && std::isfinite(at.high) && at.high > wide * at.low;
+}
+
+/// Returns: the warning that FP32 was kept because the times are too noisy; nothing if they are not.
+inline std::optional<std::string> too_noisy_to_tell(const std::vector<contestant>& contest) {
+  const auto at = std::find_if(contest.begin(), contest.end(), [](const contestant& c) {
+    return c.status == status::ok && (!c.loss || c.loss->answer != loss_answer::rejected) && too_noisy(c);
+  });
+  if (at == contest.end()) return {};
+  const interval& bounds = at->over_fp32.bounds;
+  return fmt::format(
+      "too noisy to tell: FP32 kept (\"{}\" is {:.2f} to {:.2f} times as fast, 95%): search again when nothing else runs on "
+      "the machine, or with a higher settings.race.fp32_rounds",
+      at->label, bounds.low, bounds.high);
+}
 
 /// Runs further rounds of FP32 and the fastest plan if noise hides which of the two is faster: at most three times as
 /// many as before. Their times only change `over_fp32`, because no other plan ran in these rounds.
@@ -128,14 +148,14 @@ inline std::string why_not_accepted(const contestant& c, double tolerance) {
   return found + ", which leaves open whether it is within the tolerance";
 }
 
-/// Returns: the warning for the fastest plan if its own losses were not accepted: although those of a plan that lowers
-/// more were, or because they grow.
-inline std::string why_not_taken(const contestant& fastest, double tolerance) {
+/// Returns: the warning for the fastest plan if its own losses were not accepted. `is_part`: those of a plan that
+/// lowers more were.
+inline std::string why_not_taken(const contestant& fastest, double tolerance, bool is_part) {
   return fmt::format(
       "\"{}\" was fastest and is not taken ({}{}): raise settings.tolerance to take it, or settings.budget to judge it by "
       "more batches",
       fastest.label, why_not_accepted(fastest, tolerance),
-      fastest.loss->at_end > tolerance ? "" : ", although a plan that lowers more was accepted");
+      !is_part || fastest.loss->at_end > tolerance ? "" : ", although a plan that lowers more was accepted");
 }
 
 /// Returns: the warning for FP32, kept because the losses of a plan that is faster decided nothing.

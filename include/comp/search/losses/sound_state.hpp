@@ -2,7 +2,7 @@
 // Checks that a training can go on from the state that plans other than FP32 left. Finite losses do not show that,
 // because weights or moments may already be NaN, infinite or huge. So FP32 trains a few batches from the state. If
 // these look wrong, FP32 trains all batches since the last sound state again, for comparison, because the data may be
-// the cause. Not here: which plan is the cause (timing/race.hpp).
+// the cause.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
-#include <comp/search/convergence/loss_paths.hpp>
-#include <comp/search/convergence/reference_run.hpp>
+#include <comp/search/losses/paths.hpp>
+#include <comp/search/losses/reference_run.hpp>
 #include <comp/search/outcome.hpp>
-#include <comp/search/trainer/bad_batch.hpp>
 #include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/run_samples.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <exception>

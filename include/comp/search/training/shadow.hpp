@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells from few batches whether a plan does harm that grows over hundreds of them, by comparing its losses with those
+// of FP32 on the same batches from the same state.
+// The noise of the data is in both losses and cancels. Two things are left: one training wanders from the next, by an
+// amount that is estimated from the differences themselves; and there may be a drift, which is harm. The likelihood
+// ratio of "drifts" to "does not drift" is looked at after every few batches, so that a harmless plan costs no more of
+// them than its answer takes.
+// Source: Wald 1945 (sequential probability ratio test); Allan 1966 (noise by the scale at which it is looked at).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/search/losses/paths.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/training_record.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::detail {
+
+enum class shadow_answer : std::uint8_t { go_on, suspicious, harmless, harmful };
+
+/// No path of fewer batches is judged.
+inline constexpr std::size_t first_look = 8;
+
+/// FP32 itself wanders by fewer standard errors than this.
+inline constexpr double beyond_wandering = 2.7;
+
+/// The question that FP32's training next to a plan is to answer.
+struct shadow_question {
+  double line = 0.01;    // harm is a difference above this fraction of the loss
+  double drift = 3e-4;   // the fraction of the loss by which harm is thought to grow per batch
+  double missed = 0.05;  // the chance that a plan with such a drift is taken for harmless
+  double known = 0;      // logarithm of the likelihood ratio that earlier batches gave
+};
+
+/// Returns: the question for a plan's first batches: harm that would reach three times the tolerance within a hundred
+/// batches.
+inline shadow_question shadow_of_beginning(double tolerance, double known) {
+  return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
+}
+/// Returns: the question for a check in an epoch of `batches` batches: is FP32 better by twice `worse` at its end?
+inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
+  return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
+}
+
+/// Returns: the logarithm of how much likelier the path is with the drift than without one.
+inline double drift_likelihood(const shadow_question& question, std::span<const double> path) {
+  if (path.size() < 4) return question.known;
+  const path_end end = end_of_path(path);
+  const double expected = question.drift * 5 / 6 * static_cast<double>(path.size());
+  // At least this, for losses that repeat themselves to the bit.
+  const double error = std::max(end.error, 1e-3 * question.line);
+  return question.known + (end.mean * expected - expected * expected / 2) / (error * error);
+}
+
+/// Returns: true if `batches` batches could tell the drift from wandering.
+inline bool could_tell(const shadow_question& question, std::span<const double> path, double batches) {
+  const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));
+  return question.drift * 5 / 6 * batches > 1.4 * error;
+}
+
+/// Judges a path. It is harmful if it ends above the line by more than FP32 itself wanders; suspicious if more batches
+/// are worth their time.
+inline shadow_answer judge_shadow(const shadow_question& question, std::span<const double> path) {
+  constexpr double suspicious = 1;
+  if (path.size() < first_look) return shadow_answer::go_on;
+  const path_end end = end_of_path(path);
+  if (path.size() >= 16 && end.mean > question.line && end.mean > beyond_wandering * end.error)
+    return shadow_answer::harmful;
+  const double likely = drift_likelihood(question, path);
+  if (likely < std::log(question.missed)) return shadow_answer::harmless;
+  return likely > suspicious ? shadow_answer::suspicious : shadow_answer::go_on;
+}
+
+// A training under another plan that branches off at a state of the training itself, so that both can be compared on
+// the same batches.
+
+class branch {
+ public:
+  /// Begins at the trainer's present state. `label`: what its trials are called.
+  branch(evaluator& run, comp::plan plan, std::string label)
+      : run_{run}, plan_{std::move(plan)}, label_{std::move(label)}, end_{run.save()} {}
+
+  /// Trains until the branch has `batches` batches. Returns: how the trainer, which is left in another state, ended.
+  status train_to(std::size_t batches) {
+    trial t = run_.run(stage::training, plan_, label_, [&](const trial& begun) {
+      run_.restore(end_);
+      sample more;
+      run_.train(begun, plan_, batches - size(), more, cut_if_not_finite);
+      return more;
+    });
+    const status ended = t.sample.status;
+    if (t.sample.ok()) {
+      end_ = {};  // before the next state is made, because a state is large
+      end_ = run_.save();
+      append(so_far_, t.sample);
+    }
+    run_.record(std::move(t));
+    return ended;
+  }
+
+  const comp::plan& plan() const { return plan_; }
+  std::size_t size() const { return static_cast<std::size_t>(so_far_.batches); }
+  const sample& so_far() const { return so_far_; }
+  /// Returns: true if its last batch was lost, so that its weights may be damaged.
+  bool ends_lost() const { return comp::ends_lost(so_far_); }
+  /// Returns: the trainer's state after its last batch.
+  const checkpoint& end() const { return end_; }
+
+ private:
+  evaluator& run_;
+  comp::plan plan_;
+  std::string label_;
+  checkpoint end_;
+  sample so_far_ = {.loss = 0};
+};
+
+// Trains FP32 next to a plan, on the same batches from the same state, as far as it is asked to. Its losses are
+// compared with those that the plan's own training recorded, so that evidence costs FP32's batches alone. Two states
+// are kept: its first one and its present one.
+
+class fp32_shadow {
+ public:
+  /// Begins at the trainer's present state, after `epoch` epochs and the part of the next one that is `begun`.
+  /// `at_beginning`: the question is about the plan's first batches, not a later check.
+  fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun,
+              const shadow_question& question, bool at_beginning)
+      : run_{run},
+        fp32_{run, std::move(fp32), "fp32 beside the plan"},
+        start_{fp32_.end()},
+        epoch_{epoch},
+        begun_{std::move(begun)},
+        question_{question},
+        at_beginning_{at_beginning} {}
+
+  /// Trains FP32 until it has `batches` batches, and restores the trainer's state. Returns: true if FP32 trained.
+  bool train_to(std::size_t batches) {
+    const bool trained = fp32_.train_to(batches) == status::ok;
+    run_.restore_kept_state();
+    return trained;
+  }
+
+  /// Returns: how many of the batches that the plan has are to be compared next.
+  std::size_t next_look(std::size_t plan_batches) const {
+    return std::min(plan_batches, std::max({first_look, size() + 3, size() + size() / 4}));
+  }
+  /// Judges the batches so far. `plan`: the plan's losses; lower is better. `loss_sign`: -1 for losses that are
+  /// maximised.
+  shadow_answer judge(const std::vector<double>& plan, double loss_sign) const {
+    const auto answer = judge_shadow(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)));
+    return answer == shadow_answer::harmful && size() < batches_before_harm_ ? shadow_answer::suspicious : answer;
+  }
+  /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
+  void doubt() { batches_before_harm_ = 2 * size(); }
+
+  /// Returns: true if `batches` batches could bring an answer. Ask it after the first look.
+  bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
+    return could_tell(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)), batches);
+  }
+
+  std::size_t size() const { return fp32_.size(); }
+  const sample& so_far() const { return fp32_.so_far(); }
+  const checkpoint& start() const { return start_; }
+  const checkpoint& end() const { return fp32_.end(); }
+  std::size_t epoch() const { return epoch_; }
+  const std::optional<sample>& begun() const { return begun_; }
+  /// Returns: true if the question is about the plan's first batches; false for a later check.
+  bool watches_beginning() const { return at_beginning_; }
+
+ private:
+  evaluator& run_;
+  branch fp32_;
+  checkpoint start_;
+  std::size_t epoch_;
+  std::optional<sample> begun_;
+  shadow_question question_;
+  bool at_beginning_;
+  std::size_t batches_before_harm_ = 0;
+};
+
+// Decides when FP32 trains next to a plan, and how far: from the plan's start until it is known to do no slow harm, and
+// again, as a check, in epochs without progress.
+
+class shadow_watch {
+ public:
+  /// Keeps references to its arguments. `epochs`: those of the whole training.
+  shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
+               training_record& record, const audit_state& from)
+      : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
+
+  const audit_state& state() const { return audits_.state(); }
+  /// Returns: FP32's training next to the plan; empty if none is under way.
+  const std::optional<fp32_shadow>& shadow() const { return shadow_; }
+
+  /// Call it before an epoch. Begins FP32's training if the plan is new, or the epoch is to be checked.
+  void begin_epoch(const plan& fp32) {
+    if (shadow_) return;
+    const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
+    const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
+    // The batches of the search have already shown that it does no slow harm.
+    if (beginning.known < std::log(beginning.missed)) audits_.settle_beginning();
+    if (!state().settled && guard_.evidence * planned_batches() >= 2.0 * first_look) {
+      shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
+    } else if (epoch > 0 && !record_.begun() && audits_.is_due(done, record_.means())) {
+      shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_audit(guard_.worse, epoch), false);
+    }
+  }
+
+  /// Call it after an epoch of the plan, or a part of one. Trains FP32 on the plan's batches, as many as an answer
+  /// takes. Returns: the plan's losses if they show harm; else nothing.
+  std::vector<double> find_harm() {
+    if (!shadow_) return {};
+    const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
+    if (plan.empty()) acquit();  // without losses of batches nothing can be compared
+    while (shadow_) {
+      const shadow_answer answer = shadow_->judge(plan, record_.loss_sign());
+      if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->so_far().curve)};
+      const std::size_t next = shadow_->next_look(plan.size());
+      if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
+        acquit();
+      } else if (next == shadow_->size()) {
+        break;  // FP32 trains on when the plan has trained further
+      } else {
+        if (shadow_->size() == 0) record_.count_comparison();
+        if (!shadow_->train_to(next)) acquit();
+      }
+    }
+    return {};
+  }
+
+  /// Call it if the harm that find_harm() found did not repeat: from now on twice as many batches have to show it.
+  void doubt() { shadow_->doubt(); }
+  /// Ends FP32's training, because the batches that follow are not the plan's.
+  void drop_shadow() { shadow_.reset(); }
+  void plan_changed(std::size_t epoch) {
+    drop_shadow();
+    audits_.plan_changed(epoch);
+  }
+
+ private:
+  void acquit() {
+    shadow_->watches_beginning() ? audits_.settle_beginning() : audits_.record_acquittal(shadow_->epoch());
+    shadow_.reset();
+  }
+
+  double planned_batches() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
+
+  // Returns: true if more of FP32's batches may be run. Their time is lost, because either they are undone or the
+  // plan's are. A later check may take an epoch.
+  bool affords(std::size_t batches, shadow_answer answer, const std::vector<double>& plan) const {
+    if (shadow_->size() < first_look) return true;
+    constexpr double when_suspicious = 5;
+    const bool suspicious = answer == shadow_answer::suspicious;
+    const double slower = seconds_per_batch(shadow_->so_far()) / seconds_per_batch(record_.last_run());
+    double most_batches = guard_.evidence * planned_batches() / slower * (suspicious ? when_suspicious : 1);
+    if (!shadow_->watches_beginning())
+      most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));
+    return static_cast<double>(batches) <= most_batches &&
+           (suspicious || shadow_->could_answer(plan, record_.loss_sign(), most_batches));
+  }
+
+  const guard_settings& guard_;
+  std::size_t epochs_;
+  evaluator& run_;
+  const outcome& log_;
+  training_record& record_;
+  audit_times audits_;
+  std::optional<fp32_shadow> shadow_ = {};
+};
+
+}  // namespace comp::detail
