@@ -140,7 +140,7 @@ comp::outcome load(const options& chosen, auto& trainer, comp::precision low) {
   std::vector<comp::decision> decisions;
   const comp::any_policy policy = policy_for(chosen, found.hardware, low);
   for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
-  found.fallbacks = comp::conservative_ladder(found.plan, decisions, comp::plan{found.plan.size()});
+  found.fallbacks = comp::conservative_plans(found.plan, decisions, comp::plan{found.plan.size()});
   if constexpr (requires { trainer.set_precision(loaded); }) {  // the file also says how the plan was run
     for (const std::string& left_out : trainer.set_precision(loaded)) fmt::print(stderr, "Note: {}\n", left_out);
   } else {
@@ -155,9 +155,9 @@ inline void require_same(const options& chosen, const comp::training_progress& f
   if (!chosen.plan.empty()) {
     const comp::plan asked = naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), graph).plan; });
     comp::require<comp::settings_error>(
-        asked == from.ladder.front(),
+        asked == from.plans.front(),
         "--plan \"{}\" is not what \"{}\" trains with (it is {}): leave out --plan to go on, or --resume to begin anew",
-        chosen.plan.string(), file, from.ladder.front().str());
+        chosen.plan.string(), file, from.plans.front().str());
   }
 }
 
@@ -183,7 +183,7 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   if (begun) {
     require_same(chosen, *begun, trainer.graph(), kept.last().string());
     fmt::print("The training goes on after {} epochs, {}.\n", begun->so_far.epochs.size(),
-               name(begun->ladder[begun->rung], trainer.graph()));
+               name(begun->plans[begun->current], trainer.graph()));
     std::fflush(stdout);
     return training.go_on(trainer, *std::move(begun), kept, signals, report);
   }

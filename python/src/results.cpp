@@ -59,7 +59,7 @@ void add_results(py::module_& m) {
   py::class_<training_progress>(m, "TrainingProgress")
       .def_property_readonly("epochs", [](const training_progress& p) { return p.so_far.epochs; })
       .def_property_readonly("fallbacks", [](const training_progress& p) { return p.so_far.fallbacks; })
-      .def_property_readonly("plan", [](const training_progress& p) { return p.ladder[p.rung].str(); })
+      .def_property_readonly("plan", [](const training_progress& p) { return p.plans[p.current].str(); })
       .def("text", [](const training_progress& p) { return json_text(comp::detail::json_of(p)); });
   py::class_<training_result>(m, "TrainingResult")
       .def_readonly("epochs", &training_result::epochs)

@@ -216,7 +216,7 @@ class training_of final : public training {
       } catch (const interrupted&) {
         if (!watched.stop) throw;
         training_result got = watched.last->so_far;
-        got.plan = watched.last->ladder[watched.last->rung];
+        got.plan = watched.last->plans[watched.last->current];
         all.set_precision(got.plan);
         return got;
       }

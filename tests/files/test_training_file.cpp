@@ -20,11 +20,11 @@ comp::stored_training some_training() {
   p.raise_tried = true;
   p.so_far.warnings = {"a \"warning\""};
   p.so_far.compared = 2;
-  p.ladder = {comp::parse_plan("bb"), comp::parse_plan("b1"), comp::parse_plan("11")};
-  p.rung = 1;
+  p.plans = {comp::parse_plan("bb"), comp::parse_plan("b1"), comp::parse_plan("11")};
+  p.current = 1;
   p.begun = comp::sample{.loss = 1, .seconds = 1, .batches = 2, .curve = {1, 1}};
   p.normal = {.epochs = {{0.5, 1}, {0.25, 0.75}}, .window = 3, .leeway = 2};
-  p.audits = {.began = 1, .next = 8, .acquittals = 2, .settled = true, .known = -1.5};
+  p.checks = {.began = 1, .next = 8, .passed = 2, .beginning_passed = true, .known = -1.5};
   p.batches_per_epoch = 3;
   p.baseline_loss = std::numeric_limits<double>::quiet_NaN();
   p.higher_is_better = true;
@@ -53,15 +53,15 @@ TEST_CASE_FIXTURE(with_folder, "a training comes back from its file as it was, b
   CHECK(p.so_far.later == t.progress.so_far.later);
   CHECK(p.later == t.progress.later);
   CHECK(p.raise_tried);
-  CHECK(p.ladder == t.progress.ladder);
-  CHECK(p.rung == 1);
+  CHECK(p.plans == t.progress.plans);
+  CHECK(p.current == 1);
   CHECK(p.begun->curve == t.progress.begun->curve);
   CHECK(p.normal.epochs == t.progress.normal.epochs);
   CHECK(p.normal.window == 3);
   CHECK(p.normal.leeway == 2);
-  CHECK(p.audits.next == 8);
-  CHECK(p.audits.settled);
-  CHECK(p.audits.known == -1.5);
+  CHECK(p.checks.next == 8);
+  CHECK(p.checks.beginning_passed);
+  CHECK(p.checks.known == -1.5);
   CHECK(p.batches_per_epoch == 3);
   CHECK(std::isnan(p.baseline_loss));
   CHECK(p.higher_is_better);
@@ -69,9 +69,9 @@ TEST_CASE_FIXTURE(with_folder, "a training comes back from its file as it was, b
 
 TEST_CASE("a training of a file that knows nothing of evidence begins it anew") {
   const comp::json old{{"began", 1}, {"next", 8}, {"acquittals", 2}};
-  const comp::audit_state audits = comp::detail::audits_from(comp::json_reader{old, {"old", 0, ""}}, 3);
+  const comp::check_state audits = comp::detail::checks_from(comp::json_reader{old, {"old", 0, ""}}, 3);
   CHECK(audits.next == 8);
-  CHECK_FALSE(audits.settled);
+  CHECK_FALSE(audits.beginning_passed);
   CHECK(audits.known == 0);
 }
 
@@ -106,10 +106,10 @@ TEST_CASE_FIXTURE(with_folder, "a file with tensors alone is no training, and on
     return message_of<comp::file_error>([&] { (void)comp::read_training(folder / "t"); });
   };
   CHECK(refused([](auto&) {}).empty());
-  CHECK(has(refused([](auto& p) { p.rung = 3; }), "rung is 3 (a whole number from 0 to 2"));
-  CHECK(has(refused([](auto& p) { p.ladder.clear(); }), "a plan at least"));
+  CHECK(has(refused([](auto& p) { p.current = 3; }), "rung is 3 (a whole number from 0 to 2"));
+  CHECK(has(refused([](auto& p) { p.plans.clear(); }), "a plan at least"));
   CHECK(has(refused([](auto& p) { p.normal.window = 0; }), "window is 0"));
   CHECK(has(refused([](auto& p) { p.normal.epochs = {{1, 0}}; }), "the lower one first"));
-  CHECK(has(refused([](auto& p) { p.audits.began = 2; }), "began is 2 (a whole number from 0 to 1"));
+  CHECK(has(refused([](auto& p) { p.checks.began = 2; }), "began is 2 (a whole number from 0 to 1"));
   CHECK(has(refused([](auto& p) { p.begun->batches = 3; }), "fewer batches than an epoch has"));
 }

@@ -369,7 +369,7 @@ TEST_CASE("a gradient that is not finite without FP16 is reported, and the weigh
 }
 
 TEST_CASE("of a step's gradients those are named that are not finite") {
-  struct spoiling : reference::device {
+  struct damaging : reference::device {
     tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
                            bool need_parameters) {
       tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
@@ -377,7 +377,7 @@ TEST_CASE("of a step's gradients those are named that are not finite") {
       return dx;
     }
   } device;
-  trainer<spoiling> t{device, regression(), regression_data{64}, regression_data{16}};
+  trainer<damaging> t{device, regression(), regression_data{64}, regression_data{16}};
   CHECK(t.run_batch().message.starts_with("gradients of head.weight not finite in step 0 "));
   const std::vector<std::string> names{"a", "b", "c", "d"};
   CHECK(first_names({names.data(), 3}) == "a, b, c");
@@ -385,7 +385,7 @@ TEST_CASE("of a step's gradients those are named that are not finite") {
 }
 
 TEST_CASE("of a later phase's gradients those are named that are its own") {
-  struct spoiling : reference::device {
+  struct damaging : reference::device {
     tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
                            bool need_parameters) {
       tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
@@ -394,7 +394,7 @@ TEST_CASE("of a later phase's gradients those are named that are its own") {
     }
   } device;
   const auto images = bars({1, 2, 3}, 3, 40, 1);
-  trainer<spoiling> t{device, small_gan(8), images, images};
+  trainer<damaging> t{device, small_gan(8), images, images};
   CHECK(t.run_batch().message.starts_with("gradients of judge.out.weight not finite in step 0 "));
 }
 

@@ -211,7 +211,7 @@ TEST_CASE("a search that its budget ended is the same when all of it is recalled
   comp::search_settings settings;
   settings.budget = 0.02;
   const auto searched = [](fake::trainer& on, const comp::search_settings& by, fake::watcher watching = {}) {
-    return guided_search{.stage1 = {.mend = {.questions = 96, .worth = 0}}, .settings = by}.run(on, watching);
+    return guided_search{.stage1 = {.bisection = {.questions = 96, .worth = 0}}, .settings = by}.run(on, watching);
   };
   fake::trainer whole{world};
   const outcome expected = searched(whole, settings);

@@ -316,7 +316,7 @@ TEST_CASE("later plans that change nothing do not end FP32's training beside the
 TEST_CASE("a higher precision that was tried stays tried, whoever goes on") {
   fake::trainer t{with_floor(0.02)};
   fake::training_keeper kept{.trainer = &t};
-  comp::training_progress from{.ladder = {parse_plan("bnn"), comp::plan{3}}, .raise_tried = true};
+  comp::training_progress from{.plans = {parse_plan("bnn"), comp::plan{3}}, .raise_tried = true};
   (void)unguarded.go_on(t, from, kept);
   CHECK(kept.progress.back().raise_tried);
 }

@@ -31,7 +31,7 @@ TEST_CASE("the ladder gives up deny-operators, then all but allow-operators, the
     for (const auto c : said) decisions.push_back({.category = c});
     std::vector<std::string> rungs;
     const comp::plan from = parse_plan(plan);
-    for (const auto& p : comp::conservative_ladder(from, decisions, comp::plan{from.size()})) rungs.push_back(p.str());
+    for (const auto& p : comp::conservative_plans(from, decisions, comp::plan{from.size()})) rungs.push_back(p.str());
     return rungs;
   };
   using enum category;
@@ -274,7 +274,7 @@ TEST_CASE_FIXTURE(of_three, "FP32 is never given up for its loss: a warning tell
 
 TEST_CASE("audits are due at powers of two since a plan began, and ever rarer while they acquit it") {
   const std::vector<double> flat(64, 1.0);
-  const auto due = [&](const comp::detail::audit_times& times, std::size_t from) {
+  const auto due = [&](const comp::detail::check_times& times, std::size_t from) {
     std::vector<std::size_t> epochs;
     for (std::size_t epoch = from + 1; epoch <= from + 32; ++epoch) {
       if (times.is_due(epoch, {flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(epoch)}))
@@ -283,11 +283,11 @@ TEST_CASE("audits are due at powers of two since a plan began, and ever rarer wh
     return epochs;
   };
   using epochs = std::vector<std::size_t>;
-  comp::detail::audit_times times;
+  comp::detail::check_times times;
   CHECK(due(times, 0) == epochs{4, 8, 16, 32});
-  times.record_acquittal(4);
+  times.record_passed(4);
   CHECK(due(times, 0) == epochs{8, 16, 32});
-  times.record_acquittal(8);
+  times.record_passed(8);
   CHECK(due(times, 0) == epochs{32});
   times.plan_changed(10);
   CHECK(due(times, 10) == epochs{11, 12, 14, 18, 26, 42});
@@ -374,10 +374,10 @@ TEST_CASE("a training goes on from what it told after any epoch as if it had not
     for (std::size_t e = 0; e < 7; ++e) CHECK(got.epochs[e].loss == expected.epochs[e].loss);
   }
   comp::training_progress foreign = seen.progress.back();
-  foreign.ladder = {parse_plan("11")};
-  foreign.rung = 0;
+  foreign.plans = {parse_plan("11")};
+  foreign.current = 0;
   CHECK_THROWS_AS((void)settings.go_on(whole, foreign), comp::plan_error);
-  foreign.rung = 1;
+  foreign.current = 1;
   CHECK_THROWS_WITH_AS((void)settings.go_on(whole, foreign),
                        "a training on plan 1 of a ladder of 1 (there is none such): go on from what "
                        "training_progressed() told",

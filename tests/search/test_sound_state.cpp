@@ -24,7 +24,7 @@ using comp::plan;
 using comp::sample;
 
 /// What operators do to the training if all of them are low, in some of the batches from `first` on.
-struct spoiling {
+struct damaging {
   enum class effect { loses_and_applies, loses_and_skips, nan_weights, nan_moment, huge_weights, huge_moment };
   effect what = effect::loses_and_applies;
   std::vector<std::size_t> operators = {};
@@ -34,7 +34,7 @@ struct spoiling {
 
 struct world {
   std::vector<double> fp32_seconds = {}, low_seconds = {};  // of each operator
-  std::vector<spoiling> spoilers = {};
+  std::vector<damaging> spoilers = {};
   double bad_data = 0;  // fraction of the batches whose loss is not finite under any plan; their step is skipped
   std::uint64_t seed = 0;
 };
@@ -86,10 +86,10 @@ class minimal_trainer {
     if (skips) got.loss = fake::nan;
     weights next{.error = 0.2 + 0.99 * (weights_.error - 0.2) + weights_.moment, .moment = weights_.moment / 2};
     for (std::size_t s = 0; s < world_.spoilers.size() && !skips; ++s) {
-      const spoiling& one = world_.spoilers[s];
+      const damaging& one = world_.spoilers[s];
       const bool low = std::ranges::all_of(one.operators, [&](std::size_t op) { return comp::is_low(now_[op]); });
       if (!low || weights_.steps < one.first || drawn(2 + s) >= one.rate) continue;
-      using enum spoiling::effect;
+      using enum damaging::effect;
       if (one.what == loses_and_applies || one.what == loses_and_skips) got.loss = fake::nan;
       if (one.what == loses_and_skips) skips = true;
       if (one.what == loses_and_applies || one.what == nan_weights) next.error = fake::nan;
@@ -134,7 +134,7 @@ world drawn_world(std::uint64_t seed) {
     w.low_seconds.push_back(w.fp32_seconds[i] * uniform(0.3, 1.1));
   }
   for (std::size_t s = 1 + below(2); s > 0; --s) {
-    spoiling one{.what = static_cast<spoiling::effect>(below(6)), .operators = {below(operators)}};
+    damaging one{.what = static_cast<damaging::effect>(below(6)), .operators = {below(operators)}};
     if (below(3) == 0) one.operators.push_back(below(operators));
     one.rate = std::array{1.0, 0.3, 0.1, 0.03}[below(4)];
     one.first = std::array{0, 0, 10, 40, 100}[below(5)];
@@ -152,7 +152,7 @@ comp::search_settings settings() {
 
 // Searches in drawn worlds and trains on. Returns: in how many of them the state was not sound afterwards.
 template <class Trainer>
-std::size_t count_spoilt(std::uint64_t worlds, auto is_told) {
+std::size_t count_damaged(std::uint64_t worlds, auto is_told) {
   std::size_t spoilt = 0;
   for (std::uint64_t seed = 0; seed < worlds; ++seed) {
     CAPTURE(seed);
@@ -181,33 +181,33 @@ const auto never = [](const comp::outcome&) { return false; };
 
 TEST_CASE("no search and no training leaves a state that a plan has spoilt") {
   const std::uint64_t worlds = std::getenv("COMP_TEST_SMALL") != nullptr ? 60 : 500;
-  CHECK(count_spoilt<saving_trainer>(worlds, never) == 0);
-  CHECK(count_spoilt<counting_trainer>(worlds, never) == 0);
+  CHECK(count_damaged<saving_trainer>(worlds, never) == 0);
+  CHECK(count_damaged<counting_trainer>(worlds, never) == 0);
 }
 
 TEST_CASE("a training that cannot be restored is said to be spoilt, and since when") {
-  const auto is_told = [](const comp::outcome& found) { return found.spoilt_since.has_value(); };
-  CHECK(count_spoilt<minimal_trainer>(200, is_told) == 0);
-  using enum spoiling::effect;
+  const auto is_told = [](const comp::outcome& found) { return found.damaged_since.has_value(); };
+  CHECK(count_damaged<minimal_trainer>(200, is_told) == 0);
+  using enum damaging::effect;
   world w{.fp32_seconds = {1, 1}, .low_seconds = {0.5, 0.5}};
   SUBCASE("a plan that spoils it is dropped at the first batch that it loses") {
     w.spoilers = {{.what = loses_and_applies, .operators = {1}, .first = 30}};
     minimal_trainer trainer{w};
     const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
-    REQUIRE(found.spoilt_since);
-    CHECK(*found.spoilt_since == 30);
+    REQUIRE(found.damaged_since);
+    CHECK(*found.damaged_since == 30);
     CHECK(trainer.state().steps == 30 + 1 + 4);  // four of FP32's show that the weights are damaged
     CHECK(found.plan.count_low() == 0);
     CHECK(comp::table(found).starts_with(
         "A plan spoilt the training: its weights are of no use since batch 30, counted from 0.\n"));
-    CHECK(comp::summary(found)["spoilt_since"] == 30);
+    CHECK(comp::summary(found)["damaged_since"] == 30);
   }
   SUBCASE("one that only loses batches is dropped, too, and the training goes on") {
     w.spoilers = {{.what = loses_and_skips, .operators = {1}, .rate = 0.2}};
     minimal_trainer trainer{w};
     const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
-    CHECK_FALSE(found.spoilt_since);
-    CHECK(comp::summary(found)["spoilt_since"].is_null());
+    CHECK_FALSE(found.damaged_since);
+    CHECK(comp::summary(found)["damaged_since"].is_null());
     for (const comp::trial& t : found.trials) {
       if (comp::is_low(t.plan[1])) CHECK(t.sample.not_finite <= 1);
     }
@@ -270,7 +270,7 @@ class throwing_trainer : public counting_trainer {
 /// there were.
 std::uint64_t search_throwing(bool compiles, bool low, std::uint64_t first, std::uint64_t times, bool& thrown) {
   world w{.fp32_seconds = {1, 1, 1}, .low_seconds = {0.5, 0.6, 0.4}};
-  w.spoilers = {{.what = spoiling::effect::huge_weights, .operators = {2}}};  // so that there is something to ask about
+  w.spoilers = {{.what = damaging::effect::huge_weights, .operators = {2}}};  // so that there is something to ask about
   throwing_trainer trainer{w};
   trainer.compiles = compiles;
   trainer.throws = [&](const plan& p, std::uint64_t call) {

@@ -53,7 +53,7 @@ inline std::size_t lost_alone(std::span<const double> losses, std::span<const do
 
 /// After this many lost batches in a row the weights are taken to be not finite. A smaller number would end sound
 /// trainings by chance, a larger one would train longer in vain.
-inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;
+inline constexpr std::int64_t lost_in_a_row_that_damage = 4;
 
 /// Returns: true when the last batch of `run` is lost and a run should end there: it is the fourth lost batch in a row,
 /// or clearly more than a tenth of at least 40 batches are lost. "Clearly" means three standard deviations of the
@@ -68,7 +68,7 @@ inline bool keeps_losing(const sample& run) {
       std::find_if(losses.rbegin(), losses.rend(), [](double loss) { return std::isfinite(loss); }) - losses.rbegin();
   const auto batches = static_cast<double>(losses.size());
   const double most = part * batches + 3 * std::sqrt(part * (1 - part) * batches);
-  return last_sound >= lost_in_a_row_that_spoil || (batches >= 40 && static_cast<double>(count_lost(losses)) > most);
+  return last_sound >= lost_in_a_row_that_damage || (batches >= 40 && static_cast<double>(count_lost(losses)) > most);
 }
 
 /// Counts the lost batches of `run`, and sets its mean losses to the means over the other batches: one NaN would

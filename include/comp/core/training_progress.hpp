@@ -46,22 +46,22 @@ struct normal_levels {
 };
 
 /// When the guard next trains FP32 beside the plan to check it, and what was found so far.
-struct audit_state {
+struct check_state {
   // The epoch in which the plan began to train; how many epochs after that the next check may be; how many checks found
   // no harm.
-  std::size_t began = 0, next = 4, acquittals = 0;
-  bool settled = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
+  std::size_t began = 0, next = 4, passed = 0;
+  bool beginning_passed = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
   double known = 0;  // log likelihood ratio of slow harm by the search's own batches (search/training/shadow_test.hpp)
 };
 
 /// All that a post-training has to remember from one epoch to the next.
 struct training_progress {
   training_result so_far = {};
-  std::vector<comp::plan> ladder = {};  // the plans to fall back on, ever more conservative
-  std::size_t rung = 0;                 // index in `ladder` of the plan that trains now
+  std::vector<comp::plan> plans = {};  // the plans to fall back on, ever more conservative
+  std::size_t current = 0;              // index in `plans` of the plan that trains now
   std::optional<sample> begun = {};     // the part of the next epoch that is trained already
   normal_levels normal = {};
-  audit_state audits = {};
+  check_state checks = {};
   std::vector<later_plan> later = {};  // the plans that it is still to change to
   bool raise_tried = false;            // whether a higher precision was tried for its last part
   std::size_t batches_per_epoch = 0;

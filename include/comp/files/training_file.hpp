@@ -87,19 +87,19 @@ inline normal_levels levels_from(const json_reader& from) {
   return n;
 }
 
-inline json json_of(const audit_state& a) {
+inline json json_of(const check_state& a) {
   return {{"began", a.began},
           {"next", a.next},
-          {"acquittals", a.acquittals},
-          {"settled", a.settled},
+          {"acquittals", a.passed},
+          {"settled", a.beginning_passed},
           {"known", comp::json_of(a.known)}};
 }
 /// Reads the state of the checks against FP32. The plan cannot have begun after the epochs that were trained.
-inline audit_state audits_from(const json_reader& from, std::size_t epochs) {
+inline check_state checks_from(const json_reader& from, std::size_t epochs) {
   from.only({"began", "next", "acquittals", "settled", "known"});
-  audit_state a{static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
+  check_state a{static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
                 count_from(from["next"]), count_from(from["acquittals"])};
-  if (const auto settled = from.find("settled")) a.settled = settled->boolean();  // absent in files of 0.2
+  if (const auto passed = from.find("settled")) a.beginning_passed = passed->boolean();  // absent in files of 0.2
   if (const auto known = from.find("known")) a.known = known->number();
   return a;
 }
@@ -107,14 +107,14 @@ inline audit_state audits_from(const json_reader& from, std::size_t epochs) {
 inline json json_of(const training_progress& p) {
   json to{{"so_far", json_of(p.so_far)},
           {"ladder", json::array()},
-          {"rung", p.rung},
+          {"rung", p.current},
           {"normal", json_of(p.normal)},
-          {"audits", json_of(p.audits)},
+          {"audits", json_of(p.checks)},
           {"batches_per_epoch", p.batches_per_epoch},
           {"baseline_loss", comp::json_of(p.baseline_loss)},
           {"tolerance", comp::json_of(p.tolerance)},
           {"higher_is_better", p.higher_is_better}};
-  for (const plan& each : p.ladder) to["ladder"].push_back(each.str());
+  for (const plan& each : p.plans) to["ladder"].push_back(each.str());
   if (p.begun) to["begun"] = comp::json_of(*p.begun);
   if (!p.later.empty()) to["later"] = comp::json_of(p.later);
   if (p.raise_tried) to["raise_tried"] = true;
@@ -127,11 +127,11 @@ inline training_progress progress_from(const json_reader& from) {
              "higher_is_better", "begun", "later", "raise_tried"});
   training_progress p;
   p.so_far = result_from(from["so_far"]);
-  from["ladder"].each([&](const json_reader& each) { p.ladder.push_back(plan_from(each)); });
-  if (p.ladder.empty()) from["ladder"].fail("a plan at least");
-  p.rung = static_cast<std::size_t>(from["rung"].integer(0, std::ssize(p.ladder) - 1));
+  from["ladder"].each([&](const json_reader& each) { p.plans.push_back(plan_from(each)); });
+  if (p.plans.empty()) from["ladder"].fail("a plan at least");
+  p.current = static_cast<std::size_t>(from["rung"].integer(0, std::ssize(p.plans) - 1));
   p.normal = levels_from(from["normal"]);
-  p.audits = audits_from(from["audits"], p.so_far.epochs.size());
+  p.checks = checks_from(from["audits"], p.so_far.epochs.size());
   p.batches_per_epoch = count_from(from["batches_per_epoch"]);
   p.baseline_loss = from["baseline_loss"].number();
   p.tolerance = from["tolerance"].number();

@@ -151,9 +151,9 @@ COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_inf
 // has put another file there, the mark is missing and the file stays as it is.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now) {
   constexpr std::string_view end = "<!--end of training-->\n";
-  if (now.ladder.empty() || now.so_far.epochs.empty()) return;
+  if (now.plans.empty() || now.so_far.epochs.empty()) return;
   std::string page = detail::read_file(path, std::size_t{1} << 30);
-  const std::string mark = detail::training_mark(now.ladder.front());
+  const std::string mark = detail::training_mark(now.plans.front());
   const auto at = page.find(mark), last = page.find(end);
   if (at == std::string::npos) return;
   const auto from = at + mark.size(), to = last == std::string::npos ? from : last + end.size();

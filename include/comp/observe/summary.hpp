@@ -115,7 +115,7 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   to["runs"] = result.trials.size();
   to["runs_from_ledger"] = result.recalled;
   to["memory_limit"] = result.memory_limit > 0 ? json(result.memory_limit) : json();
-  to["spoilt_since"] = result.spoilt_since ? json(*result.spoilt_since) : json();
+  to["damaged_since"] = result.damaged_since ? json(*result.damaged_since) : json();
   to["warnings"] = result.warnings;
   json& contest = to["contest"] = json::array();
   for (const contestant& c : result.contest) contest.push_back(detail::contestant_json(c, result));
@@ -231,9 +231,9 @@ inline std::string costs_text(const outcome& result) {
 /// damaged the training's weights, the first line says so.
 inline std::string table(const outcome& result) {
   const std::string spoilt =
-      result.spoilt_since
+      result.damaged_since
           ? fmt::format("A plan spoilt the training: its weights are of no use since batch {}, counted from 0.\n",
-                        *result.spoilt_since)
+                        *result.damaged_since)
           : std::string{};
   return spoilt + detail::contest_text(result) + "\n" + detail::costs_text(result);
 }

@@ -96,7 +96,7 @@ struct outcome {
   std::size_t batches_per_epoch = 0;  // how many batches an epoch has; 0: not known
   /// if a plan damaged the state and the trainer cannot restore it: the batch, counted from 0, since which no loss is
   /// of use
-  std::optional<std::size_t> spoilt_since = {};
+  std::optional<std::size_t> damaged_since = {};
   sample trained = {};                     // the `trained_batches` as one run, with their losses and times
   std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
   std::vector<trial> trials = {};          // every run of the search, in order

@@ -4,7 +4,7 @@
 // the plan is kept and trains on.
 // Some harm is too slow for that, and for the few batches of a search. So FP32 trains next to the plan from the plan's
 // start, as long as an answer takes, and again in epochs without progress (shadow_watch.hpp).
-// If FP32 is clearly better, its training is kept, and bisection finds the harmful operators (plan_mending.hpp). If
+// If FP32 is clearly better, its training is kept, and bisection finds the harmful operators (harm_bisection.hpp). If
 // that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never given up
 // for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left out of
 // means and reported.

@@ -14,7 +14,7 @@
 #include <comp/search/decision/final_contest.hpp>
 #include <comp/search/decision/guided_search.hpp>
 #include <comp/search/decision/reasons.hpp>
-#include <comp/search/decision/room_for_fp32.hpp>
+#include <comp/search/decision/reference_that_fits.hpp>
 #include <comp/search/decision/staged_search.hpp>
 #include <comp/search/decision/starting_plans.hpp>
 #include <comp/search/losses/loss_trials.hpp>
@@ -114,8 +114,8 @@ class search_run {
     try {
       try {
         search();
-      } catch (const spoilt_training& spoilt) {
-        end_spoilt(spoilt);
+      } catch (const damaged_training& damage) {
+        end_damaged(damage);
       }
       observers_.search_done(log_);
     } catch (...) {
@@ -153,7 +153,7 @@ class search_run {
       }
     }
     check_fp32_again();
-    find_whether_spoilt();
+    find_whether_damaged();
     add_findings();
   }
 
@@ -241,9 +241,9 @@ class search_run {
   }
 
   // Ends the search of a training that a plan has damaged, and that cannot be restored.
-  void end_spoilt(const spoilt_training& spoilt) {
-    log_.spoilt_since = spoilt.since;
-    warn(spoilt.what());
+  void end_damaged(const damaged_training& damage) {
+    log_.damaged_since = damage.since;
+    warn(damage.what());
     log_.contest.assign(1, {.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
     take(0);
     log_.run_seconds = run_.seconds();
@@ -265,8 +265,8 @@ class search_run {
   }
 
   // If a plan lost the last batches of a trainer that cannot restore its state, FP32 trains on, until a loss is finite.
-  // Throws: `spoilt_training` if none is.
-  void find_whether_spoilt() {
+  // Throws: `damaged_training` if none is.
+  void find_whether_damaged() {
     if (!run_.lost_since()) return;
     while (run_.lost_since()) (void)run_.run_batch(stage::baseline, plans_.fp32(), "fp32 after a lost batch");
     trainer_.set_precision(log_.plan);
@@ -304,9 +304,9 @@ class search_run {
   // then left after FP32's batches.
   std::size_t sound(std::size_t winner) {
     if (leave_sound(run_, stage::contest, true)) return winner;
-    contestant& spoiling = log_.contest[winner];
-    spoiling.status = status::not_finite;
-    run_.warn(detail::sentence_of_spoiling(spoiling.label));
+    contestant& damaging = log_.contest[winner];
+    damaging.status = status::not_finite;
+    run_.warn(detail::sentence_of_damage(damaging.label));
     return 0;
   }
 
@@ -317,7 +317,7 @@ class search_run {
     log_.plan = winner.plan;
     log_.speedup = winner.plan == plans_.fp32() ? 1 : winner.over_fp32.ratio;
     log_.speedup_bounds = winner.plan == plans_.fp32() ? interval{1, 1} : winner.over_fp32.bounds;
-    log_.fallbacks = conservative_ladder(winner.plan, plans_.candidates().decisions, plans_.fp32());
+    log_.fallbacks = conservative_plans(winner.plan, plans_.candidates().decisions, plans_.fp32());
     log_.batch_seconds = winner.seconds.empty() ? trials_.fp32_seconds() : median(winner.seconds);
     const bool counts = run_.restores() && !settings_.verbatim && log_.batches_per_epoch > 0;
     // Nobody could say how much of an epoch is done, so the search's batches are undone.

@@ -4,7 +4,7 @@
 //   1. Profiles in FP32 and in each low precision give the seconds of each operator (without profiles, its operations
 //      and bytes do). From them a minimum cut gives the cheapest plan of the whole graph, with each operator free.
 //   2. That plan, joined with the rule-based plans, is judged by its losses. A rejected plan is repaired by bisection
-//      (strategy/mending.hpp): operators go back to FP32, the most sensitive ones first, or in the order of the
+//      (strategy/bisection.hpp): operators go back to FP32, the most sensitive ones first, or in the order of the
 //      policy's lists if the backend has no sensitivity().
 //   3. Plans of accepted operators are timed in turns. The times correct the costs, the corrected costs give the next
 //      cheapest plan, and so on until the cheapest plan is one that was measured.
@@ -16,7 +16,7 @@
 #pragma once
 
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/mending.hpp>
+#include <comp/strategy/bisection.hpp>
 #include <cstddef>
 #include <utility>
 
@@ -25,7 +25,7 @@ namespace comp::strategy {
 struct guided {
   std::size_t questions = 40;  // the most questions about times; fewer are asked if answers do not pay
   double memory_worth = 0.01;  // what the memory of all operators' results is worth, as a fraction of FP32's batch time
-  mending_settings mend = {};  // how rejected plans are repaired
+  bisection_settings bisection = {};  // how rejected plans are repaired
 
   using run = greedy::run;
   run start(search_space over) const { return greedy{}.start(std::move(over)); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds which operators may be low: the largest part of a wanted plan whose losses are accepted, in few questions
-// (strategy/mending.hpp), and what was learned of each operator on the way. A plan that lowers a part of what was
+// (strategy/bisection.hpp), and what was learned of each operator on the way. A plan that lowers a part of what was
 // accepted counts as accepted, but is judged before it wins. Source: CoMP paper, section 4.4 ("gradually return to a
 // more conservative plan").
 #pragma once
@@ -11,7 +11,7 @@
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/harm_scores.hpp>
 #include <comp/search/decision/learned_costs.hpp>
-#include <comp/strategy/mending.hpp>
+#include <comp/strategy/bisection.hpp>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -21,9 +21,9 @@ namespace comp {
 
 class accepted_operators {
  public:
-  accepted_operators(const search_session& search, const mending_settings& mend, learned_costs& costs,
+  accepted_operators(const search_session& search, const bisection_settings& chosen, learned_costs& costs,
                      const guided_start& from)
-      : search_{search}, mend_{mend}, costs_{costs}, from_{from}, fp32_{search.fp32()}, allowed_{fp32_} {
+      : search_{search}, bisection_{chosen}, costs_{costs}, from_{from}, fp32_{search.fp32()}, allowed_{fp32_} {
     for (std::size_t i = 0; i < fp32_.size(); ++i) levels_.push_back({fp32_[i]});
     evidence_.resize(fp32_.size());
     search_.trials.affords = [this](double seconds) { return budget_.left(gain(wanted_)) > seconds; };
@@ -40,7 +40,7 @@ class accepted_operators {
     if (!search_.run.restores()) start_from_rules(wanted);
     if (wanted != allowed_ && !accepts(wanted)) {
       if (search_.run.restores()) start_from_rules(wanted);
-      mend(wanted);
+      bisect(wanted);
       judge_at_level();
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) evidence_[i] = evidence_of(i, wanted[i]);
@@ -110,7 +110,7 @@ class accepted_operators {
   bool accepts(const plan& p, bool quick = false) {
     if (!quick) search_.trials.set_max_batches(budget_.batches_of_a_test());
     const auto* before = search_.trials.known(p);
-    const bool fresh = before == nullptr || (!quick && !before->settled);
+    const bool fresh = before == nullptr || (!quick && !before->is_final);
     const auto& got = search_.trials.judge(p, {}, quick);
     if (fresh && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
       costs_.learn(got.trial);
@@ -127,13 +127,13 @@ class accepted_operators {
   // Quick answers may be wrong, so the plan that they led to is judged at the level. If it fails, the plan that was
   // accepted before it is judged instead.
   void judge_at_level() {
-    std::vector<plan> ladder;
-    ladder.swap(before_);
-    while (allowed_ != fp32_ && !search_.trials.known(allowed_)->settled) {
+    std::vector<plan> earlier;
+    earlier.swap(before_);
+    while (allowed_ != fp32_ && !search_.trials.known(allowed_)->is_final) {
       const plan now = allowed_;
       if (accepts(now)) return;
-      allowed_ = ladder.empty() ? fp32_ : ladder.back();
-      if (!ladder.empty()) ladder.pop_back();
+      allowed_ = earlier.empty() ? fp32_ : earlier.back();
+      if (!earlier.empty()) earlier.pop_back();
       const auto* known = search_.trials.known(allowed_);
       last_ = known != nullptr ? known->end : std::nullopt;
       budget_.keep_batches(last_ ? last_->trained.batches : 0);
@@ -160,8 +160,8 @@ class accepted_operators {
 
   // An operator that harms in one precision may do no harm in another. That is asked once, together with what was
   // accepted.
-  void mend(const plan& wanted) {
-    const std::vector<std::size_t> harmful = mend_once(wanted);
+  void bisect(const plan& wanted) {
+    const std::vector<std::size_t> harmful = bisect_once(wanted);
     plan other = allowed_;
     for (const auto i : harmful) {
       const auto& levels = from_.levels[i];
@@ -170,7 +170,7 @@ class accepted_operators {
       if (at != levels.end()) other[i] = *at;
     }
     if (other == allowed_ || search_.trials.known(other) != nullptr || !(budget_.left(gain(other)) > 0)) return;
-    if (!accepts(other, true)) (void)mend_once(other);
+    if (!accepts(other, true)) (void)bisect_once(other);
   }
 
   // An operator that may be lowered: the seconds that this saves, and its place among those that may harm.
@@ -196,7 +196,7 @@ class accepted_operators {
   }
 
   // Returns: the operators that were rejected by themselves.
-  std::vector<std::size_t> mend_once(const plan& wanted) {
+  std::vector<std::size_t> bisect_once(const plan& wanted) {
     const plan base = allowed_;
     if (!(budget_.left(gain(wanted)) > 0)) return {};
     bool scored = false;
@@ -205,7 +205,7 @@ class accepted_operators {
     double all = 0;
     std::size_t safe = 0;
     for (const item& i : items) gains.push_back(i.gain), all += i.gain, safe += !scored && i.order == 0;
-    mending mender{gains, safe, scored, mend_, places_by_policy(items)};
+    bisection parts{gains, safe, scored, bisection_, places_by_policy(items)};
     const auto plan_of = [&](const std::vector<std::size_t>& question) {
       plan p = base;
       for (const auto i : question) p[items[i].op] = wanted[items[i].op];
@@ -213,16 +213,16 @@ class accepted_operators {
     };
     std::size_t known = 0;
     plan rejected = wanted;
-    for (auto question = mender.next(); question && budget_.left(all) > 0; question = mender.next()) {
+    for (auto question = parts.next(); question && budget_.left(all) > 0; question = parts.next()) {
       const plan p = plan_of(*question);
       const bool yes = accepts(p, true);
       if (!yes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
-      mender.tell(yes);
-      if (mender.harmful().size() > known) blame(items[mender.harmful()[known++]].op, rejected);
+      parts.tell(yes);
+      if (parts.harmful().size() > known) record_harm(items[parts.harmful()[known++]].op, rejected);
     }
-    allowed_ = plan_of(mender.accepted());
+    allowed_ = plan_of(parts.accepted());
     std::vector<std::size_t> harmful;
-    for (const auto i : mender.harmful()) harmful.push_back(items[i].op);
+    for (const auto i : parts.harmful()) harmful.push_back(items[i].op);
     return harmful;
   }
 
@@ -240,7 +240,7 @@ class accepted_operators {
     return items;
   }
 
-  void blame(std::size_t op, const plan& rejected) {
+  void record_harm(std::size_t op, const plan& rejected) {
     op_evidence& of = evidence_[op];
     of.what = op_evidence::kind::harmful;
     of.low = rejected[op];
@@ -264,7 +264,7 @@ class accepted_operators {
   }
 
   search_session search_;
-  const mending_settings& mend_;
+  const bisection_settings& bisection_;
   learned_costs& costs_;
   const guided_start& from_;
   plan fp32_, allowed_, wanted_ = {};

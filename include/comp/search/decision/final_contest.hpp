@@ -108,7 +108,7 @@ class final_contest {
     }
     if (search_.log.compiled && guided_ != nullptr) warn_if_uncompiled_is_faster(contest()[winner]);
     for (const contestant& c : contest()) {
-      if (c.status == status::not_finite) search_.run.warn(detail::sentence_of_spoiling(c.label));
+      if (c.status == status::not_finite) search_.run.warn(detail::sentence_of_damage(c.label));
     }
     go_to_training_of(winner);
     return winner;
@@ -263,7 +263,7 @@ class final_contest {
       if (guided_ == nullptr || !detail::rejected(fastest)) return result;
       if (fastest.plan.has_scaled()) {
         if (!enter_wider(fastest.plan)) return result;
-      } else if (bisected++ == 2 || !enter_part(guided_->mended(fastest.plan))) {
+      } else if (bisected++ == 2 || !enter_part(guided_->accepted_part(fastest.plan))) {
         return result;
       }
     }

@@ -141,7 +141,7 @@ class guided_search {
         from_{std::move(from)},
         fp32_{search.fp32()},
         costs_{search, from_.levels},
-        accepted_{search, chosen.mend, costs_, from_} {}
+        accepted_{search, chosen.bisection, costs_, from_} {}
 
   /// Returns: the fastest plan that was found; FP32 if no plan was accepted. The trainer is left in the state after the
   /// batches of the accepted plans, so that they count as training.
@@ -168,7 +168,7 @@ class guided_search {
 
   /// Returns: the largest part of `p` whose losses are accepted. Call it if the losses of `p` itself were rejected in
   /// the end.
-  plan mended(const plan& p) {
+  plan accepted_part(const plan& p) {
     plan part = fp32_;
     search_.run.timed(stage::losses, [&] { part = accepted_.find_again(p); });
     return part;
@@ -231,7 +231,7 @@ class guided_search {
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
-        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // operators that save memory may be wanted later
+        costs_.cheapest(from_.levels, from_.rules, memory_price());  // operators that save memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }
@@ -239,7 +239,7 @@ class guided_search {
   }
 
   // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
-  double dear_bytes() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
+  double memory_price() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
 
   // Returns: the price of a byte [s]. It is small, so that it only decides between plans that are about equally fast:
   // the one that stores less is taken.
@@ -366,7 +366,7 @@ class guided_search {
   // price in seconds that doubles from plan to plan, so that memory counts more and more against time.
   void for_smaller(const plan& best, auto look) {
     plan last = best;
-    double price = std::max(4 * byte_price(), 1e-4 * dear_bytes());
+    double price = std::max(4 * byte_price(), 1e-4 * memory_price());
     for (int doubled = 0; best != fp32_ && doubled < 14; ++doubled, price *= 2) {
       const plan next = proposed({best, accepted_.allowed()}, price);
       if (next != last && next != best && !look(next)) return;

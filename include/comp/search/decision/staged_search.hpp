@@ -272,8 +272,8 @@ class staged_search {
     guided_start from = from_;
     from.batches_per_epoch = 0;
     learned_costs costs{search_, from.levels};
-    const mending_settings mend = {};
-    const plan part = accepted_operators{search_, mend, costs, from}.find(wanted);
+    const bisection_settings chosen = {};
+    const plan part = accepted_operators{search_, chosen, costs, from}.find(wanted);
     return part == fp32_.plan ? std::nullopt : std::optional{search_.trials.known(part)->trial};
   }
 

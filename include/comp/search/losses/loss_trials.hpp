@@ -72,7 +72,7 @@ class loss_trials {
   struct result {
     comp::trial trial = {};
     loss_verdict verdict = {};
-    bool settled = true;  // false: a quick answer, which the whole test may change
+    bool is_final = true;  // false: a quick answer, which the whole test may change
     // The state after the batches of an accepted candidate; empty once a plan at least as fast is accepted.
     std::optional<checkpoint> end = {};
   };
@@ -144,7 +144,7 @@ class loss_trials {
   }
 
   /// Judges `p`. `quick`: this is one question of many, so the fewest batches decide even if the level would ask for
-  /// more. Such an answer may not be `settled`; a call without `quick` then runs the whole test.
+  /// more. Such an answer may not be `is_final`; a call without `quick` then runs the whole test.
   const result& judge(const plan& p, std::string label = {}, bool quick = false) {
     // The quick answer that the whole test now replaces. Its batches count only if batches are scarce. Otherwise the
     // test begins anew, because these batches are the reason why the plan was chosen.
@@ -153,14 +153,14 @@ class loss_trials {
       if (run_.rejects(p)) reject(at->second);
       const bool has_enough_batches = by_epochs() || !at->second.trial.accepted ||
                                       static_cast<std::size_t>(at->second.trial.sample.batches) >= min_batches_;
-      if (has_enough_batches && (quick || at->second.settled)) return at->second;
+      if (has_enough_batches && (quick || at->second.is_final)) return at->second;
       if (min_batches_ < 16 || !has_enough_batches) unsettled = std::move(at->second);
       results_.erase(at);
     }
     result judgement = by_turns()    ? judge_in_turns(p, label)
                        : by_epochs() ? judge_whole_epoch(p, label)
                                      : judge_same_batches(p, label, quick, unsettled);
-    while (!quick && !judgement.settled) {
+    while (!quick && !judgement.is_final) {
       run_.record(judgement.trial, unsettled.trial.sample.batches);
       unsettled = std::move(judgement);
       judgement = judge_same_batches(p, label, quick, unsettled);
@@ -236,11 +236,11 @@ class loss_trials {
       reference_.train_until(
           static_cast<std::size_t>(candidate.batches));  // a recalled candidate may have more batches than FP32 has run
       if (!trainer_is_at_end && !quick && recalled_too_few(candidate)) {
-        judgement.settled = judgement.trial.accepted = false;
+        judgement.is_final = judgement.trial.accepted = false;
         return judgement;
       }
       judgement.verdict = decide(p, candidate, quick);
-      judgement.settled = !quick || judgement.verdict.answer == loss_answer::rejected ||
+      judgement.is_final = !quick || judgement.verdict.answer == loss_answer::rejected ||
                           losses_.judge_losses(candidate, min_batches_, false).answer == loss_answer::accepted;
       if (trainer_is_at_end) run_.restore(here);
       recalled_ = !trainer_is_at_end;
@@ -341,7 +341,7 @@ class loss_trials {
   }
 
   // Returns: what the batches say. Before a plan is rejected, FP32 with perturbed roundings shows what roundings alone
-  // do, unless the harm is beyond doubt.
+  // do, unless the harm is beyond require_twice_the_batches.
   loss_verdict decide(const plan& p, const sample& candidate, bool quick) {
     const bool strayed = !quick && losses_.path_wanders(candidate);
     // FP32's own spread has pushed the line that far up
@@ -446,7 +446,7 @@ class loss_trials {
     recalled_ = run_.last_was_recalled();
     const trial turns = run_.run(stage::baseline, run_.fp32(), "fp32 in turns", [&](const trial&) { return fp32; });
     run_.record(turns);
-    if (turns.sample.status == status::not_finite && run_.lost_since()) throw spoilt_training{*run_.lost_since()};
+    if (turns.sample.status == status::not_finite && run_.lost_since()) throw damaged_training{*run_.lost_since()};
     require_trained(run_, turns.sample, turns.sample.batches);
     judgement.verdict.answer = loss_answer::rejected;
     if (judgement.trial.sample.ok()) judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);

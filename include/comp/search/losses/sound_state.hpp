@@ -30,7 +30,7 @@ namespace comp {
 namespace detail {
 
 /// Returns: the warning about a plan that damaged a state.
-inline std::string sentence_of_spoiling(const std::string& label) {
+inline std::string sentence_of_damage(const std::string& label) {
   return fmt::format(
       "\"{}\" spoilt the training's weights or its optimizer's state (FP32 trained these batches again): look for values "
       "that its formats cannot hold",
@@ -48,7 +48,7 @@ struct state_probe {
 inline state_probe probe_state(evaluator& run, const trial& begun) {
   state_probe found{.extreme = run.trainer().count_extreme()};
   try {
-    run.train(begun, run.fp32(), static_cast<std::size_t>(lost_in_a_row_that_spoil), found.next, never_cut);
+    run.train(begun, run.fp32(), static_cast<std::size_t>(lost_in_a_row_that_damage), found.next, never_cut);
   } catch (const interrupted&) {
     throw;
   } catch (const settings_error&) {
@@ -85,8 +85,8 @@ inline bool looks_wrong(const state_probe& probe, const checkpoint& here, const 
   return are_above(here.trained.curve) || are_above(before.empty() ? log.baseline.curve : before);
 }
 
-/// Returns: true if a state is worse than `fp32`'s, which comes from the same batches, beyond doubt.
-inline bool is_spoilt(const state_probe& state, const state_probe& fp32, const outcome& log) {
+/// Returns: true if a state is worse than `fp32`'s, which comes from the same batches, beyond require_twice_the_batches.
+inline bool is_damaged(const state_probe& state, const state_probe& fp32, const outcome& log) {
   if (state.extreme > fp32.extreme || (state.failed && !fp32.failed)) return true;
   if (lost_alone(state.next.curve, fp32.next.curve) > 0) return true;
   // FP32 loses the same batches, if any.
@@ -103,7 +103,7 @@ inline bool is_spoilt(const state_probe& state, const state_probe& fp32, const o
 /// batches; nothing if the state is sound, which is then trusted. Costs four of FP32's batches, and nothing if FP32
 /// alone made the state or the trainer cannot restore one. `keep`: the four count as training if nothing looks wrong.
 /// Throws: what FP32's step throws from the sound state.
-inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool keep = false) {
+inline std::optional<sample> replace_damaged(evaluator& run, stage where, bool keep = false) {
   const unchecked_batches path = run.unchecked();
   if (path.from == nullptr) return {};
   checkpoint here = run.save();
@@ -114,12 +114,12 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool ke
         sample result{.loss = 0};
         const detail::state_probe found = detail::probe_state(run, begun);
         const bool wrong = detail::looks_wrong(found, here, run.log());
-        keep = keep && !wrong && found.next.batches == lost_in_a_row_that_spoil;
+        keep = keep && !wrong && found.next.batches == lost_in_a_row_that_damage;
         if (wrong) {
           run.restore(*path.from);
           run.train(begun, run.fp32(), path.count, fp32_instead, detail::never_cut);
           const checkpoint fp32 = run.save();
-          if (detail::is_spoilt(found, detail::probe_state(run, begun), run.log())) {
+          if (detail::is_damaged(found, detail::probe_state(run, begun), run.log())) {
             here = fp32;
             result.status = status::not_finite;
           }
@@ -137,8 +137,8 @@ inline std::optional<sample> replace_spoilt(evaluator& run, stage where, bool ke
   return t.sample.status == status::not_finite ? std::optional{std::move(fp32_instead)} : std::nullopt;
 }
 
-/// Returns: true if the trainer's state was sound; it is sound now in any case, as replace_spoilt() says.
-inline bool leave_sound(evaluator& run, stage where, bool keep = false) { return !replace_spoilt(run, where, keep); }
+/// Returns: true if the trainer's state was sound; it is sound now in any case, as replace_damaged() says.
+inline bool leave_sound(evaluator& run, stage where, bool keep = false) { return !replace_damaged(run, where, keep); }
 
 /// Returns: false if the trainer counts more extreme values in its state than in the last sound state. The trainer is
 /// left as leave_sound() says. Costs no batch if it counts no more.

@@ -139,7 +139,7 @@ class race {
       if (!detail::ends_badly(run_.log(), again)) return again;
       const detail::state_probe after_it = detail::probe_state(run_, begun);
       run_.restore(to);
-      if (detail::is_spoilt(after_it, detail::probe_state(run_, begun), run_.log())) again.status = status::diverged;
+      if (detail::is_damaged(after_it, detail::probe_state(run_, begun), run_.log())) again.status = status::diverged;
       return again;
     });
     run_.record(own);
@@ -157,10 +157,10 @@ class race {
   }
 
   // Removes the racer whose plan damaged the state. The plan may have trained before this race.
-  void leave(std::vector<racer>& racers, const plan& spoiling) {
-    run_.reject(spoiling);
+  void leave(std::vector<racer>& racers, const plan& damaging) {
+    run_.reject(damaging);
     for (racer& r : racers) {
-      if (r.plan == spoiling) remove(r, status::not_finite);
+      if (r.plan == damaging) remove(r, status::not_finite);
     }
   }
   void remove(racer& r, status why) {

@@ -45,8 +45,8 @@ class compiled_steps {
 
 /// A plan damaged the training of a trainer that cannot restore its state: from batch `since` on, counted from 0, every
 /// loss is NaN, infinite or far above FP32's first ones, FP32's too.
-struct spoilt_training : error {
-  explicit spoilt_training(std::size_t batch)
+struct damaged_training : error {
+  explicit damaged_training(std::size_t batch)
       : error{fmt::format(
             "a plan spoilt the training: every loss since batch {}, FP32's too, is NaN, infinite or far above "
             "FP32's first ones (the trainer cannot restore its state): begin the training anew, and give "
@@ -343,7 +343,7 @@ class evaluator {
   }
 
   // Returns: true if `p` is given up, because the last batch of `run` was lost and nothing can be restored. Batches
-  // that FP32 loses, too, are the data's fault. Throws: `spoilt_training` when FP32 loses the batches that follow.
+  // that FP32 loses, too, are the data's fault. Throws: `damaged_training` when FP32 loses the batches that follow.
   bool loses_for_good(const plan& p, const sample& run) {
     if (restores() || unchecked_.low.empty()) return false;
     if (!detail::ends_badly(log_, run)) {
@@ -351,8 +351,8 @@ class evaluator {
       return false;
     }
     if (!lost_since_) lost_since_ = static_cast<std::size_t>(trained_.batches - 1), lost_by_fp32_ = 0;
-    if (p == fp32_ && ++lost_by_fp32_ >= lost_in_a_row_that_spoil)
-      end_search_on_throw([&] { throw spoilt_training{*lost_since_}; });
+    if (p == fp32_ && ++lost_by_fp32_ >= lost_in_a_row_that_damage)
+      end_search_on_throw([&] { throw damaged_training{*lost_since_}; });
     if (p == fp32_ || !is_own_fault(run)) return false;
     reject(p);
     return true;

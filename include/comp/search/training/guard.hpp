@@ -172,11 +172,11 @@ inline bool loses_fewer_batches(std::span<const double> fp32, std::span<const do
 /// if the loss improved by less than 10% over the last half of these. After two checks that found no harm, the next
 /// comes after four times as many epochs at the earliest. If another plan was given up before, FP32 also trains after
 /// epochs 1 and 2 of the plan, whatever the loss.
-class audit_times {
+class check_times {
  public:
-  explicit audit_times(audit_state from = {}) : state_{from} {}
+  explicit check_times(check_state from = {}) : state_{from} {}
 
-  const audit_state& state() const { return state_; }
+  const check_state& state() const { return state_; }
   bool is_due(std::size_t epoch, const std::vector<double>& means) const {
     const std::size_t since = epoch - state_.began;
     if (!std::has_single_bit(since) || since < state_.next) return false;
@@ -185,15 +185,15 @@ class audit_times {
     return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
   }
   /// Notes that the plan's first batches need no further evidence.
-  void settle_beginning() { state_.settled = true; }
-  void record_acquittal(std::size_t epoch) {
+  void pass_beginning() { state_.beginning_passed = true; }
+  void record_passed(std::size_t epoch) {
     const std::size_t since = epoch - state_.began;
-    state_.next = ++state_.acquittals < 2 || since < 4 ? since + 1 : 4 * since;
+    state_.next = ++state_.passed < 2 || since < 4 ? since + 1 : 4 * since;
   }
   void plan_changed(std::size_t epoch) { state_ = {.began = epoch, .next = 1}; }
 
  private:
-  audit_state state_;
+  check_state state_;
 };
 
 }  // namespace detail

@@ -18,7 +18,7 @@
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/guard.hpp>
 #include <comp/search/training/plan_changes.hpp>
-#include <comp/search/training/plan_mending.hpp>
+#include <comp/search/training/harm_bisection.hpp>
 #include <comp/search/training/shadow.hpp>
 #include <comp/search/training/training_record.hpp>
 #include <cstddef>
@@ -65,7 +65,7 @@ inline double evidence_of_search(const outcome& search, double loss_sign) {
 /// epochs.
 inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
   const double loss_sign = search.higher_is_better ? -1 : 1;
-  training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
+  training_progress now{.plans = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
                         .later = search.later,
                         .batches_per_epoch = search.batches_per_epoch,
                         .baseline_loss = search.baseline.loss,
@@ -80,19 +80,19 @@ inline training_progress progress_after(const outcome& search, const guard_setti
   }
   if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
   now.normal = normal.state();
-  now.audits.known = evidence_of_search(search, loss_sign);
+  now.checks.known = evidence_of_search(search, loss_sign);
   return now;
 }
 
 /// Returns: what a training that another process began still knows of its search.
 inline outcome search_behind(const op_graph& graph, const training_progress& from) {
-  require<plan_error>(from.rung < from.ladder.size(),
+  require<plan_error>(from.current < from.plans.size(),
                       "a training on plan {} of a ladder of {} (there is none such): go on from what "
                       "training_progressed() told",
-                      from.rung, from.ladder.size());
-  for (const plan& p : from.ladder) require_fits(p, graph);
+                      from.current, from.plans.size());
+  for (const plan& p : from.plans) require_fits(p, graph);
   require_in_order(from.later, graph);
-  outcome log{.plan = from.ladder.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
+  outcome log{.plan = from.plans.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
   log.baseline.loss = from.baseline_loss;
   log.tolerance = from.tolerance;
   log.higher_is_better = from.higher_is_better;
@@ -108,11 +108,11 @@ class guarded_training {
         run_{trainer, observers, log_},
         observers_{observers},
         loss_sign_{log.higher_is_better ? -1.0 : 1.0},
-        plans_{from.ladder, from.rung},
+        plans_{from.plans, from.current},
         record_{settings.guard, loss_sign_, from},
         changes_{settings.epochs, settings.finish, from},
         epochs_{run_, log_, record_},
-        shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.audits},
+        shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.checks},
         sound_{from.so_far.epochs.size(), from.begun} {
     run_.set_fp32(plans_.fp32());
   }
@@ -120,8 +120,8 @@ class guarded_training {
   post_training::result run() {
     try {
       return train();
-    } catch (const spoilt_training& spoilt) {  // it counts from the epoch's start
-      throw spoilt_training{record_.batches() + spoilt.since};
+    } catch (const damaged_training& damage) {  // it counts from the epoch's start
+      throw damaged_training{record_.batches() + damage.since};
     }
   }
 
@@ -180,7 +180,7 @@ class guarded_training {
 
   // Makes the trainer's state the one that a failed run is undone to, and that the observers are told of.
   void keep_progress() {
-    if (const auto fp32 = fp32_in_place_of_spoilt()) give_up_spoilt(*fp32);
+    if (const auto fp32 = fp32_in_place_of_damaged()) give_up_damaging_plan(*fp32);
     keep_state();
     report_progress();
   }
@@ -191,17 +191,17 @@ class guarded_training {
   // Checks the state, if that takes no more than a tenth of guard_settings::evidence of the batches since the last
   // check, and when the training ends. Returns: FP32's batches since the last sound state, if the plan's have damaged
   // it.
-  std::optional<sample> fp32_in_place_of_spoilt() {
+  std::optional<sample> fp32_in_place_of_damaged() {
     const unchecked_batches& path = run_.unchecked();
     if (path.from == nullptr) return {};
     const double affordable = settings_.guard.evidence / 10 * static_cast<double>(path.count);
     const bool last = result().epochs.size() >= settings_.epochs;
-    if (checks_states() && (last || affordable >= lost_in_a_row_that_spoil))
-      return replace_spoilt(run_, stage::training);
-    return run_.trainer().count_extreme() > path.extreme ? replace_spoilt(run_, stage::training) : std::nullopt;
+    if (checks_states() && (last || affordable >= lost_in_a_row_that_damage))
+      return replace_damaged(run_, stage::training);
+    return run_.trainer().count_extreme() > path.extreme ? replace_damaged(run_, stage::training) : std::nullopt;
   }
   // The plan damaged the state, and `fp32` was trained in its place.
-  void give_up_spoilt(const sample& fp32) {
+  void give_up_damaging_plan(const sample& fp32) {
     const std::size_t epoch = sound_.epoch;
     record_.replace(epoch, sound_.begun, fp32, log_.batches_per_epoch);
     std::string message = fmt::format(
@@ -213,9 +213,9 @@ class guarded_training {
   }
   void report_progress() {
     training_progress now = record_.progress();
-    now.ladder = plans_.all();
-    now.rung = plans_.rung();
-    now.audits = shadow_watch_.state();
+    now.plans = plans_.all();
+    now.current = plans_.index();
+    now.checks = shadow_watch_.state();
     changes_.tell(now);
     now.batches_per_epoch = log_.batches_per_epoch;
     now.baseline_loss = log_.baseline.loss;
@@ -245,8 +245,8 @@ class guarded_training {
     if (!fp32_is_better) {  // the epochs before may have damaged the state that both began from
       const std::exception_ptr failure = run_.failure();
       run_.restore(start);
-      if (const auto in_place = replace_spoilt(run_, stage::training)) {
-        give_up_spoilt(*in_place);
+      if (const auto in_place = replace_damaged(run_, stage::training)) {
+        give_up_damaging_plan(*in_place);
         keep_state();
         return report_progress();
       }
@@ -256,14 +256,14 @@ class guarded_training {
       run_.restore(after);
       normal().relax();
     } else {
-      plan_mending mending{run_,
+      harm_bisection bisection{run_,
                            {bad.shown_by, start, bad.losses, fp32.losses, normal().window()},
                            plans_.current(),
                            plans_.fp32(),
                            loss_sign_};
-      const auto mended = mending.mend(plans_.next(), seconds_for_mending(bad.run, fp32.run));
+      const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(bad.run, fp32.run));
       run_.restore(after);
-      give_up(result().epochs.size(), bad.run.status, bad.message(), mended);
+      give_up(result().epochs.size(), bad.run.status, bad.message(), part);
     }
     record_.add(std::move(fp32.run), fp32.losses);
     keep_progress();
@@ -272,7 +272,7 @@ class guarded_training {
   void look_for_slow_harm() {
     for (auto harm = shadow_watch_.find_harm(); !harm.empty(); harm = shadow_watch_.find_harm()) {
       if (continue_from_fp32(std::move(harm))) return;
-      shadow_watch_.doubt();
+      shadow_watch_.require_twice_the_batches();
     }
   }
 
@@ -287,30 +287,30 @@ class guarded_training {
                     100 * end_of_path(paired_differences(losses, fp32)).mean);
     const std::size_t last = losses.size() / 3;
     shown_harm harm{shown_harm::sign::high_losses, shadow.start(), std::move(losses), std::move(fp32), last};
-    plan_mending mending{run_, std::move(harm), plans_.current(), plans_.fp32(), loss_sign_};
-    if (!mending.repeats()) {
+    harm_bisection bisection{run_, std::move(harm), plans_.current(), plans_.fp32(), loss_sign_};
+    if (!bisection.repeats()) {
       run_.restore_kept_state();
       return false;
     }
-    const auto mended = mending.mend(plans_.next(), seconds_for_mending(record_.last_run(), shadow.so_far()));
+    const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(record_.last_run(), shadow.so_far()));
     run_.restore(shadow.end());
     record_.replace(shadow.epoch(), shadow.begun(), shadow.so_far(), log_.batches_per_epoch);
     keep_state();
-    give_up(shadow.epoch(), status::diverged, std::move(message), mended);
+    give_up(shadow.epoch(), status::diverged, std::move(message), part);
     report_progress();
     return true;
   }
 
   // Returns: the seconds that finding the harmful operators may take: half of what a plan without them may still save.
-  double seconds_for_mending(const sample& plan, const sample& fp32) const {
+  double seconds_for_bisection(const sample& plan, const sample& fp32) const {
     const auto left = static_cast<double>((settings_.epochs - result().epochs.size()) * log_.batches_per_epoch);
     return (seconds_per_batch(fp32) - seconds_per_batch(plan)) * left / 2;
   }
 
-  void give_up(std::size_t epoch, status why, std::string message, const std::optional<mended_plan>& mended = {}) {
-    if (mended) message += "; " + mended->str(log_.graph);
+  void give_up(std::size_t epoch, status why, std::string message, const std::optional<harmless_part>& part = {}) {
+    if (part) message += "; " + part->str(log_.graph);
     const comp::plan from = plans_.current();
-    plans_.give_up(mended ? &mended->plan : nullptr);
+    plans_.give_up(part ? &part->plan : nullptr);
     record_.add_fallback({epoch, from, plans_.current(), why, std::move(message)});
     shadow_watch_.plan_changed(epoch);
   }
@@ -380,10 +380,10 @@ class guarded_training {
                    "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
                    "check the learning rate and the data{}",
                    name(ended.status), result().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
-                   run_.restores() ? "; the trainer is in its last good state" : how_spoilt());
+                   run_.restores() ? "; the trainer is in its last good state" : how_damaged());
   }
   // Returns: since when the training is damaged, if a plan damaged it and the trainer cannot restore its state.
-  std::string how_spoilt() const {
+  std::string how_damaged() const {
     const auto& given_up = result().fallbacks;
     if (given_up.empty() || given_up.back().why != status::not_finite) return {};
     return fmt::format(
@@ -400,7 +400,7 @@ class guarded_training {
   evaluator run_;
   any_observer& observers_;
   double loss_sign_;  // -1 for losses that are maximised
-  plan_ladder plans_;
+  fallback_plans plans_;
   training_record record_;
   plan_changes changes_;
   epoch_runner epochs_;

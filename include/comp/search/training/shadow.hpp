@@ -52,7 +52,7 @@ inline shadow_question shadow_of_beginning(double tolerance, double known) {
   return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
 }
 /// Returns: the question for a check in an epoch of `batches` batches: is FP32 better by twice `worse` at its end?
-inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
+inline shadow_question shadow_of_check(double worse, std::size_t batches) {
   return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
 }
 
@@ -164,7 +164,7 @@ class fp32_shadow {
     return answer == shadow_answer::harmful && size() < batches_before_harm_ ? shadow_answer::suspicious : answer;
   }
   /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
-  void doubt() { batches_before_harm_ = 2 * size(); }
+  void require_twice_the_batches() { batches_before_harm_ = 2 * size(); }
 
   /// Returns: true if `batches` batches could bring an answer. Ask it after the first look.
   bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
@@ -198,10 +198,10 @@ class shadow_watch {
  public:
   /// Keeps references to its arguments. `epochs`: those of the whole training.
   shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
-               training_record& record, const audit_state& from)
+               training_record& record, const check_state& from)
       : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
 
-  const audit_state& state() const { return audits_.state(); }
+  const check_state& state() const { return audits_.state(); }
   /// Returns: FP32's training next to the plan; empty if none is under way.
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
@@ -211,11 +211,11 @@ class shadow_watch {
     const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
     // The batches of the search have already shown that it does no slow harm.
-    if (beginning.known < std::log(beginning.missed)) audits_.settle_beginning();
-    if (!state().settled && guard_.evidence * planned_batches() >= 2.0 * first_look) {
+    if (beginning.known < std::log(beginning.missed)) audits_.pass_beginning();
+    if (!state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look) {
       shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
     } else if (epoch > 0 && !record_.begun() && audits_.is_due(done, record_.means())) {
-      shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_audit(guard_.worse, epoch), false);
+      shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_check(guard_.worse, epoch), false);
     }
   }
 
@@ -224,25 +224,25 @@ class shadow_watch {
   std::vector<double> find_harm() {
     if (!shadow_) return {};
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
-    if (plan.empty()) acquit();  // without losses of batches nothing can be compared
+    if (plan.empty()) pass_check();  // without losses of batches nothing can be compared
     while (shadow_) {
       const shadow_answer answer = shadow_->judge(plan, record_.loss_sign());
       if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->so_far().curve)};
       const std::size_t next = shadow_->next_look(plan.size());
       if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
-        acquit();
+        pass_check();
       } else if (next == shadow_->size()) {
         break;  // FP32 trains on when the plan has trained further
       } else {
         if (shadow_->size() == 0) record_.count_comparison();
-        if (!shadow_->train_to(next)) acquit();
+        if (!shadow_->train_to(next)) pass_check();
       }
     }
     return {};
   }
 
   /// Call it if the harm that find_harm() found did not repeat: from now on twice as many batches have to show it.
-  void doubt() { shadow_->doubt(); }
+  void require_twice_the_batches() { shadow_->require_twice_the_batches(); }
   /// Ends FP32's training, because the batches that follow are not the plan's.
   void drop_shadow() { shadow_.reset(); }
   void plan_changed(std::size_t epoch) {
@@ -251,8 +251,8 @@ class shadow_watch {
   }
 
  private:
-  void acquit() {
-    shadow_->watches_beginning() ? audits_.settle_beginning() : audits_.record_acquittal(shadow_->epoch());
+  void pass_check() {
+    shadow_->watches_beginning() ? audits_.pass_beginning() : audits_.record_passed(shadow_->epoch());
     shadow_.reset();
   }
 
@@ -277,7 +277,7 @@ class shadow_watch {
   evaluator& run_;
   const outcome& log_;
   training_record& record_;
-  audit_times audits_;
+  check_times audits_;
   std::optional<fp32_shadow> shadow_ = {};
 };
 

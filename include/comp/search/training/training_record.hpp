@@ -19,7 +19,7 @@
 #include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/guard.hpp>
-#include <comp/search/training/plan_mending.hpp>
+#include <comp/search/training/harm_bisection.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -239,7 +239,7 @@ class epoch_runner {
 
  private:
   watched_epoch judge_end(sample run, const plan& fp32, const epoch_watch& watch) {
-    if (run.ok() && ends_spoilt(watch.losses_of(run), fp32)) {
+    if (run.ok() && ends_damaged(watch.losses_of(run), fp32)) {
       run.status = status::not_finite;
       run_.restore_kept_state();
     }
@@ -251,13 +251,13 @@ class epoch_runner {
   // Returns: true if the weights are damaged: the last batch was lost, and FP32 loses those that follow, too (they are
   // undone). Later batches would then begin from a state that cannot be trained. A trainer that cannot restore its
   // state is judged by its last batches instead.
-  bool ends_spoilt(const std::vector<double>& losses, const plan& fp32) {
+  bool ends_damaged(const std::vector<double>& losses, const plan& fp32) {
     if (losses.empty() || std::isfinite(losses.back())) return false;
-    if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_spoil;
+    if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_damage;
     const checkpoint here = run_.save();
     const trial t = run_.run(stage::training, fp32, "fp32 after a lost batch", [&](const trial& as) {
       sample next;
-      run_.train(as, fp32, static_cast<std::size_t>(lost_in_a_row_that_spoil), next, [](const sample& so_far) {
+      run_.train(as, fp32, static_cast<std::size_t>(lost_in_a_row_that_damage), next, [](const sample& so_far) {
         return std::isfinite(so_far.curve.back()) ? status::stopped_early : cut_if_not_finite(so_far);
       });
       return next;

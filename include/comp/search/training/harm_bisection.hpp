@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the operators that cause the harm which a training showed, and the plan without them. Parts of the plan train
-// the same batches from the same state as the plan and FP32 did; bisection (strategy/mending.hpp) chooses the parts.
+// the same batches from the same state as the plan and FP32 did; bisection (strategy/bisection.hpp) chooses the parts.
 // Harm is attributed to a part that shows two fifths of the plan's harm, a third for lost batches.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
 #pragma once
@@ -13,7 +13,7 @@
 #include <comp/search/losses/paths.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/training/guard.hpp>
-#include <comp/strategy/mending.hpp>
+#include <comp/strategy/bisection.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -33,15 +33,15 @@ struct shown_harm {
 };
 
 /// The largest part of a plan that does not show the harm; FP32 if every part does.
-struct mended_plan {
+struct harmless_part {
   comp::plan plan = {};
-  std::vector<std::size_t> to_blame = {};  // the operators that cause the harm
+  std::vector<std::size_t> harmful = {};  // the operators that cause the harm
   std::size_t runs = 0;
 
   /// Returns: the finding in words, such as "7 runs of its parts blame head (softmax)".
   std::string str(const op_graph& graph) const {
     std::string names;
-    for (const std::size_t i : to_blame) {
+    for (const std::size_t i : harmful) {
       names += names.empty() ? "" : ", ";
       names += i < graph.size() ? fmt::format("{} ({})", graph[i].name, graph[i].kind) : fmt::format("operator {}", i);
     }
@@ -49,10 +49,10 @@ struct mended_plan {
   }
 };
 
-class plan_mending {
+class harm_bisection {
  public:
   /// `loss_sign`: -1 for losses that are maximised, else 1.
-  plan_mending(evaluator& run, shown_harm harm, plan harmful, plan fp32, double loss_sign)
+  harm_bisection(evaluator& run, shown_harm harm, plan harmful, plan fp32, double loss_sign)
       : run_{run},
         harm_{std::move(harm)},
         harmful_{std::move(harmful)},
@@ -65,7 +65,7 @@ class plan_mending {
 
   /// Returns: the plan without the harmful operators; nothing if `seconds` are too short to find them. `trusted`: the
   /// part of the plan that is asked about first. The trainer is left in another state.
-  std::optional<mended_plan> mend(const plan& trusted, double seconds) {
+  std::optional<harmless_part> find_harmless(const plan& trusted, double seconds) {
     const double seconds_before = run_.seconds();
     std::vector<std::size_t> operators;
     for (std::size_t i = 0; i < harmful_.size(); ++i) {
@@ -77,7 +77,7 @@ class plan_mending {
                 return is_trusted(a) != is_trusted(b) ? is_trusted(a) : a < b;
               });
     const auto first_untrusted = std::find_if_not(operators.begin(), operators.end(), is_trusted);
-    mending mender{std::vector<double>(operators.size(), 1.0),
+    bisection bisect{std::vector<double>(operators.size(), 1.0),
                    static_cast<std::size_t>(first_untrusted - operators.begin()),
                    false,
                    {.questions = 8 + 2 * operators.size(), .worth = 0}};
@@ -88,15 +88,15 @@ class plan_mending {
     };
     // So many questions have to be affordable, or they find too little to be worth their time.
     constexpr double fewest_questions = 4;
-    for (auto question = mender.next(); question; question = mender.next()) {
+    for (auto question = bisect.next(); question; question = bisect.next()) {
       if (run_.seconds() + longest_run_ >= seconds_before + seconds) break;
-      mender.tell(!shows_harm(part_of_plan(*question), "a part of the plan"));
+      bisect.tell(!shows_harm(part_of_plan(*question), "a part of the plan"));
       if (fewest_questions * longest_run_ > seconds) return std::nullopt;
     }
-    if (mender.questions() == 0) return std::nullopt;
-    mended_plan mended{part_of_plan(mender.accepted()), {}, mender.questions()};
-    for (const std::size_t i : mender.harmful()) mended.to_blame.push_back(operators[i]);
-    return mended;
+    if (bisect.questions() == 0) return std::nullopt;
+    harmless_part part{part_of_plan(bisect.accepted()), {}, bisect.questions()};
+    for (const std::size_t i : bisect.harmful()) part.harmful.push_back(operators[i]);
+    return part;
   }
 
  private:
@@ -119,10 +119,10 @@ class plan_mending {
     const bool ended = !t.sample.ok();
     run_.record(std::move(t));
     longest_run_ = std::max(longest_run_, run_.seconds() - seconds_before);
-    return ended || is_to_blame(losses);
+    return ended || is_harmful(losses);
   }
 
-  bool is_to_blame(const std::vector<double>& losses) const {
+  bool is_harmful(const std::vector<double>& losses) const {
     if (harm_.shown_by == shown_harm::sign::ended) return false;
     if (harm_.shown_by == shown_harm::sign::lost_batches)
       return 3 * lost_alone(losses, harm_.fp32) >= lost_alone(harm_.plan, harm_.fp32);

@@ -22,10 +22,10 @@
 
 namespace comp {
 
-class room_for_fp32 {
+class reference_that_fits {
  public:
   /// `order`: the operators that may be lowered, least harmful first. `low`: the plan with all of them low, which fits.
-  room_for_fp32(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
+  reference_that_fits(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
                 std::vector<std::size_t> order)
       : run_{run},
         settings_{settings},
@@ -180,7 +180,7 @@ inline plan most_conservative_plan(evaluator& run, outcome& log, const search_se
   run.restore(start);
   constexpr std::size_t batches = 8, unknown = 64;
   const std::size_t planned = settings.planned_epochs * log.batches_per_epoch;
-  return room_for_fp32{run, log.graph, settings, fp32, low, std::move(order)}.find(
+  return reference_that_fits{run, log.graph, settings, fp32, low, std::move(order)}.find(
       planned > 0 ? planned / 20 / batches : unknown, batches);
 }
 

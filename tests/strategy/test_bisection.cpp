@@ -4,14 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/strategy/mending.hpp>
+#include <comp/strategy/bisection.hpp>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <set>
 #include <vector>
 
-using comp::mending;
+using comp::bisection;
 using items = std::vector<std::size_t>;
 
 namespace {
@@ -22,7 +22,7 @@ struct answers {
   std::set<items> refused = {};
   bool sound = true;
 };
-answers ask_all(mending& asking, std::size_t count, const std::function<bool(const items&)>& trains) {
+answers ask_all(bisection& asking, std::size_t count, const std::function<bool(const items&)>& trains) {
   answers seen;
   items whole(count);
   std::iota(whole.begin(), whole.end(), std::size_t{0});
@@ -55,7 +55,7 @@ bool has(const items& all, std::size_t item) { return std::find(all.begin(), all
 TEST_CASE("one harmful item of 64 in no order is found in at most 14 questions, and all others are accepted") {
   for (std::size_t harmful = 0; harmful < 64; ++harmful) {
     CAPTURE(harmful);
-    mending asking{std::vector(64, 1.0), 0, false, {.questions = 96, .worth = 0}};
+    bisection asking{std::vector(64, 1.0), 0, false, {.questions = 96, .worth = 0}};
     const answers seen = ask_all(asking, 64, [&](const items& set) { return !has(set, harmful); });
     CHECK(seen.questions <= 14);
     CHECK(asking.accepted().size() == 63);
@@ -66,7 +66,7 @@ TEST_CASE("one harmful item of 64 in no order is found in at most 14 questions, 
 TEST_CASE("half of 64 harmful, in the right order, are found in at most 20 questions without an item lost") {
   for (std::size_t safe = 0; safe < 64; ++safe) {
     CAPTURE(safe);
-    mending asking{std::vector(64, 1.0), 0, true, {.questions = 96}};
+    bisection asking{std::vector(64, 1.0), 0, true, {.questions = 96}};
     const answers seen = ask_all(asking, 64, [&](const items& set) {
       return std::all_of(set.begin(), set.end(), [&](std::size_t i) { return i < safe; });
     });
@@ -80,7 +80,7 @@ TEST_CASE("an order that is the wrong way round is dropped after a few questions
     CAPTURE(harmful);
     std::vector<std::size_t> right(64);
     for (std::size_t i = 0; i < 64; ++i) right[i] = 63 - i;
-    mending asking{std::vector(64, 1.0), 0, true, {.questions = 96}, right};
+    bisection asking{std::vector(64, 1.0), 0, true, {.questions = 96}, right};
     const answers seen = ask_all(asking, 64, [&](const items& set) {
       return std::all_of(set.begin(), set.end(), [&](std::size_t i) { return i >= harmful; });
     });
@@ -101,7 +101,7 @@ TEST_CASE("scores that are wrong by a factor of three cost 5% of what could be g
       made.emplace_back(truly + wrong(random), truly > 0);
     }
     std::sort(made.begin(), made.end());
-    mending asking{std::vector(64, 1.0), 0, true, {.questions = 96, .hopeless = 6}};
+    bisection asking{std::vector(64, 1.0), 0, true, {.questions = 96, .hopeless = 6}};
     const answers seen = ask_all(asking, 64, [&](const items& set) {
       return std::none_of(set.begin(), set.end(), [&](std::size_t i) { return made[i].second; });
     });
@@ -118,7 +118,7 @@ TEST_CASE("of a pair that harms together one is left out, and everything else is
   for (int round = 0; round < 200; ++round) {
     CAPTURE(round);
     const std::size_t n = 2 + random() % 63, a = random() % n, b = (a + 1 + random() % (n - 1)) % n;
-    mending asking{std::vector(n, 1.0), 0, false, {.questions = 96, .worth = 0}};
+    bisection asking{std::vector(n, 1.0), 0, false, {.questions = 96, .worth = 0}};
     const answers seen = ask_all(asking, n, [&](const items& set) { return !(has(set, a) && has(set, b)); });
     CHECK(asking.accepted().size() == n - 1);
     REQUIRE(asking.harmful().size() == 1);
@@ -134,7 +134,7 @@ TEST_CASE("whatever is answered, nothing that was refused comes back and no item
     const bool ordered = *rc::gen::arbitrary<bool>();
     const auto words = *rc::gen::container<std::vector<bool>>(200, rc::gen::arbitrary<bool>());
     const std::size_t most = 96;
-    mending asking{std::vector(n, 1.0), first, ordered, {.questions = most, .worth = 0, .hopeless = 1000}};
+    bisection asking{std::vector(n, 1.0), first, ordered, {.questions = most, .worth = 0, .hopeless = 1000}};
     std::size_t at = 0;
     const answers seen = ask_all(asking, n, [&](const items&) { return words[at++ % words.size()]; });
     items got = asking.accepted();
@@ -150,7 +150,7 @@ TEST_CASE("whatever is answered, nothing that was refused comes back and no item
 }
 
 TEST_CASE("the first question is about what is thought safe") {
-  mending asking{std::vector(64, 1.0), 40, false};
+  bisection asking{std::vector(64, 1.0), 40, false};
   CHECK(asking.next()->size() == 40);
   asking.tell(true);
   CHECK(asking.accepted().size() == 40);
@@ -160,7 +160,7 @@ TEST_CASE("the first question is about what is thought safe") {
 TEST_CASE("questions end at their number, with what was accepted until then") {
   for (std::size_t most = 0; most < 12; ++most) {
     CAPTURE(most);
-    mending asking{std::vector(64, 1.0), 0, false, {.questions = most, .worth = 0}};
+    bisection asking{std::vector(64, 1.0), 0, false, {.questions = most, .worth = 0}};
     const answers seen = ask_all(asking, 64, [](const items& set) { return !has(set, 1) && !has(set, 40); });
     CHECK(seen.questions == most);
     CHECK_FALSE(has(asking.accepted(), 1));
@@ -172,7 +172,7 @@ TEST_CASE("what is worth little is not asked for") {
   std::vector<double> gains(20, 1.0);
   gains[19] = 0.1;
   const auto all_but = [](std::size_t one) { return [one](const items& set) { return !has(set, one); }; };
-  mending asking{gains, 0, false, {.questions = 96, .worth = 0.03}};
+  bisection asking{gains, 0, false, {.questions = 96, .worth = 0.03}};
   (void)ask_all(asking, 20, all_but(18));
   CHECK(asking.accepted().size() == 18);  // 19 is left: less than 3% of all
 }
@@ -181,21 +181,21 @@ TEST_CASE("in a known order so many refused one after the other end it; in none 
   const auto trains = [](const items& set) {
     return std::all_of(set.begin(), set.end(), [](std::size_t i) { return i < 20 || i == 39; });
   };
-  mending ordered{std::vector(40, 1.0), 0, true, {.questions = 96, .worth = 0, .hopeless = 3}};
+  bisection ordered{std::vector(40, 1.0), 0, true, {.questions = 96, .worth = 0, .hopeless = 3}};
   (void)ask_all(ordered, 40, trains);
   CHECK(ordered.accepted().size() == 20);
   CHECK(ordered.harmful().size() == 3);
-  mending any{std::vector(40, 1.0), 0, false, {.questions = 96, .worth = 0, .hopeless = 3}};
+  bisection any{std::vector(40, 1.0), 0, false, {.questions = 96, .worth = 0, .hopeless = 3}};
   (void)ask_all(any, 40, trains);
   CHECK(has(any.accepted(), 39));
 }
 
 TEST_CASE("nothing to mend, and a single item, need no question") {
-  mending none{{}, 0, false};
+  bisection none{{}, 0, false};
   CHECK_FALSE(none.next().has_value());
   CHECK(none.accepted().empty());
   CHECK(none.harmful().empty());
-  mending one{{1.0}, 0, true};
+  bisection one{{1.0}, 0, true};
   CHECK_FALSE(one.next().has_value());
   CHECK(one.harmful() == items{0});
 }

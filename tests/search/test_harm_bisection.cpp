@@ -130,7 +130,7 @@ TEST_CASE("a difference that does not repeat convicts no plan") {
 }
 
 TEST_CASE("a mended plan takes the place of the one that was given up, and what is more conservative lowers less") {
-  comp::detail::plan_ladder plans{{parse_plan("bbbb"), parse_plan("bb11"), parse_plan("b111"), parse_plan("1111")}, 0};
+  comp::detail::fallback_plans plans{{parse_plan("bbbb"), parse_plan("bb11"), parse_plan("b111"), parse_plan("1111")}, 0};
   const comp::plan mended = parse_plan("1bbb");
   plans.give_up(&mended);
   std::vector<std::string> all;
@@ -143,7 +143,7 @@ TEST_CASE("a mended plan takes the place of the one that was given up, and what 
   const comp::plan fp32 = plans.fp32();
   plans.give_up(&fp32);
   CHECK(plans.is_most_conservative());
-  CHECK(plans.rung() + 1 == plans.all().size());
+  CHECK(plans.index() + 1 == plans.all().size());
 }
 
 TEST_CASE("a lost batch is left out and told of once, under a plan and in FP32") {
