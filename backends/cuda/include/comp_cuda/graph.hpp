@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "batch_norm.hpp"
+#include "elementwise.hpp"
 #include "graph_attention.hpp"
 #include "linear.hpp"
 #include "sparse.hpp"
