@@ -74,28 +74,28 @@ struct op_info {
 /// reading that.
 inline op_info gradient_operator(const op_info& layer, std::size_t at, product of, const std::vector<std::int64_t>& x,
                                  const std::vector<std::int64_t>& w) {
-  op_info made{.name = layer.name + std::string{suffix(of)},
+  op_info product{.name = layer.name + std::string{suffix(of)},
                .kind = layer.kind,
                .scopes = layer.scopes,
                .inputs = {layer.outputs[0]},
                .producers = {at},
                .flops = 2 * layer.m * layer.n * layer.k,
                .product = of};
-  made.inputs[0].source = static_cast<std::int32_t>(at);
+  product.inputs[0].source = static_cast<std::int32_t>(at);
   const bool of_input = of == product::input_gradient;
-  made.inputs.push_back({.shape = of_input ? w : x, .parameter = of_input});
-  made.outputs.push_back({.shape = of_input ? x : w});
-  made.m = of_input ? layer.m : layer.n;
-  made.n = layer.k;
-  made.k = of_input ? layer.n : layer.m;
-  for (const auto* tensors : {&made.inputs, &made.outputs}) {
+  product.inputs.push_back({.shape = of_input ? w : x, .parameter = of_input});
+  product.outputs.push_back({.shape = of_input ? x : w});
+  product.m = of_input ? layer.m : layer.n;
+  product.n = layer.k;
+  product.k = of_input ? layer.n : layer.m;
+  for (const auto* tensors : {&product.inputs, &product.outputs}) {
     for (const tensor_info& each : *tensors) {
       std::int64_t elements = 1;
       for (const std::int64_t extent : each.shape) elements *= extent;
-      made.bytes += 4 * elements;
+      product.bytes += 4 * elements;
     }
   }
-  return made;
+  return product;
 }
 
 /// Returns: true if the operator computes in a precision of its own, instead of handing on the format that it reads.

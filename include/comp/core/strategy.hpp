@@ -25,8 +25,8 @@ concept asks = !starts<S> || requires(run_of<S> & run) {
   { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>;
 };
 template <class S>
-concept is_told = !starts<S> || requires(run_of<S> & run, const trial& seen) {
-  run.tell(seen);
+concept is_told = !starts<S> || requires(run_of<S> & run, const trial& result) {
+  run.tell(result);
 };
 }  // namespace detail
 

@@ -47,7 +47,7 @@ class annealing::run {
       plan next = ends_ == 0 ? space_.conservative() : ends_ == 1 ? lowest(space_) : step();
       ends_ = std::min(ends_ + 1, 3);
       const bool valid = space_.valid(next);
-      const auto [known, fresh] = seen_.try_emplace(next);
+      const auto [known, fresh] = seconds_of_.try_emplace(next);
       if (valid && fresh) {
         ++asked_;
         return {std::move(next)};
@@ -58,10 +58,10 @@ class annealing::run {
     return {};
   }
 
-  void tell(const trial& seen) {
-    auto& known = seen_[seen.plan];
-    if (seen.accepted) known = seen.seconds;
-    walk(seen.plan, known);
+  void tell(const trial& result) {
+    auto& known = seconds_of_[result.plan];
+    if (result.accepted) known = result.seconds;
+    walk(result.plan, known);
   }
 
   std::size_t at_most() const { return at_most_plans(space_, settings_.trials); }
@@ -96,7 +96,7 @@ class annealing::run {
   std::mt19937_64 generator_;
   plan now_ = {};
   std::optional<double> now_seconds_ = {};
-  std::unordered_map<plan, std::optional<double>> seen_ = {};  // seconds of accepted plans; nothing for others
+  std::unordered_map<plan, std::optional<double>> seconds_of_ = {};  // seconds of accepted plans; nothing for others
   std::size_t asked_ = 0;
   int ends_ = 0;  // how many of the first plans were made: the two ends, then the first step
 };

@@ -42,7 +42,7 @@ class beam::run {
     return take_from(waiting_, at_most);
   }
 
-  void tell(const trial& seen) { beam_.emplace_back(seen, count_++); }
+  void tell(const trial& result) { beam_.emplace_back(result, count_++); }
 
   /// Both ends of the space, and for each pass and group the other levels of `width` plans.
   std::size_t at_most() const { return 2 + settings_.width * settings_.passes * count_changes(space_); }

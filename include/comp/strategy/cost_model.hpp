@@ -4,7 +4,11 @@
 // from profiles, or from their operations and bytes without a profile; those of casts from bytes. A profile times
 // operators one by one, so it cannot know what neighbours save when a backend runs them as one, nor what casts between
 // two low precisions cost. Timed batches therefore correct the estimates by a Bayesian linear regression: by kind of
-// operator, by operator and precision, by the two formats of a cast, and by edge.
+// operator, by operator and precision, by the two formats of a cast, and by edge:
+//   T(p) = T(anchor) + x(p) w,   w ~ N(w0, S): estimates w0, spreads S; x(p): what `features` counts
+//   r_i = T(p_i) / T(q_i): a pair of plans that were timed in turns
+//   y_i = (r_i - 1) T(anchor) - x(p_i) w0 + r_i x(q_i) w0: its residual
+//   w = w0 + S X' (X S X' + N)^-1 y: the posterior mean; X has a row x(p_i) - r_i x(q_i) for each pair, N its noise
 // How far to trust a profile, or any sum over operators, differs from backend to backend. It is no setting: of several
 // priors (struct belief) the model takes the one under which the timed batches are most probable. docs/decisions.md,
 // "Times are believed as far as batches confirm them", says what this gains.
@@ -32,7 +36,7 @@
 namespace comp {
 
 /// Learns the costs of plans. The anchor is the most conservative plan, usually FP32's: it is timed most often, so the
-/// model predicts differences from it. `batch_` is the anchor's time [s].
+/// model predicts differences from it. `anchor_seconds_` is the anchor's time [s].
 class cost_model {
  public:
   /// `levels` are the precisions that each operator may have, that of the most conservative plan first. An operator
@@ -89,30 +93,30 @@ class cost_model {
   /// time's standard deviation relative to the time.
   void learn_batch(const plan& p, double seconds, double spread = 0.005) {
     if (!std::isfinite(seconds) || seconds <= 0) return;
-    if (p == anchor_ || batch_ == 0) {
-      batch_ = p == anchor_ ? seconds : seconds * operators_seconds(anchor_) / operators_seconds(p);
+    if (p == anchor_ || anchor_seconds_ == 0) {
+      anchor_seconds_ = p == anchor_ ? seconds : seconds * operators_seconds(anchor_) / operators_seconds(p);
       fit_to_batch();
       fit();
     }
-    if (p != anchor_) learn_pair(p, anchor_, seconds / batch_, spread);
+    if (p != anchor_) learn_pair(p, anchor_, seconds / anchor_seconds_, spread);
   }
   /// Learns that a batch under `p` took `ratio` times as long as one under `beside`, when both ran in turns. A ratio
   /// says more than two times, because the machine's load cancels.
   void learn_pair(const plan& p, const plan& beside, double ratio, double spread) {
-    if (!std::isfinite(ratio) || ratio <= 0 || !(batch_ > 0)) return;
+    if (!std::isfinite(ratio) || ratio <= 0 || !(anchor_seconds_ > 0)) return;
     // A smaller spread than 0.2% would mean that a single pair of batches decides everything.
     const std::size_t one = index_of_plan(p), other = index_of_plan(beside);
-    seen_.push_back({one, other, ratio, std::max(spread, 0.002)});
+    observations_.push_back({one, other, ratio, std::max(spread, 0.002)});
     fit();
   }
 
   /// Returns the most probable costs, by all that was learned so far.
-  const plan_costs& costs() const { return now_; }
+  const plan_costs& costs() const { return posterior_; }
   /// Draws costs from the posterior. Plans that are cheapest under such draws are worth asking about (Thompson
   /// sampling). A draw from the prior is made first, and then corrected by the batches as the estimates are.
   plan_costs drawn(std::mt19937_64& random) const {
     std::normal_distribution<double> normal;
-    plan_costs made = prior();
+    plan_costs draw = prior();
     std::vector<double> of_kind(kinds_ * precision_count);
     for (std::size_t kind = 0; kind < kinds_; ++kind) {
       for (const precision p : searched_) of_kind[kind * precision_count + index_of(p)] = kind_spread * normal(random);
@@ -121,30 +125,30 @@ class cost_model {
       const double apart = spread_of(i) * std::sqrt(0.5), alike = apart * normal(random);
       for (const precision p : levels_[i]) {
         if (p == anchor_[i]) continue;
-        made.seconds[i][index_of(p)] +=
+        draw.seconds[i][index_of(p)] +=
             of_kind[kind_[i] * precision_count + index_of(p)] * saved(i, p) + alike + apart * normal(random);
       }
     }
     const double all = cast_spread * normal(random);
     for (const precision from : searched_) {
       for (const precision to : searched_) {
-        made.cast_factor[index_of(from)][index_of(to)] += all + pair_spread * normal(random);
+        draw.cast_factor[index_of(from)][index_of(to)] += all + pair_spread * normal(random);
       }
     }
-    for (shared_tensor& t : made.tensors) t.apart_seconds += edge_spread() * normal(random);
-    const double beside_anchor = anchor_spread * batch_ * normal(random);
+    for (shared_tensor& t : draw.tensors) t.apart_seconds += edge_spread() * normal(random);
+    const double beside_anchor = anchor_spread * anchor_seconds_ * normal(random);
     std::vector<double> moved, off;
     for (std::size_t i = 0; i < plans_.size(); ++i) {
-      const double now = linear(made, plans_[i].plan) - linear(made, anchor_);
+      const double now = linear(draw, plans_[i].plan) - linear(draw, anchor_);
       const bool other = plans_[i].plan != anchor_;
-      moved.push_back(now - before_[i] + (other ? beside_anchor : 0) + misfit(plans_[i]) * normal(random));
+      moved.push_back(now - prior_differences_[i] + (other ? beside_anchor : 0) + misfit(plans_[i]) * normal(random));
     }
-    for (const observation& o : seen_) {
+    for (const observation& o : observations_) {
       const double there = moved[o.plan] - o.ratio * moved[o.beside];
-      off.push_back(off_by(o) - there - noise(o) * normal(random));
+      off.push_back(residual(o) - there - noise(o) * normal(random));
     }
-    correct(made, by_plan(ridge_.weights(off)));
-    return made;
+    correct(draw, weights_of_plans(ridge_.weights(off)));
+    return draw;
   }
 
   /// True if batches can tell single operators apart. In a very large graph one operator is lost in the noise; then
@@ -156,21 +160,21 @@ class cost_model {
   /// Predicts the seconds of a batch under `p`. For a plan that was timed this includes its own misfit, which is the
   /// part of its time that no sum over operators explains.
   double batch_seconds(const plan& p) const {
-    const double sum = linear(now_, p);
-    if (!(batch_ > 0)) return sum;
-    double own = 0;
+    const double sum = linear(posterior_, p);
+    if (!(anchor_seconds_ > 0)) return sum;
+    double misfits = 0;
     for (std::size_t i = 0; p != anchor_ && i < plans_.size(); ++i) {
       if (plans_[i].plan == anchor_) continue;
-      own += of_plan_[i] * anchor_spread * anchor_spread * batch_ * batch_;
-      if (plans_[i].plan == p) own += of_plan_[i] * misfit(plans_[i]) * misfit(plans_[i]);
+      misfits += plan_weights_[i] * anchor_spread * anchor_spread * anchor_seconds_ * anchor_seconds_;
+      if (plans_[i].plan == p) misfits += plan_weights_[i] * misfit(plans_[i]) * misfit(plans_[i]);
     }
-    return std::max(batch_ + sum - linear(now_, anchor_) + own, 0.01 * batch_);
+    return std::max(anchor_seconds_ + sum - linear(posterior_, anchor_) + misfits, 0.01 * anchor_seconds_);
   }
   /// Returns the standard deviation of the predicted difference between two plans [s].
   double spread(const plan& p, const plan& q) const {
     const features a = features_of(p), b = features_of(q);
     std::vector<double> with;
-    for (const observation& o : seen_) {
+    for (const observation& o : observations_) {
       const features &x = plans_[o.plan], &y = plans_[o.beside];
       with.push_back(covariance(a, x) - covariance(b, x) - o.ratio * (covariance(a, y) - covariance(b, y)));
     }
@@ -220,13 +224,13 @@ class cost_model {
   // a batch. Profiled times are only scaled down: a batch also takes time outside of operators, but operators cannot
   // take more than the batch.
   void fit_to_batch() {
-    const double factor = batch_ / operators_seconds(anchor_);
-    if (batch_ > 0 && (!profiled_ || factor < 1)) scale(factor);
+    const double factor = anchor_seconds_ / operators_seconds(anchor_);
+    if (anchor_seconds_ > 0 && (!profiled_ || factor < 1)) scale(factor);
     std::vector<double> sizes;
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (graph_[i].choosable) sizes.push_back(base_[i][index_of(anchor_[i])]);
     }
-    usual_ = sizes.empty() ? 0 : median(sizes);
+    median_operator_ = sizes.empty() ? 0 : median(sizes);
     for (features& f : plans_) f = features_of(f.plan);
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       for (std::size_t j = 0; j <= i; ++j) products_[i][j] = products(plans_[i], plans_[j]);
@@ -287,11 +291,11 @@ class cost_model {
   // Standard deviation of an operator's time [s]. Half of the usual operator is added to its size, because a profile's
   // error on a tiny operator is not tiny (a launch, a call).
   double spread_of(std::size_t i) const {
-    return resolves() ? belief_.operators * (base_[i][index_of(anchor_[i])] + usual_) / 2 : 0;
+    return resolves() ? belief_.operators * (base_[i][index_of(anchor_[i])] + median_operator_) / 2 : 0;
   }
-  double edge_spread() const { return resolves() ? belief_.edges * usual_ : 0; }
-  double misfit(const features& f) const { return f.plan == anchor_ ? 0 : belief_.plans * batch_; }
-  double noise(const observation& o) const { return o.ratio * o.spread * batch_; }
+  double edge_spread() const { return resolves() ? belief_.edges * median_operator_ : 0; }
+  double misfit(const features& f) const { return f.plan == anchor_ ? 0 : belief_.plans * anchor_seconds_; }
+  double noise(const observation& o) const { return o.ratio * o.spread * anchor_seconds_; }
   // Returns the sum over operators and casts. Unlike plan_costs::operator() it lets a cast be below 0, since the
   // regression is linear.
   static double linear(const plan_costs& costs, const plan& p) {
@@ -339,25 +343,27 @@ class cost_model {
     double shared = 0, operators = 0, edges = 0;
   };
   product products(const features& a, const features& b) const {
-    product made;
+    product sums;
     double all_a = 0, all_b = 0;
-    for (std::size_t k = 0; k < a.kinds.size(); ++k) made.shared += kind_spread * kind_spread * a.kinds[k] * b.kinds[k];
+    for (std::size_t k = 0; k < a.kinds.size(); ++k) sums.shared += kind_spread * kind_spread * a.kinds[k] * b.kinds[k];
     for (std::size_t i = 0; i < precision_count; ++i) {
       for (std::size_t j = 0; j < precision_count; ++j) {
-        made.shared += pair_spread * pair_spread * a.casts[i][j] * b.casts[i][j];
+        sums.shared += pair_spread * pair_spread * a.casts[i][j] * b.casts[i][j];
         all_a += a.casts[i][j], all_b += b.casts[i][j];
       }
     }
-    made.shared += cast_spread * cast_spread * all_a * all_b;
-    if (a.plan != anchor_ && b.plan != anchor_) made.shared += anchor_spread * anchor_spread * batch_ * batch_;
-    if (!resolves()) return made;
+    sums.shared += cast_spread * cast_spread * all_a * all_b;
+    if (a.plan != anchor_ && b.plan != anchor_)
+      sums.shared += anchor_spread * anchor_spread * anchor_seconds_ * anchor_seconds_;
+    if (!resolves()) return sums;
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (a.plan[i] == anchor_[i] || b.plan[i] == anchor_[i]) continue;
-      const double size = (base_[i][index_of(anchor_[i])] + usual_) / 2;
-      made.operators += (a.plan[i] == b.plan[i] ? 1 : 0.5) * size * size;
+      const double size = (base_[i][index_of(anchor_[i])] + median_operator_) / 2;
+      sums.operators += (a.plan[i] == b.plan[i] ? 1 : 0.5) * size * size;
     }
-    for (std::size_t t = 0; t < a.apart.size(); ++t) made.edges += usual_ * usual_ * a.apart[t] * b.apart[t];
-    return made;
+    for (std::size_t t = 0; t < a.apart.size(); ++t)
+      sums.edges += median_operator_ * median_operator_ * a.apart[t] * b.apart[t];
+    return sums;
   }
   // Returns the covariance under the current belief. A plan's own misfit is shared with no other plan.
   double weighed(const product& of, bool same, const features& f) const {
@@ -369,20 +375,21 @@ class cost_model {
     return weighed(products_[std::max(i, j)][std::min(i, j)], i == j, plans_[i]);
   }
   // Returns by how many seconds an observation differs from the estimates. With times T, T(plan) = ratio * T(beside),
-  // and before_ holds the estimated T - T(anchor), of which the anchor's batch_ is known.
-  double off_by(const observation& o) const {
-    return (o.ratio - 1) * batch_ - before_[o.plan] + o.ratio * before_[o.beside];
+  // and prior_differences_ holds the estimated T - T(anchor), of which the anchor's anchor_seconds_ is known.
+  double residual(const observation& o) const {
+    return (o.ratio - 1) * anchor_seconds_ - prior_differences_[o.plan] + o.ratio * prior_differences_[o.beside];
   }
 
   // Corrects the estimates by all observations, under the belief that makes them most probable. Few beliefs are tried:
   // the data are tens of batches, and factors of three are all that they can tell apart.
   void fit() {
-    now_ = prior();
-    before_.clear();
-    for (const features& f : plans_) before_.push_back(linear(now_, f.plan) - linear(now_, anchor_));
-    if (seen_.empty()) return;
+    posterior_ = prior();
+    prior_differences_.clear();
+    for (const features& f : plans_)
+      prior_differences_.push_back(linear(posterior_, f.plan) - linear(posterior_, anchor_));
+    if (observations_.empty()) return;
     std::vector<double> off;
-    for (const observation& o : seen_) off.push_back(off_by(o));
+    for (const observation& o : observations_) off.push_back(residual(o));
     belief best{};
     double most = -std::numeric_limits<double>::infinity();
     for (const double operators : {0.05, 0.2, 0.6}) {
@@ -396,17 +403,17 @@ class cost_model {
       }
     }
     belief_ = best;
-    of_plan_ = by_plan(ridge_.weights());
-    correct(now_, of_plan_);
+    plan_weights_ = weights_of_plans(ridge_.weights());
+    correct(posterior_, plan_weights_);
   }
   // Regresses the observations' differences under the current belief; the rows are the observations' covariances.
   ridge regression(const std::vector<double>& off) const {
     std::vector<std::vector<double>> rows;
-    for (std::size_t i = 0; i < seen_.size(); ++i) {
+    for (std::size_t i = 0; i < observations_.size(); ++i) {
       std::vector<double>& row = rows.emplace_back();
-      const observation& a = seen_[i];
+      const observation& a = observations_[i];
       for (std::size_t j = 0; j <= i; ++j) {
-        const observation& b = seen_[j];
+        const observation& b = observations_[j];
         row.push_back(covariance(a.plan, b.plan) - b.ratio * covariance(a.plan, b.beside) -
                       a.ratio * covariance(a.beside, b.plan) + a.ratio * b.ratio * covariance(a.beside, b.beside));
       }
@@ -417,16 +424,16 @@ class cost_model {
   // Adds to each parameter its covariance with the timed plans, times the plans' weights: the regression's posterior
   // mean. An operator's deviation is half its own in each precision and half common to all its low precisions, since an
   // operator that gains nothing in BF16 seldom gains in FP16.
-  void correct(plan_costs& costs, const std::vector<double>& of_plan) const {
+  void correct(plan_costs& costs, const std::vector<double>& plan_weights) const {
     std::vector<double> kinds(kinds_ * precision_count);
     double all = 0;
     per_cast casts{};
     for (std::size_t j = 0; j < plans_.size(); ++j) {
-      for (std::size_t k = 0; k < kinds.size(); ++k) kinds[k] += of_plan[j] * plans_[j].kinds[k];
+      for (std::size_t k = 0; k < kinds.size(); ++k) kinds[k] += plan_weights[j] * plans_[j].kinds[k];
       for (std::size_t from = 0; from < precision_count; ++from) {
         for (std::size_t to = 0; to < precision_count; ++to) {
-          casts[from][to] += of_plan[j] * plans_[j].casts[from][to];
-          all += of_plan[j] * plans_[j].casts[from][to];
+          casts[from][to] += plan_weights[j] * plans_[j].casts[from][to];
+          all += plan_weights[j] * plans_[j].casts[from][to];
         }
       }
     }
@@ -435,33 +442,33 @@ class cost_model {
         costs.cast_factor[from][to] += pair_spread * pair_spread * casts[from][to] + cast_spread * cast_spread * all;
     }
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      per_precision own{};
+      per_precision apart{};
       double low = 0;
       for (std::size_t j = 0; resolves() && j < plans_.size(); ++j) {
         if (plans_[j].plan[i] == anchor_[i]) continue;
-        own[index_of(plans_[j].plan[i])] += of_plan[j] / 2;
-        low += of_plan[j] / 2;
+        apart[index_of(plans_[j].plan[i])] += plan_weights[j] / 2;
+        low += plan_weights[j] / 2;
       }
       const double variance = spread_of(i) * spread_of(i);
       for (const precision p : levels_[i]) {
         if (p == anchor_[i]) continue;
         const double by_kind = kind_spread * kind_spread * kinds[kind_[i] * precision_count + index_of(p)];
-        costs.seconds[i][index_of(p)] += by_kind * saved(i, p) + variance * (own[index_of(p)] + low);
+        costs.seconds[i][index_of(p)] += by_kind * saved(i, p) + variance * (apart[index_of(p)] + low);
       }
     }
     if (edge_spread() > 0) {
       for (std::size_t j = 0; j < plans_.size(); ++j) {
         for (std::size_t t = 0; t < costs.tensors.size(); ++t)
-          costs.tensors[t].apart_seconds += edge_spread() * edge_spread() * of_plan[j] * plans_[j].apart[t];
+          costs.tensors[t].apart_seconds += edge_spread() * edge_spread() * plan_weights[j] * plans_[j].apart[t];
       }
     }
   }
   // Turns weights of observations into weights of plans: each observation is a difference of two plans' times.
-  std::vector<double> by_plan(const std::vector<double>& weights) const {
+  std::vector<double> weights_of_plans(const std::vector<double>& weights) const {
     std::vector<double> sums(plans_.size());
-    for (std::size_t i = 0; i < seen_.size(); ++i) {
-      sums[seen_[i].plan] += weights[i];
-      sums[seen_[i].beside] -= seen_[i].ratio * weights[i];
+    for (std::size_t i = 0; i < observations_.size(); ++i) {
+      sums[observations_[i].plan] += weights[i];
+      sums[observations_[i].beside] -= observations_[i].ratio * weights[i];
     }
     return sums;
   }
@@ -474,15 +481,16 @@ class cost_model {
   std::vector<std::size_t> kind_;  // by operator: the number of its kind
   std::size_t kinds_ = 0;
   std::vector<per_precision> base_;                  // estimated seconds of each operator in each precision
-  std::vector<observation> seen_ = {};               // the regression's observations
+  std::vector<observation> observations_ = {};       // the regression's observations
   std::vector<features> plans_ = {};                 // the plans that were timed
   std::vector<std::vector<product>> products_ = {};  // lower triangle: of each two timed plans
-  std::vector<double> before_ = {}, of_plan_ = {};   // by timed plan: prior T - T(anchor); its weight in the posterior
-  belief belief_ = {0.05, 0, 0.002};                 // the prior's standard deviations
-  ridge ridge_ = {};                                 // the regression, solved
-  plan_costs now_ = {};                              // the posterior mean of the costs
+  std::vector<double> prior_differences_ = {},
+                      plan_weights_ = {};  // by timed plan: prior T - T(anchor); its weight in the posterior
+  belief belief_ = {0.05, 0, 0.002};       // the prior's standard deviations
+  ridge ridge_ = {};                       // the regression, solved
+  plan_costs posterior_ = {};              // the posterior mean of the costs
   // The anchor's batch [s], the factor from profiled to used seconds, and the median operator [s].
-  double batch_ = 0, speed_ = 1, usual_ = 0;
+  double anchor_seconds_ = 0, speed_ = 1, median_operator_ = 0;
   bool profiled_ = false;
 };
 

@@ -51,9 +51,9 @@ class delta_debugging::run {
     return {};
   }
 
-  void tell(const trial& seen) {
-    passed_[seen.plan] = seen.accepted;
-    take(seen.accepted);
+  void tell(const trial& result) {
+    passed_[result.plan] = result.accepted;
+    take(result.accepted);
   }
 
   /// At most three plans for each group and level, and the two ends.

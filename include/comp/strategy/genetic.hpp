@@ -51,7 +51,7 @@ class genetic::run {
     return plans;
   }
 
-  void tell(const trial& seen) { field_.emplace_back(seen, count_++); }
+  void tell(const trial& result) { field_.emplace_back(result, count_++); }
 
   std::size_t at_most() const { return left_; }
 

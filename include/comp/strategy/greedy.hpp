@@ -55,10 +55,10 @@ class greedy::run {
     return ends_.size() + count_changes(space_) * std::max<std::size_t>(settings_.passes, 1);
   }
 
-  void tell(const trial& seen) {
-    if (!best_ || clearly_faster(seen, *best_)) {
+  void tell(const trial& result) {
+    if (!best_ || clearly_faster(result, *best_)) {
       changed_ = best_.has_value();
-      best_ = seen;
+      best_ = result;
     }
   }
 

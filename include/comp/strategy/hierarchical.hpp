@@ -55,16 +55,16 @@ class hierarchical::run {
     return {};
   }
 
-  void tell(const trial& seen) {
+  void tell(const trial& result) {
     if (parts_.empty()) {  // this is the most conservative plan
-      best_ = seen;
+      best_ = result;
       return;
     }
     const part tried = std::exchange(parts_.front(), {});
     parts_.pop_front();
-    if (!seen.accepted || (best_ && clearly_faster(*best_, seen))) return split(tried);
-    kept_ = seen.plan;
-    best_ = seen;
+    if (!result.accepted || (best_ && clearly_faster(*best_, result))) return split(tried);
+    kept_ = result.plan;
+    best_ = result;
   }
 
   /// At most two plans for each group and level, and the most conservative one.

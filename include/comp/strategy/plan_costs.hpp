@@ -89,19 +89,19 @@ inline double elements_of(const tensor_info& t) {
 inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
   std::vector<std::vector<std::uint32_t>> roots(graph.size());  // the operators whose tensors operator i hands on
   std::vector<shared_tensor> tensors(graph.size());
-  std::vector<std::uint32_t> seen;
+  std::vector<std::uint32_t> read_roots;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     tensors[i].producer = i;
-    seen.clear();
+    read_roots.clear();
     for (const auto producer : graph[i].producers)
-      seen.insert(seen.end(), roots[producer].begin(), roots[producer].end());
-    std::sort(seen.begin(), seen.end());
-    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+      read_roots.insert(read_roots.end(), roots[producer].begin(), roots[producer].end());
+    std::sort(read_roots.begin(), read_roots.end());
+    read_roots.erase(std::unique(read_roots.begin(), read_roots.end()), read_roots.end());
     if (computes(graph[i])) {
-      for (const auto root : seen) tensors[root].readers.push_back(i);
+      for (const auto root : read_roots) tensors[root].readers.push_back(i);
       roots[i] = {i};
-    } else if (seen.size() <= 8) {
-      roots[i] = seen;  // a view that joins more tensors is left out: each would count all of its readers
+    } else if (read_roots.size() <= 8) {
+      roots[i] = read_roots;  // a view that joins more tensors is left out: each would count all of its readers
     }
   }
   return tensors;

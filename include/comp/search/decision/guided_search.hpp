@@ -37,8 +37,8 @@ class ratio_noise {
     const double middle = median(off);
     for (double& o : off) o = std::abs(o - middle);
     const double weight = static_cast<double>(n - 1);
-    deviation_ += (1.5 * median(off) - deviation_) * weight / (seen_ + weight);
-    seen_ += weight;
+    deviation_ += (1.5 * median(off) - deviation_) * weight / (weight_ + weight);
+    weight_ += weight;
   }
   /// Returns: the standard deviation of the logarithm of two batches' ratio.
   double of_a_batch() const { return deviation_; }
@@ -48,7 +48,7 @@ class ratio_noise {
   }
 
  private:
-  double deviation_ = 0.05, seen_ = 3;
+  double deviation_ = 0.05, weight_ = 3;
 };
 
 class next_question {
@@ -69,12 +69,12 @@ class next_question {
   /// standard deviation of two batches' ratio. `test`: batches that a test of losses takes.
   std::optional<question> choose(const plan& best, double noise, const evaluator& run, std::size_t test) {
     std::optional<question> found;
-    std::set<plan> seen{best};
+    std::set<plan> candidates{best};
     const auto look = [&](const precision_levels& levels, bool drawn) {
       const std::vector<plan> starts{best, accepted_.allowed()};
       const plan p = drawn ? costs_.perhaps_cheapest(levels, starts, per_byte_, random_)
                            : costs_.cheapest(levels, starts, per_byte_);
-      if (!seen.insert(p).second || tried_.contains(p) || p.count_low() == 0) return;
+      if (!candidates.insert(p).second || tried_.contains(p) || p.count_low() == 0) return;
       const double pays = worth(p, best, noise, run, test);
       if (pays > 0 && (!found || pays > found->pays)) found = question{p, pays};
     };
@@ -117,12 +117,13 @@ class next_question {
     const double count = static_cast<double>(covered ? rounds : test);
     const double of_answer = seconds * noise / std::sqrt(count);
     // How far the answer is expected to move the estimate: s^2 / sqrt(s^2 + e^2), as in the knowledge gradient.
-    const double told = spread * spread / std::hypot(spread, of_answer);
+    const double informative_spread = spread * spread / std::hypot(spread, of_answer);
     const double first = run.has_run(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
     // The part of the promised gain that is believed.
     constexpr double trusted = 0.5;
-    return trusted * expected_gain(gain, told) * std::max(accepted_.budget().to_come() - count, 0.0) - cost;
+    return trusted * expected_gain(gain, informative_spread) * std::max(accepted_.budget().to_come() - count, 0.0) -
+           cost;
   }
 
   const learned_costs& costs_;
@@ -297,9 +298,9 @@ class guided_search {
       if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
     }
     const plan all = lowered_to(low, accepted_.allowed(), open);
-    const plan& asked = search_.trials.known(all) == nullptr ? all : wanted;
-    accepted_.widen(asked);
-    if (search_.trials.known(asked)->trial.accepted) timed_.insert(asked);
+    const plan& question_plan = search_.trials.known(all) == nullptr ? all : wanted;
+    accepted_.widen(question_plan);
+    if (search_.trials.known(question_plan)->trial.accepted) timed_.insert(question_plan);
   }
 
   // Returns: the fastest of the timed plans by the costs, which know all races. A single race is too noisy to decide

@@ -44,7 +44,9 @@ namespace detail {
 
 /// Returns: the factor for an operator's measured error. An error is measured in a few steps, and hides what builds
 /// up over a training; the policy's lists hold experience of that.
-inline double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
+inline double risk_of(category by_policy) {
+  return by_policy == category::allow ? 0.25 : by_policy == category::deny ? 1 : 0.5;
+}
 
 /// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity if `wanted` does
 /// not lower it. An error that is NaN counts as infinite.
@@ -76,8 +78,8 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
 /// Returns: per operator 0 if the policy allows low precision, 1 if it has no opinion, 2 if it denies it.
 inline std::vector<double> policy_order(const std::vector<decision>& decisions) {
   std::vector<double> order(decisions.size());
-  std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& said) {
-    return said.category == category::allow ? 0 : said.category == category::deny ? 2 : 1;
+  std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& by_policy) {
+    return by_policy.category == category::allow ? 0 : by_policy.category == category::deny ? 2 : 1;
   });
   return order;
 }

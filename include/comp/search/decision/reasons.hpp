@@ -25,18 +25,18 @@ struct tried_low {
 };
 
 inline std::vector<tried_low> what_was_tried(const outcome& result, const plan& base) {
-  std::vector<tried_low> seen(result.graph.size());
-  for (tried_low& each : seen) each.timed = result.cost(stage::times).runs > 0;
+  std::vector<tried_low> history(result.graph.size());
+  for (tried_low& each : history) each.timed = result.cost(stage::times).runs > 0;
   for (const trial& t : result.trials) {
-    if (t.stage != stage::losses || t.purpose != purpose::judge || t.plan.size() != seen.size()) continue;
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      seen[i].any_plan = true;
+    if (t.stage != stage::losses || t.purpose != purpose::judge || t.plan.size() != history.size()) continue;
+    for (std::size_t i = 0; i < history.size(); ++i) {
+      history[i].any_plan = true;
       if (t.plan[i] == base[i]) continue;
-      seen[i].tried = true;
-      seen[i].accepted = seen[i].accepted || t.accepted;
+      history[i].tried = true;
+      history[i].accepted = history[i].accepted || t.accepted;
     }
   }
-  return seen;
+  return history;
 }
 
 /// Returns: a duration with its unit, as in "12.3 us" or "1.2 ms".
@@ -45,35 +45,35 @@ inline std::string short_time(double seconds) {
 }
 
 /// Returns: why an operator that was to be lowered is not, by the plans that were judged.
-inline std::string not_lowered(const tried_low& seen) {
-  if (!seen.any_plan) return "batches with it low were not faster";
-  if (!seen.tried) return "no plan with it low was tried";
-  return seen.accepted ? "plans with it low kept the loss, but the fastest has it not"
-                       : "no plan with it low was accepted";
+inline std::string not_lowered(const tried_low& history) {
+  if (!history.any_plan) return "batches with it low were not faster";
+  if (!history.tried) return "no plan with it low was tried";
+  return history.accepted ? "plans with it low kept the loss, but the fastest has it not"
+                          : "no plan with it low was accepted";
 }
 
-inline std::string reason_of(const op_info& op, const decision& said, op_role role, segment_kind segment,
-                             const tried_low& seen, precision chosen, precision low, const hardware& machine) {
+inline std::string reason_of(const op_info& op, const decision& by_policy, op_role role, segment_kind segment,
+                             const tried_low& history, precision chosen, precision low, const hardware& machine) {
   const bool is_fp32 = chosen == precision::fp32;
   const auto lowered = [&] {
-    return seen.any_plan ? fmt::format("the fastest plan that kept the loss has it in {}", name(chosen))
-                         : fmt::format("batches were fastest with it in {}; no loss was looked at", name(chosen));
+    return history.any_plan ? fmt::format("the fastest plan that kept the loss has it in {}", name(chosen))
+                            : fmt::format("batches were fastest with it in {}; no loss was looked at", name(chosen));
   };
   switch (role) {
     case op_role::view:
       return "moves no data of its own: has its producer's precision";
     case op_role::pinned:
-      return said.fixed ? fmt::format("the policy fixes it at {}", name(chosen))
-                        : "no low precision was to be searched";
+      return by_policy.fixed ? fmt::format("the policy fixes it at {}", name(chosen))
+                             : "no low precision was to be searched";
     case op_role::lowered:
       return fmt::format("on the allow list, and its sizes suit the hardware: {}",
-                         is_fp32 ? not_lowered(seen) : std::string{name(chosen)});
+                         is_fp32 ? not_lowered(history) : std::string{name(chosen)});
     case op_role::searched:
-      if (said.category == category::deny) {
-        return is_fp32 ? "on the deny list: " + not_lowered(seen) : "on the deny list, but " + lowered();
+      if (by_policy.category == category::deny) {
+        return is_fp32 ? "on the deny list: " + not_lowered(history) : "on the deny list, but " + lowered();
       }
       return is_fp32
-                 ? fmt::format("on the allow list, but {}: {}", policy::why_not(op, low, machine), not_lowered(seen))
+                 ? fmt::format("on the allow list, but {}: {}", policy::why_not(op, low, machine), not_lowered(history))
                  : "on the allow list: " + lowered();
     case op_role::undecided:
       break;
@@ -82,8 +82,8 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
   if (segment == segment_kind::follows)
     return fmt::format("the decided operators around it agree: follows them in {}", name(chosen));
   const char* where = segment == segment_kind::decided ? "no list names it" : "the decided operators around it differ";
-  return seen.timed ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
-                    : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
+  return history.timed ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
+                       : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
 }
 
 /// Returns: what the precision is worth; empty if costs are not known. For a lowered operator, for example, "bf16
@@ -158,7 +158,7 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
   const std::size_t n = result.graph.size();
   const plan base = result.contest.empty() ? plan{n} : result.contest.front().plan;
   const bool guided = result.evidence.size() == n;
-  const auto seen = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(result, base);
+  const auto history = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(result, base);
   const precision low = result.precisions.size() > 1 ? result.precisions[1] : precision::fp32;
   std::vector<op_reason> reasons(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -169,17 +169,17 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
     if (const author_choice author = result.graph[i].author; author != author_choice::none) {
       reason.text = comp::reason(author);
     } else if (guided) {
-      const bool own = searched || result.plan == base || winner.find("comp: ") != std::string::npos;
-      reason.text = detail::guided_reason(result.evidence[i], result.plan[i], base[i], own ? "" : winner);
+      const bool own_plan = searched || result.plan == base || winner.find("comp: ") != std::string::npos;
+      reason.text = detail::guided_reason(result.evidence[i], result.plan[i], base[i], own_plan ? "" : winner);
     } else if (!stage_two.empty() && stage_two[i] != result.plan[i]) {
       reason.text =
           fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(result.plan[i]));
     } else if (searched || view) {
       reason.text = detail::reason_of(result.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
-                                      seen[i], result.plan[i], low, result.hardware);
+                                      history[i], result.plan[i], low, result.hardware);
     } else {
-      reason.text = seen[i].tried && !seen[i].accepted && result.plan[i] == base[i]
-                        ? fmt::format("{}: {}", detail::not_lowered(seen[i]), name(base[i]))
+      reason.text = history[i].tried && !history[i].accepted && result.plan[i] == base[i]
+                        ? fmt::format("{}: {}", detail::not_lowered(history[i]), name(base[i]))
                         : fmt::format("\"{}\" has it in {}, and was fastest", winner, name(result.plan[i]));
     }
   }

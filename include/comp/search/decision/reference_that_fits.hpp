@@ -26,7 +26,7 @@ class reference_that_fits {
  public:
   /// `order`: the operators that may be lowered, least harmful first. `low`: the plan with all of them low, which fits.
   reference_that_fits(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
-                std::vector<std::size_t> order)
+                      std::vector<std::size_t> order)
       : run_{run},
         settings_{settings},
         start_{run.save()},
@@ -94,24 +94,24 @@ class reference_that_fits {
     std::vector<std::size_t> suspects;
     for (const std::size_t op : order_) {
       if (found[op] == fp32_[op]) held += spared_[op];
-      if (found[op] != fp32_[op] && !asked_[op]) suspects.push_back(op);
+      if (found[op] != fp32_[op] && !judged_[op]) suspects.push_back(op);
     }
     has_room_ = std::max(has_room_, held);
-    sample own;
+    sample judged;
     while (!suspects.empty() && left_ > 0) {
       const std::vector<std::size_t> raised = next_raised(suspects);
       if (raised.empty()) continue;
       plan p = low_;
       for (const std::size_t op : raised) p[op] = fp32_[op];
-      if (own.batches == 0) own = trained(found, batches_);
+      if (judged.batches == 0) judged = trained(found, batches_);
       const sample other = trained(p, batches_);
       if (other.status == status::out_of_memory) {
         no_room_ = std::min(no_room_, spared_[raised.front()]);
         continue;
       }
       --left_;
-      for (const std::size_t op : raised) has_room_ = std::max(has_room_, spared_[op]), asked_[op] = true;
-      if (is_better(other, own)) return raised;
+      for (const std::size_t op : raised) has_room_ = std::max(has_room_, spared_[op]), judged_[op] = true;
+      if (is_better(other, judged)) return raised;
     }
     return {};
   }
@@ -133,10 +133,10 @@ class reference_that_fits {
     return raised;
   }
 
-  bool is_better(const sample& other, const sample& own) const {
+  bool is_better(const sample& other, const sample& judged) const {
     if (!other.ok()) return false;
     const double worse = settings_.direction == loss_direction::higher_is_better ? -1 : 1;
-    const std::vector<double> off = loss_path(other.curve, own.curve, worse);
+    const std::vector<double> off = loss_path(other.curve, judged.curve, worse);
     return !off.empty() && mean_of(off) > settings_.tolerance;
   }
 
@@ -146,7 +146,7 @@ class reference_that_fits {
   plan fp32_, low_;
   std::vector<std::size_t> order_;
   std::vector<double> spared_ = {};  // per operator, the bytes of its outputs that lowering it saves
-  std::vector<bool> asked_ = std::vector<bool>(fp32_.size());
+  std::vector<bool> judged_ = std::vector<bool>(fp32_.size());
   // Bytes above those of `low_` that are known to fit, and that are known not to.
   double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();
   std::size_t batches_ = 8, left_ = 0;

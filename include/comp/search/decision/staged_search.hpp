@@ -80,7 +80,7 @@ class watched_strategy {
     if (repeated_requests_ >= max_repeated_requests) plans.clear();
     return plans;
   }
-  void tell(const trial& seen) { run_.tell(seen); }
+  void tell(const trial& result) { run_.tell(result); }
 
   /// Returns: the warning for a strategy that was ended; empty if it ended by itself.
   std::string warning() const {
@@ -222,11 +222,11 @@ class staged_search {
  private:
   // Runs each plan that the strategy asks for.
   void ask(const any_strategy& strategy, const search_space& space, auto run) {
-    watched_strategy asked{strategy.start(space), space, search_.log.graph};
-    for (auto plans = asked.ask(1); !plans.empty(); plans = asked.ask(1)) {
-      for (const plan& p : plans) asked.tell(with_lower_better(run(p)));
+    watched_strategy watched{strategy.start(space), space, search_.log.graph};
+    for (auto plans = watched.ask(1); !plans.empty(); plans = watched.ask(1)) {
+      for (const plan& p : plans) watched.tell(with_lower_better(run(p)));
     }
-    if (!asked.warning().empty()) search_.log.warnings.push_back(asked.warning());
+    if (!watched.warning().empty()) search_.log.warnings.push_back(watched.warning());
   }
   // Strategies take lower losses for better ones, so that losses that are maximised change their sign.
   trial with_lower_better(trial t) const {

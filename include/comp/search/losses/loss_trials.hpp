@@ -241,7 +241,7 @@ class loss_trials {
       }
       judgement.verdict = decide(p, candidate, quick);
       judgement.is_final = !quick || judgement.verdict.answer == loss_answer::rejected ||
-                          losses_.judge_losses(candidate, min_batches_, false).answer == loss_answer::accepted;
+                           losses_.judge_losses(candidate, min_batches_, false).answer == loss_answer::accepted;
       if (trainer_is_at_end) run_.restore(here);
       recalled_ = !trainer_is_at_end;
     }

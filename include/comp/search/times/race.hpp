@@ -132,7 +132,7 @@ class race {
       leave(racers, before.low);
       return fp32.sample.seconds / static_cast<double>(fp32.sample.batches);
     }
-    const trial own = run_.run(stage_, r.plan, "a bad batch again", [&](const trial& begun) {
+    const trial second_try = run_.run(stage_, r.plan, "a bad batch again", [&](const trial& begun) {
       sample again;
       run_.restore(from);
       run_.train(begun, r.plan, batches, again, detail::never_cut);
@@ -142,18 +142,18 @@ class race {
       if (detail::is_damaged(after_it, detail::probe_state(run_, begun), run_.log())) again.status = status::diverged;
       return again;
     });
-    run_.record(own);
+    run_.record(second_try);
     run_.restore(to);
-    if (!own.sample.ok()) {
-      remove(r, own.sample.status == status::diverged ? status::not_finite : own.sample.status);
-    } else if (detail::ends_badly(run_.log(), own.sample)) {
+    if (!second_try.sample.ok()) {
+      remove(r, second_try.sample.status == status::diverged ? status::not_finite : second_try.sample.status);
+    } else if (detail::ends_badly(run_.log(), second_try.sample)) {
       ++r.lost;
     } else if (!bad.ok() || before.low.empty() || before.low == r.plan) {
       remove(r, bad.ok() ? status::not_finite : bad.status);
     } else {
       leave(racers, before.low);
     }
-    return own.sample.seconds / static_cast<double>(batches);
+    return second_try.sample.seconds / static_cast<double>(batches);
   }
 
   // Removes the racer whose plan damaged the state. The plan may have trained before this race.

@@ -255,7 +255,7 @@ class any_strategy {
       : start_{[strategy](search_space over) {
           const auto strategy_run = std::make_shared<detail::run_of<S>>(strategy.start(std::move(over)));
           run started_run{.ask = [strategy_run](std::size_t n) { return strategy_run->ask(n); },
-                          .tell = [strategy_run](const trial& seen) { strategy_run->tell(seen); }};
+                          .tell = [strategy_run](const trial& result) { strategy_run->tell(result); }};
           if constexpr (requires {
                           { strategy_run->at_most() } -> std::convertible_to<std::size_t>;
                         })

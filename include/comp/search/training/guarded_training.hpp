@@ -17,8 +17,8 @@
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/guard.hpp>
-#include <comp/search/training/plan_changes.hpp>
 #include <comp/search/training/harm_bisection.hpp>
+#include <comp/search/training/plan_changes.hpp>
 #include <comp/search/training/shadow.hpp>
 #include <comp/search/training/training_record.hpp>
 #include <cstddef>
@@ -257,10 +257,10 @@ class guarded_training {
       normal().relax();
     } else {
       harm_bisection bisection{run_,
-                           {bad.shown_by, start, bad.losses, fp32.losses, normal().window()},
-                           plans_.current(),
-                           plans_.fp32(),
-                           loss_sign_};
+                               {bad.shown_by, start, bad.losses, fp32.losses, normal().window()},
+                               plans_.current(),
+                               plans_.fp32(),
+                               loss_sign_};
       const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(bad.run, fp32.run));
       run_.restore(after);
       give_up(result().epochs.size(), bad.run.status, bad.message(), part);
@@ -292,7 +292,8 @@ class guarded_training {
       run_.restore_kept_state();
       return false;
     }
-    const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(record_.last_run(), shadow.so_far()));
+    const auto part =
+        bisection.find_harmless(plans_.next(), seconds_for_bisection(record_.last_run(), shadow.so_far()));
     run_.restore(shadow.end());
     record_.replace(shadow.epoch(), shadow.begun(), shadow.so_far(), log_.batches_per_epoch);
     keep_state();

@@ -78,9 +78,9 @@ class harm_bisection {
               });
     const auto first_untrusted = std::find_if_not(operators.begin(), operators.end(), is_trusted);
     bisection bisect{std::vector<double>(operators.size(), 1.0),
-                   static_cast<std::size_t>(first_untrusted - operators.begin()),
-                   false,
-                   {.questions = 8 + 2 * operators.size(), .worth = 0}};
+                     static_cast<std::size_t>(first_untrusted - operators.begin()),
+                     false,
+                     {.questions = 8 + 2 * operators.size(), .worth = 0}};
     const auto part_of_plan = [&](const std::vector<std::size_t>& chosen) {
       plan p = fp32_;
       for (const std::size_t i : chosen) p[operators[i]] = harmful_[operators[i]];
