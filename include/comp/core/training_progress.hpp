@@ -51,7 +51,7 @@ struct check_state {
   // no harm.
   std::size_t began = 0, next = 4, passed = 0;
   bool beginning_passed = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
-  double known = 0;  // log likelihood ratio of slow harm by the search's own batches (search/training/shadow_test.hpp)
+  double known = 0;  // log likelihood ratio of slow harm by the search's own batches (search/training/shadow.hpp)
 };
 
 /// All that a post-training has to remember from one epoch to the next.

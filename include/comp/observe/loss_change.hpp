@@ -2,7 +2,7 @@
 // Computes what reports show of a loss: its change against FP32's on the same batches from the same state, relative to
 // FP32's loss. Means of different batches are never compared, because a later batch of a training has a lower loss
 // whatever its precision.
-// Not here: deciding whether a loss is accepted (search/convergence/loss_test.hpp).
+// Not here: deciding whether a loss is accepted (search/losses/loss_test.hpp).
 #pragma once
 
 #include <algorithm>

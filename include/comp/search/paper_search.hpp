@@ -10,7 +10,7 @@
 //     no other is accepted: more conservative plans ("gradually return to", section 4.4) are among those enumerated.
 //   - An epoch with any loss that is not finite is rejected.
 //   - Operators at either end of the model follow their one decided neighbour; on a graph that is no chain, operators
-//     between several decided ones are enumerated if any two of these differ (space/segments.hpp).
+//     between several decided ones are enumerated if any two of these differ (space/spaces.hpp).
 //   - The fixed operators of stage 1 keep low precision also if stage 2 would run faster without.
 //   - All batches of the search are undone, since the paper's training begins after it.
 // The paper scales no losses in FP16: switch that off in the trainer, or plans pass that would not.

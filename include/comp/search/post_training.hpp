@@ -3,7 +3,7 @@
 // in batch after batch, the last good state is restored, and FP32 trains the epoch instead. If FP32's loss is as bad,
 // the plan is kept and trains on.
 // Some harm is too slow for that, and for the few batches of a search. So FP32 trains next to the plan from the plan's
-// start, as long as an answer takes, and again in epochs without progress (shadow_watch.hpp).
+// start, as long as an answer takes, and again in epochs without progress (shadow.hpp).
 // If FP32 is clearly better, its training is kept, and bisection finds the harmful operators (harm_bisection.hpp). If
 // that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never given up
 // for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left out of
@@ -11,7 +11,7 @@
 // A backend that cannot restore its state cannot be compared with FP32: a suspicious plan is then given up for the next
 // one. Kept states: that at the epoch's start, the last one that was checked, and two of a comparison.
 // The plan may also change without harm: to those of `outcome::later`, and to a higher precision for the last part of
-// the training (raise_trial.hpp).
+// the training (plan_changes.hpp).
 // Not here: harm that begins late and slowly while the loss still falls.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verdict on a plan's losses compared with FP32's, and the criterion behind it. Not here: how it is decided
-// (convergence/loss_test.hpp for batches, convergence/acceptance.hpp for whole epochs).
+// (losses/loss_test.hpp for batches, losses/acceptance.hpp for whole epochs).
 #pragma once
 
 #include <cmath>

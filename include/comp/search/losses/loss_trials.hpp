@@ -4,7 +4,7 @@
 // trainings are repeated in pairs (paths.hpp). If the candidate is accepted, the training goes on from the state
 // after its batches, so that these are not lost.
 // If the backend cannot restore its state, FP32 and the candidate take turns on successive batches (turns.hpp). If
-// settings.criterion says so, whole epochs are judged, as in the paper (loss_verdicts.hpp).
+// settings.criterion says so, whole epochs are judged, as in the paper (loss_test.hpp).
 #pragma once
 
 #include <algorithm>
