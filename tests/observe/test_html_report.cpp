@@ -341,7 +341,7 @@ TEST_CASE("a training with the found plan adds its epochs to the report, anew af
   const scratch folder;
   const std::string path = folder / "report.html";
   const comp::outcome o = made_up::outcome(12);
-  comp::training_progress now{.ladder = {o.plan, comp::plan{12}}};
+  comp::training_progress now{.plans = {o.plan, comp::plan{12}}};
   now.so_far.epochs = {made_up::batches(80, 0, 0.05)};
   comp::html_report report{path};
   report.training_progressed(now);  // there is no report
@@ -362,7 +362,7 @@ TEST_CASE("a training with the found plan adds its epochs to the report, anew af
   CHECK(has(html,
             "<li>Epoch 2 ended as diverged: it was trained again with 0 operators lowered instead of 6.</li>"
             "<li>a &amp; b</li>"));
-  now.ladder.front() = comp::plan{12};  // of another plan than the report is
+  now.plans.front() = comp::plan{12};  // of another plan than the report is
   comp::html_report{path}.training_progressed(now);
   CHECK(text_of(path) == html);
 }
