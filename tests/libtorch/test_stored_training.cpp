@@ -56,7 +56,7 @@ struct training {
 stored_state kept(const stored_state& state) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("comp_stored_{}", ::getpid());
   comp::training_progress progress;
-  progress.ladder = {comp::plan{}};
+  progress.plans = {comp::plan{}};
   comp::write_training({"signature", state, progress}, path.string());
   auto read = comp::read_training(path.string()).state;
   std::filesystem::remove(path);
