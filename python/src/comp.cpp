@@ -15,7 +15,6 @@
 #include "regions.hpp"
 #include "settings.hpp"
 #include "training.hpp"
-#include "words.hpp"
 
 namespace comp::python {
 namespace {
@@ -30,7 +29,7 @@ py::handle add_error(py::module_& m, const char* name, py::handle base) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const E& e) {
-      const std::string said = in_python(e.what());
+      const std::string_view said{e.what()};
       const auto size = static_cast<Py_ssize_t>(said.size());
       PyErr_SetObject(
           type.ptr(),
@@ -153,12 +152,7 @@ void add_regions(py::module_& m) {
       .def_property_readonly("in_use", [](planned& p) { return p.plan().planned(); })
       .def_property_readonly("letters", [](planned& p) { return p.plan().executor().current_plan().str(); })
       .def_property_readonly("needs_scaling", [](planned& p) { return p.plan().needs_scaling(); })
-      .def_property_readonly("warnings",
-                             [](planned& p) {
-                               std::vector<std::string> sentences = p.plan().warnings();
-                               put_in_python(sentences);
-                               return sentences;
-                             })
+      .def_property_readonly("warnings", [](planned& p) { return p.plan().warnings(); })
       .def_property_readonly("left", [](planned& p) {
         const auto seen = p.plan().executor().problems();
         return std::pair{seen.unknown + seen.mismatches + seen.ended_early, seen.first};
@@ -171,11 +165,9 @@ training_result watched(bool progress, py::object watcher, Train train) {
   watched_training by{.watcher = std::move(watcher)};
   observers all;
   all.add<called_observer>(py::none());
-  if (progress) all.add<in_python_words<progress_bar>>();
+  if (progress) all.add<progress_bar>();
   all.add<training_watch>(by);
-  training_result got = train(all, by);
-  put_in_python(got);
-  return got;
+  return train(all, by);
 }
 
 /// Reads what TrainingProgress.text() gave. Throws: `file_error`.
@@ -240,14 +232,11 @@ void add_training(py::module_& m) {
             const recipe how{policy, stage1, stage2, settings_of(settings)};
             observers all;
             all.add<called_observer>(py::none());
-            if (progress) all.add<in_python_words<progress_bar>>();
+            if (progress) all.add<progress_bar>();
             if (ledger_path) all.add<ledger>(*ledger_path);
-            if (report) all.add<in_python_words<html_report>>(*report, info);
-            for (const py::handle each : told)
-              all.add<in_python_words<called_observer>>(py::reinterpret_borrow<py::object>(each));
-            auto found = std::make_shared<outcome>(t.search(how, all));
-            put_in_python(*found);
-            return found;
+            if (report) all.add<html_report>(*report, info);
+            for (const py::handle each : told) all.add<called_observer>(py::reinterpret_borrow<py::object>(each));
+            return std::make_shared<outcome>(t.search(how, all));
           },
           py::kw_only(), "policy"_a, "stage1"_a, "stage2"_a, "settings"_a, "ledger"_a, "report"_a, "info"_a,
           "progress"_a, "observers"_a)
@@ -298,6 +287,7 @@ py::dict read_plan_file(const std::string& path) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace comp::python;
+  comp::reader_language = comp::language::python;
   m.attr("__version__") = comp::detail::comp_version;
   add_errors(m);
   add_choices(m);

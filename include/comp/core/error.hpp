@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace comp {
@@ -61,6 +62,17 @@ template <std::derived_from<error> E, class... Args>
 constexpr void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw E{fmt::format(text, std::forward<Args>(args)...)};
 }
+
+/// The language in which the reader of messages calls comp. Its Python package sets it.
+enum class language : unsigned char { cpp, python };
+inline language reader_language = language::cpp;
+
+/// Returns what the reader has to write or look at, by its name in the reader's language.
+constexpr std::string_view by_language(std::string_view cpp, std::string_view python) {
+  return std::is_constant_evaluated() || reader_language == language::cpp ? cpp : python;
+}
+/// Returns a setting of a search as the reader writes it: "settings.budget", in Python "budget".
+inline std::string setting(std::string_view name) { return fmt::format("{}{}", by_language("settings.", ""), name); }
 
 /// Returns the texts that `shown` makes of `values`, with `separator` between them.
 template <class Values, class Shown = std::identity>

@@ -97,15 +97,18 @@ inline std::string_view letters_of(std::string_view text) {
 
 /// Reads a plan from precision letters, with or without a mark behind them.
 /// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
+/// Returns: what to do about a file with a damaged plan.
+inline std::string save_again() {
+  return fmt::format("save the plan again with {}", by_language("comp::save", "found.save(path)"));
+}
+
 inline plan parse_plan(std::string_view text) {
   const std::string_view letters = letters_of(text), mark = text.substr(letters.size());
   plan result{letters.size()};
   for (std::size_t i = 0; i < letters.size(); ++i) {
     const auto known = precision_of(letters[i]);
-    require<plan_error>(known.has_value(),
-                        "plan \"{}\" has '{}' for operator {} (a precision is one of {}): "
-                        "save the plan again with comp::save",
-                        letters.substr(0, 64), letters[i], i, precision_letters);
+    require<plan_error>(known.has_value(), "plan \"{}\" has '{}' for operator {} (a precision is one of {}): {}",
+                        letters.substr(0, 64), letters[i], i, precision_letters, save_again());
     result[i] = *known;
   }
   return mark == tuned_mark ? result.as_tuned() : result.as_autocast(mark == autocast_mark);

@@ -112,7 +112,9 @@ COMP_INLINE void require_ledger(std::string_view text, const std::string& path) 
 
 COMP_INLINE ledger_content parse_ledger(std::string_view text, const std::string& path) {
   ledger_content content;
-  json_place place{path, 0, "delete the line, or start again with ledger::mode::restart or another file"};
+  json_place place{path, 0,
+                   fmt::format("delete the line, or {} another file",
+                               by_language("start again with ledger::mode::restart or", "give"))};
   require_ledger(text, path);
   // Only lines that end are read: a kill within a write leaves a line without an end, whose run is made again.
   for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', content.usable_bytes)) {
@@ -223,9 +225,8 @@ COMP_INLINE std::string signature_difference(const std::string& path,
                         shown(here));
   }
   return fmt::format(
-      "ledger \"{}\" belongs to another search:{} (its runs would not be this search's): give another file, or "
-      "ledger::mode::restart to overwrite it",
-      path, text);
+      "ledger \"{}\" belongs to another search:{} (its runs would not be this search's): give another file, or {}",
+      path, text, by_language("ledger::mode::restart to overwrite it", "delete this one"));
 }
 
 }  // namespace comp::detail

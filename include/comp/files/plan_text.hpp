@@ -147,8 +147,9 @@ COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, co
   if (kept == 0) return;
   to.warnings.push_back(
       fmt::format("\"{}\" lowers {} operators that no plan changes, first \"{}\" ({}): they run as the model's author "
-                  "wrote them; where a plan is to have them, set protect_blocks to false",
-                  file, kept, graph[first].name, reason(graph[first].author)));
+                  "wrote them; where a plan is to have them, {}",
+                  file, kept, graph[first].name, reason(graph[first].author),
+                  by_language("set protect_blocks to false", "give protect_blocks=False")));
 }
 
 }  // namespace detail
@@ -167,7 +168,7 @@ COMP_INLINE void plan_listing::require_operator(std::size_t i, const std::string
 }
 
 COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& file) {
-  const json_place place{file, 0, "save the plan again with comp::save"};
+  const json_place place{file, 0, save_again()};
   const json document = parse_json(text, place);
   const json_reader from{document, place};
   from.only({"comp_plan", "comp_version", "plan", "operators", "model", "hardware", "precisions", "speedup",
@@ -229,7 +230,7 @@ COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& mach
 COMP_INLINE void save_later(const std::string& from, const std::vector<later_plan>& later, const std::string& to) {
   const std::string text = detail::read_file(from, detail::plan_file_limit);
   (void)read_listing(text, from);
-  json document = parse_json(text, {from, 0, "save the plan again with comp::save"});
+  json document = parse_json(text, {from, 0, save_again()});
   document["later"] = json_of(later);
   const std::string changed = detail::plan_text(document);
   (void)read_listing(changed, from);

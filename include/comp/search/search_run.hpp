@@ -80,8 +80,9 @@ struct search_start {
   static outcome empty_outcome(const search_settings& settings, any_trainer& trainer) {
     settings.check();
     require<settings_error>(trainer.has.validate || settings.criterion != criterion::scores,
-                            "plans are to be judged by scores (this backend has no validate()): give it "
-                            "double validate(), or choose another criterion");
+                            "plans are to be judged by scores ({}, or choose another criterion",
+                            by_language("this backend has no validate()): give it double validate()",
+                                        "there is no score): give score=..."));
     outcome log{.graph = trainer.graph(), .hardware = trainer.hardware()};
     log.tolerance = settings.tolerance;
     log.higher_is_better = settings.direction == loss_direction::higher_is_better;
@@ -231,11 +232,12 @@ class search_run {
     }
     log_.warnings.push_back(
         fmt::format("the training is too short to search in ({} batches; a search takes about {}): {}. More epochs, "
-                    "an earlier search's plan in settings.warm_start or its ledger make a search pay",
+                    "an earlier search's plan in {} or its ledger make a search pay",
                     budget().planned(), batches_of_a_search,
                     winner > 0                        ? "the rule-based plan was looked at, and taken"
                     : budget().is_too_short_for_one() ? "FP32 stays"
-                                                      : "the rule-based plan was looked at, and FP32 stays"));
+                                                      : "the rule-based plan was looked at, and FP32 stays",
+                    setting("warm_start")));
     if (winner == 0 && trials_.fp32_end()) run_.restore(*trials_.fp32_end());
     return winner;
   }

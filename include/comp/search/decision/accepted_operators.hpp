@@ -141,7 +141,7 @@ class accepted_operators {
   }
 
   // Judges the part of `wanted` that each rule-based plan lowers, the cheapest first, up to the first that is accepted.
-  // To that part mend() adds other operators.
+  // To that part bisect() adds other operators.
   void start_from_rules(const plan& wanted) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {

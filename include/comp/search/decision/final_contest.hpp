@@ -69,16 +69,18 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
 inline std::string why_rules_stand_for_fp32(const contestant& rules) {
   return fmt::format(
       "too noisy to tell: \"{}\" kept ({:.2f} to {:.2f} times as fast as FP32, 95%; its losses were accepted): search again "
-      "when nothing else runs on the machine, or with a higher settings.race.fp32_rounds",
-      rules.label, rules.over_fp32.bounds.low, rules.over_fp32.bounds.high);
+      "when nothing else runs on the machine, or with a higher {}",
+      rules.label, rules.over_fp32.bounds.low, rules.over_fp32.bounds.high,
+      by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
 }
 
 /// Returns: the warning for a rule-based plan that is kept although the found one looks faster.
 inline std::string why_rules_are_kept(const contestant& found, const contestant& rules, const paired_speedup& gain) {
   return fmt::format(
       "\"{}\" was not shown to be faster than \"{}\", which is kept ({:.3f} to {:.3f} times as fast, 95%): search again when "
-      "nothing else runs on the machine, or with a higher settings.race.contest_rounds",
-      found.label, rules.label, gain.bounds.low, gain.bounds.high);
+      "nothing else runs on the machine, or with a higher {}",
+      found.label, rules.label, gain.bounds.low, gain.bounds.high,
+      by_language("settings.race.contest_rounds", "race={\"contest_rounds\": ...}"));
 }
 
 class final_contest {
@@ -374,8 +376,8 @@ class final_contest {
     if (winner.loss_batches >= few || !winner.plan.has_scaled()) return;
     search_.run.warn(fmt::format(
         "the losses of \"{}\" were compared with FP32's in {} batches alone (harm of formats below 16 bits grows with the "
-        "training): raise settings.budget to judge it by more batches, or plan more epochs",
-        winner.label, winner.loss_batches));
+        "training): raise {} to judge it by more batches, or plan more epochs",
+        winner.label, winner.loss_batches, setting("budget")));
   }
 
   // Warns if FP32 won and a contestant that is faster was neither accepted nor shown to train worse.

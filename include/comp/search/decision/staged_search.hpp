@@ -38,8 +38,8 @@ namespace comp {
 
 /// Throws: `plan_error`, naming the operator, for a plan that is not in `space`.
 inline void require_in_space(const plan& p, const search_space& space, const op_graph& graph) {
-  constexpr const char* remedy =
-      "give plans that are made of the space that start() was given, by its base(), set() or random()";
+  const std::string remedy = fmt::format("give plans that are made of the space that start() was given, by its {}",
+                                         by_language("base(), set() or random()", "base and set()"));
   require<plan_error>(p.size() == space.base().size(),
                       "the strategy asked for a plan of {} operators (the model has {}): {}", p.size(),
                       space.base().size(), remedy);

@@ -118,8 +118,9 @@ class starting_plans {
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
     if (lows_.empty() && settings.precisions.empty() && supported.size() > 1) {
       log.warnings.push_back(
-          "no precision below FP32 was searched: this machine computes none faster. Name those that are to be tried all the "
-          "same in settings.precisions");
+          fmt::format("no precision below FP32 was searched: this machine computes none faster. Name those that are to "
+                      "be tried all the same in {}",
+                      setting("precisions")));
     }
     require<graph_error>(!log.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");

@@ -101,7 +101,8 @@ class loss_trials {
     log_.baseline = t.sample;
     if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores, run_.restores());
     require<error>(!by_scores || (t.sample.score && std::isfinite(*t.sample.score)),
-                   "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
+                   "FP32's score is not a number after an epoch (plans are to be judged by scores): check {}",
+                   by_language("validate()", "score"));
     if (run_.restores() && !run_.last_was_recalled()) epoch_end_ = run_.save();
   }
   /// Returns whether a decision may cost so many more seconds. If it is empty, a decision may cost any number.
@@ -341,7 +342,7 @@ class loss_trials {
   }
 
   // Returns: what the batches say. Before a plan is rejected, FP32 with perturbed roundings shows what roundings alone
-  // do, unless the harm is beyond require_twice_the_batches.
+  // do, unless the harm is beyond doubt.
   loss_verdict decide(const plan& p, const sample& candidate, bool quick) {
     const bool strayed = !quick && losses_.path_wanders(candidate);
     // FP32's own spread has pushed the line that far up

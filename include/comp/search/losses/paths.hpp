@@ -241,7 +241,7 @@ inline std::size_t batches_near_fp32(std::span<const double> path, std::span<con
 }
 
 /// Returns: how far each loss of `batches` batches has to be above FP32's for harm to be beyond
-/// require_twice_the_batches: 4 max(|fp32_paths|) + 2 tolerance; without `fp32_paths` 10 tolerance, or 25 tolerance for
+/// doubt: 4 max(|fp32_paths|) + 2 tolerance; without `fp32_paths` 10 tolerance, or 25 tolerance for
 /// fewer than 8 batches. In so few batches, roundings do not drive trainings apart.
 inline double blatant_difference(std::span<const std::vector<double>> fp32_paths, double tolerance,
                                  std::size_t batches) {
@@ -252,7 +252,7 @@ inline double blatant_difference(std::span<const std::vector<double>> fp32_paths
   return fp32_paths.empty() ? (batches < 8 ? 25 : 10) * tolerance : 4 * farthest + 2 * tolerance;
 }
 
-/// Returns: true if harm is beyond require_twice_the_batches: each of at least four batches is far above FP32's; or, if
+/// Returns: true if harm is beyond doubt: each of at least four batches is far above FP32's; or, if
 /// FP32's own differences `fp32_paths` are known, the mean of the later half is.
 inline bool beyond_doubt(std::span<const double> path, std::span<const std::vector<double>> fp32_paths,
                          double tolerance) {

@@ -86,7 +86,7 @@ inline bool looks_wrong(const state_probe& probe, const checkpoint& here, const 
 }
 
 /// Returns: true if a state is worse than `fp32`'s, which comes from the same batches, beyond
-/// require_twice_the_batches.
+/// doubt.
 inline bool is_damaged(const state_probe& state, const state_probe& fp32, const outcome& log) {
   if (state.extreme > fp32.extreme || (state.failed && !fp32.failed)) return true;
   if (lost_alone(state.next.curve, fp32.next.curve) > 0) return true;

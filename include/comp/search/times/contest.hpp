@@ -37,8 +37,8 @@ inline std::optional<std::string> too_noisy_to_tell(const std::vector<contestant
   const interval& bounds = at->over_fp32.bounds;
   return fmt::format(
       "too noisy to tell: FP32 kept (\"{}\" is {:.2f} to {:.2f} times as fast, 95%): search again when nothing else runs on "
-      "the machine, or with a higher settings.race.fp32_rounds",
-      at->label, bounds.low, bounds.high);
+      "the machine, or with a higher {}",
+      at->label, bounds.low, bounds.high, by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
 }
 
 /// Runs further rounds of FP32 and the fastest plan if noise hides which of the two is faster: at most three times as
@@ -152,18 +152,20 @@ inline std::string why_not_accepted(const contestant& c, double tolerance) {
 /// lowers more were.
 inline std::string why_not_taken(const contestant& fastest, double tolerance, bool is_part) {
   return fmt::format(
-      "\"{}\" was fastest and is not taken ({}{}): raise settings.tolerance to take it, or settings.budget to judge it by "
-      "more batches",
+      "\"{}\" was fastest and is not taken ({}{}): raise {} to take it, or {} to judge it by more "
+      "batches",
       fastest.label, why_not_accepted(fastest, tolerance),
-      !is_part || fastest.loss->at_end > tolerance ? "" : ", although a plan that lowers more was accepted");
+      !is_part || fastest.loss->at_end > tolerance ? "" : ", although a plan that lowers more was accepted",
+      setting("tolerance"), setting("budget"));
 }
 
 /// Returns: the warning for FP32, kept because the losses of a plan that is faster decided nothing.
 inline std::string why_fp32_is_kept(const contestant& faster, double tolerance) {
   return fmt::format(
       "FP32 is kept although \"{}\" is {:.2f} to {:.2f} times as fast (95%; {}): search again when losses fall evenly, later "
-      "in the training or with more data, or raise settings.budget to judge it by more batches, or settings.tolerance",
-      faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance));
+      "in the training or with more data, or raise {} to judge it by more batches, or {}",
+      faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance),
+      setting("budget"), setting("tolerance"));
 }
 
 /// Returns: how many times as fast `a` is as `b`. Beside FP32 more rounds may say it (add_rounds()).

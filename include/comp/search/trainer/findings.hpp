@@ -122,10 +122,9 @@ inline problem problem_of_sample(const sample& got) {
 /// Returns: the sentence about an epoch of another length. `had`: its batches, "12" or "more than 7". `declared`: what
 /// batches_per_epoch() says.
 inline std::string sentence_of_wrong_length(std::string_view had, std::size_t declared) {
-  return fmt::format(
-      "an epoch had {} batches (batches_per_epoch() says {}, by which the search's batches count as epochs): give the number "
-      "that run_epoch() trains",
-      had, declared);
+  return fmt::format("an epoch had {} batches ({} says {}, by which the search's batches count as epochs): give {}",
+                     had, by_language("batches_per_epoch()", "len(data) or batches_per_epoch"), declared,
+                     by_language("the number that run_epoch() trains", "batches_per_epoch"));
 }
 
 /// Checks restore(). `first`, `again`: losses of the same batches from a state, and after that state was put back; at
@@ -139,10 +138,11 @@ inline problem problem_of_restore(std::span<const double> first, std::span<const
   const double scale = std::max({std::abs(first[0]), std::abs(longer[1]), std::abs(again[0])});
   if (difference <= std::max(1e-5 * scale, moved_by_training / 10)) return {};
   return fmt::format(
-      "after restore() the same batch in FP32 gave loss {:.8g}, before it {:.8g} (plans are compared on the "
-      "same batches from the same state, or every plan would seem to train): save and restore weights, "
-      "optimizer, random generators and the place in the data",
-      again[0], first[0]);
+      "{} the same batch in FP32 gave loss {:.8g}, before it {:.8g} (plans are compared on the same batches from the "
+      "same state, or every plan would seem to train): {}",
+      by_language("after restore()", "put back,"), again[0], first[0],
+      by_language("save and restore weights, optimizer, random generators and the place in the data",
+                  "give the search state=[...] with what else the step changes"));
 }
 
 /// Returns: true if batches under a plan with operators in `low` have the same losses as FP32's, to the last bit, and
@@ -159,10 +159,11 @@ inline bool changes_nothing(const sample& fp32, const sample& low) {
   return !times.clearly_faster() && !times.clearly_slower() && times.ratio > 0.8 && times.ratio < 1.25;
 }
 inline std::string sentence_of_ignored(precision low) {
-  return fmt::format(
-      "plans in {} changed neither a loss, to the last bit, nor the time (so set_precision() has no effect in "
-      "it): look at what it does with plan[i], or leave {} out of supported_precisions()",
-      name(low), name(low));
+  return fmt::format("plans in {} changed neither a loss, to the last bit, nor the time ({}, or leave {} out of {}",
+                     name(low),
+                     by_language("so set_precision() has no effect in it): look at what it does with plan[i]",
+                                 "so it has no effect in this step): look whether the forward is inside `with plan:`"),
+                     name(low), by_language("supported_precisions()", "precisions"));
 }
 
 // Finds what makes the result of a search doubtful, in what the search saw anyway, and says it in a sentence each.
@@ -225,10 +226,10 @@ inline std::vector<std::string> problems_of_failed_runs(const outcome& result) {
   std::vector<std::string> sentences;
   for (const auto& [message, failed] : failures) {
     sentences.push_back(fmt::format(
-        "{} of {} runs failed with \"{}\", first run {}{}{} (a plan that fails is not taken): look at what the trainer does "
+        "{} of {} runs failed with \"{}\", first run {}{}{} (a plan that fails is not taken): look at what the {} does "
         "there",
         failed.runs, result.trials.size(), message, failed.first->number, failed.first->label.empty() ? "" : ", ",
-        failed.first->label));
+        failed.first->label, by_language("trainer", "step")));
   }
   return sentences;
 }
@@ -243,8 +244,8 @@ inline problem problem_of_learning(const outcome& result) {
   if (*most - *least <= 1e-12 * std::abs(*most)) {
     return fmt::format(
         "the loss is {:.6g} in each of {} batches (nothing is shown of plans whose losses cannot differ): look whether the "
-        "weights are trained, and what sample.loss is set to",
-        *most, losses.size());
+        "weights are trained, and what {}",
+        *most, losses.size(), by_language("sample.loss is set to", "the step returns"));
   }
   constexpr std::size_t enough_batches = 30;
   if (losses.size() < enough_batches) return {};
@@ -261,9 +262,10 @@ inline problem problem_of_learning(const outcome& result) {
   const double improvement = (result.higher_is_better ? last - first : first - last) / standard_error;
   if (improvement < -6) {
     return fmt::format(
-        "the loss gets worse: from {:.4g} to {:.4g} in {} batches (settings.direction says that a {} one is better): set "
-        "settings.direction, or look at the learning rate",
-        first, last, losses.size(), result.higher_is_better ? "higher" : "lower");
+        "the loss gets worse: from {:.4g} to {:.4g} in {} batches ({} says that a {} one is better): set {}, "
+        "or look at the learning rate",
+        first, last, losses.size(), setting("direction"), result.higher_is_better ? "higher" : "lower",
+        setting("direction"));
   }
   // A training is suspected only if an improvement by 3e-5 of the loss per batch would stand out from the noise.
   const double largest_error = 3e-5 * static_cast<double>(losses.size());
@@ -279,8 +281,9 @@ inline problem problem_of_learning(const outcome& result) {
 inline problem problem_of_memory(const outcome& result) {
   if (result.memory_limit == 0 || result.baseline.peak_bytes > 0) return {};
   return fmt::format(
-      "the memory limit of {} bytes is not kept (the trainer does not say what a batch needs): set sample.peak_bytes",
-      result.memory_limit);
+      "the memory limit of {} bytes is not kept ({}", result.memory_limit,
+      by_language("the trainer does not say what a batch needs): set sample.peak_bytes",
+                  "another allocator than torch's is set, and is not measured): leave memory_limit out"));
 }
 
 }  // namespace comp::detail
@@ -335,10 +338,12 @@ class batch_clock {
                  measured = fp32_times->measured / plan_times->measured;
     if (std::abs(std::log(reported / measured)) < clear_log_ratio) return {};
     return fmt::format(
-        "a plan is {:.2f} times as fast as FP32 by the seconds of run_batch(), {:.2f} times by comp's clock: look at what is "
-        "timed (sample.seconds is the wall time of the whole batch, data loading included), or leave 0 and comp takes the "
-        "time itself",
-        reported, measured);
+        "a plan is {:.2f} times as fast as FP32 by {}, {:.2f} times by comp's clock: {}", reported,
+        by_language("the seconds of run_batch()", "what each batch took"), measured,
+        by_language(
+            "look at what is timed (sample.seconds is the wall time of the whole batch, data loading included), or "
+            "leave 0 and comp takes the time itself",
+            "search again when nothing else runs on the machine"));
   }
 
  private:

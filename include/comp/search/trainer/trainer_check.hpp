@@ -72,10 +72,10 @@ class trainer_check {
 
  private:
   static std::string sentence_of_lost_losses(double loss) {
-    return fmt::format(
-        "the loss in FP32 is {}, batch after batch (a comp::sample's loss is NaN until it is set, and += leaves it NaN; "
-        "plans are judged against FP32's losses): begin with loss = 0, or look at the data and the learning rate",
-        loss);
+    return fmt::format("the loss in FP32 is {}, batch after batch ({}plans are judged against FP32's losses): {}", loss,
+                       by_language("a comp::sample's loss is NaN until it is set, and += leaves it NaN; ", ""),
+                       by_language("begin with loss = 0, or look at the data and the learning rate",
+                                   "look at the data and the learning rate, or at what comp.doctor says of a step"));
   }
 
   using verdict = check_report::verdict;

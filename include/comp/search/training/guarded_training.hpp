@@ -381,7 +381,9 @@ class guarded_training {
                    "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
                    "check the learning rate and the data{}",
                    name(ended.status), result().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
-                   run_.restores() ? "; the trainer is in its last good state" : how_damaged());
+                   run_.restores()
+                       ? fmt::format("; the {} is in its last good state", by_language("trainer", "training"))
+                       : how_damaged());
   }
   // Returns: since when the training is damaged, if a plan damaged it and the trainer cannot restore its state.
   std::string how_damaged() const {

@@ -379,8 +379,9 @@ class executor final : public session, public capturable {
     return fmt::format(
         "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes where a "
         "forward depends on its data or mode, or where backward() is called in the region): keep the forward the same "
-        "from step to step, evaluate under program::evaluate(), or set on_mismatch::fp32",
-        next_, context_.segment, actual.kind, recorded);
+        "from step to step, evaluate under {}, or {}",
+        next_, context_.segment, actual.kind, recorded, by_language("program::evaluate()", "torch.no_grad()"),
+        fp32_otherwise());
   }
 
   /// Returns: the next recorded operator, in words.

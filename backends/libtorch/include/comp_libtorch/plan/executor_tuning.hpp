@@ -301,9 +301,10 @@ inline execution execution_of(const tuned_choice& tuned) {
 inline std::vector<std::string> apply(const loaded_plan& from, const hardware& here, tuned_choice& to) {
   if (from.execution.empty()) return {};
   if (from.made_for != here) {
-    return {
+    return {fmt::format(
         "how the plan is best run was measured on other hardware (what was faster there may be slower here): the "
-        "defaults are used; measure here with planned_choices::measured"};
+        "defaults are used{}",
+        by_language("; measure here with planned_choices::measured", ""))};
   }
   std::vector<std::string> unknown;
   for (const execution_choice& choice : from.execution) {

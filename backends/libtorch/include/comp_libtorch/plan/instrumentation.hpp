@@ -32,16 +32,17 @@ void record_step(program& p, Train train) {
   }
   p.record(false);
   require<graph_error>(!p.graph().empty(),
-                       "a step without operators of the plan's (nothing was in a region): call the model inside "
-                       "step.forward([&] {{ ... }})");
+                       "a step without operators of the plan's (nothing was in a region): call the model inside {}",
+                       by_language("step.forward([&] { ... })", "`with plan:`"));
   const auto fixed =
       std::ranges::find_if(p.graph(), [](const op_info& op) { return op.author != author_choice::none; });
   require<graph_error>(
       fixed == p.graph().end() || std::ranges::any_of(p.graph(), &op_info::choosable),
       "every operator of the step is in an autocast block of its own, first \"{}\" ({}; a plan leaves those alone): put "
-      "the plan where that autocast is, or set protect_blocks to false",
+      "the plan where that autocast is, or {}",
       fixed == p.graph().end() ? std::string{} : fixed->name,
-      fixed == p.graph().end() ? std::string_view{} : reason(fixed->author));
+      fixed == p.graph().end() ? std::string_view{} : reason(fixed->author),
+      by_language("set protect_blocks to false", "give protect_blocks=False"));
 }
 
 /// Returns: the seconds of each operator under the current plan, medians of `steps` after one that pays for what is

@@ -4,10 +4,12 @@
 
 #include <c10/core/Device.h>
 
+#include <comp/core/error.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,11 @@ enum class on_mismatch : std::uint8_t {
   error,   // the first operator that differs throws, with its name
   fp32     // the region goes on in FP32 to its end; program::problems() counts it
 };
+
+namespace detail {
+/// Returns: how a reader asks for FP32 after a mismatch.
+inline std::string_view fp32_otherwise() { return by_language("set on_mismatch::fp32", "give otherwise=\"fp32\""); }
+}  // namespace detail
 
 /// How the low-precision copies of parameters are made.
 enum class weight_casts : std::uint8_t {

@@ -292,6 +292,8 @@ class listed_plan {
     return loaded;
   }
 
+  static std::string_view force_plan() { return by_language("set planned_settings::forced", "give forced=True"); }
+
   /// Throws: `plan_error` if this machine lacks units that the plan was found with. The plan can then take many times
   /// FP32's time.
   void require_useful(const plan_listing& listing) const {
@@ -300,15 +302,15 @@ class listed_plan {
       const precision chosen = listing.chosen(i);
       require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, detail::emulates(program_.settings())),
                           "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
-                          "machine, or set planned_settings::forced",
-                          listing.file, name(chosen));
+                          "machine, or {}",
+                          listing.file, name(chosen), force_plan());
       const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
       require<plan_error>(
           missing.empty() || policy::no_unit(chosen, there) == missing,
           "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
-          "or set planned_settings::forced",
+          "or {}",
           listing.file, i, listing.operators ? (*listing.operators)[i].name : std::string{}, name(chosen), missing,
-          there.kind == device_kind::unknown ? "an unknown machine" : there.name);
+          there.kind == device_kind::unknown ? "an unknown machine" : there.name, force_plan());
     }
   }
 

@@ -140,8 +140,8 @@ class replayed_batches {
     require<error>(
         to.number != nullptr && *to.number >= first_,
         "batches since the saved state are no longer kept (they were more than {} bytes, and this loader cannot "
-        "go back): raise replay_options::limit_bytes, or use indexed_batches",
-        options_.limit_bytes);
+        "go back): raise {}",
+        options_.limit_bytes, by_language("replay_options::limit_bytes, or use indexed_batches", "keep_bytes"));
     next_ = *to.number;
     in_epoch_ = to.in_epoch;
   }

@@ -67,8 +67,8 @@ COMP_INLINE void step::finish() {
   require_whole();
 }
 COMP_INLINE step_result step::result() const {
-  require<error>(!losses_.empty(), "step {} without a loss (plans are judged by it): call backward() of the step",
-                 number_);
+  require<error>(!losses_.empty(), "step {} without a loss (plans are judged by it): {}", number_,
+                 by_language("call backward() of the step", "return the loss"));
   step_result all{.not_finite = diagnosis_, .skipped = skipped_};
   for (const named_loss& loss : losses_) {
     double sum = 0;
@@ -104,9 +104,8 @@ COMP_INLINE void step::require_whole() {
   const program_problems problems = program_.problems();
   if (program_.settings().otherwise == on_mismatch::fp32 || problems.ended_early + problems.mismatches == 0) return;
   program_.clear_problems();
-  throw error{fmt::format(
-      "step {}: {} (a plan goes by the recorded forward): train the model that was recorded, or set on_mismatch::fp32",
-      number_, problems.first)};
+  throw error{fmt::format("step {}: {} (a plan goes by the recorded forward): train the model that was recorded, or {}",
+                          number_, problems.first, detail::fp32_otherwise())};
 }
 
 }  // namespace comp::libtorch

@@ -62,10 +62,12 @@ class training {
     require_usable(setup_);
     if (!setup_.agree) {
       require_one_rank(
-          "a trainer, which compares plans by their times,",
-          "give setup::agree and search on all ranks with comp::ranks::search (in Python: call "
-          "torch.distributed.init_process_group before comp.search), or search in one process and give each "
-          "rank the plan file, planned_region{models, \"plan.json\"}");
+          by_language("a trainer, which compares plans by their times,",
+                      "a search, which compares plans by their times,"),
+          fmt::format("{}, or search in one process and give each rank the plan file, {}",
+                      by_language("give setup::agree and search on all ranks with comp::ranks::search",
+                                  "call torch.distributed.init_process_group before comp.search"),
+                      by_language("planned_region{models, \"plan.json\"}", "comp.plan(\"plan.json\", model)")));
     }
     for (const named_module& m : setup_.modules) {
       program_.name_parameters(*m.module, m.name);
@@ -429,7 +431,9 @@ COMP_INLINE void any_training::perturb(std::uint64_t seed) { training_->perturb(
 COMP_INLINE std::uint64_t any_training::batches_per_epoch() { return training_->batches_per_epoch(); }
 COMP_INLINE tuned_choice any_training::tune() { return training_->tune(); }
 COMP_INLINE any_training::state any_training::save() { return {training_->save()}; }
-COMP_INLINE void any_training::restore(const state& from) { training_->restore(from.kept == nullptr ? detail::saved_training{} : *from.kept); }
+COMP_INLINE void any_training::restore(const state& from) {
+  training_->restore(from.kept == nullptr ? detail::saved_training{} : *from.kept);
+}
 COMP_INLINE detail::any_batches& any_training::any_source() { return training_->batches(); }
 COMP_INLINE double any_training::score() { return training_->validate(); }
 COMP_INLINE stored_state any_training::stored() { return training_->store_state(); }

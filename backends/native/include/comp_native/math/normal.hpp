@@ -75,7 +75,7 @@ COMP_HD void turn(double angle, double& cosine, double& sine) {
 /// function inlined, so that it is vectorised for the calling loop.
 template <std::size_t Pairs>
 __attribute__((always_inline)) inline void normal_pairs(const double* u, const double* v, float* to) {
-  constexpr double require_twice_the_batches = 1e-14;  // a relative error larger than that of either way to compute a value
+  constexpr double doubt = 1e-14;  // a relative error larger than that of either way to compute a value
   double radius[Pairs], cosine[Pairs], sine[Pairs];
 #ifdef _OPENMP
 #pragma omp simd
@@ -91,10 +91,10 @@ __attribute__((always_inline)) inline void normal_pairs(const double* u, const d
 #endif
   for (std::size_t i = 0; i < Pairs; ++i) {
     const double x = radius[i] * cosine[i], y = radius[i] * sine[i];
-    to[2 * i] = static_cast<float>(x * (1 - require_twice_the_batches));
-    to[2 * i + 1] = static_cast<float>(y * (1 - require_twice_the_batches));
-    doubtful |= static_cast<int>(to[2 * i] != static_cast<float>(x * (1 + require_twice_the_batches))) |
-                static_cast<int>(to[2 * i + 1] != static_cast<float>(y * (1 + require_twice_the_batches)));
+    to[2 * i] = static_cast<float>(x * (1 - doubt));
+    to[2 * i + 1] = static_cast<float>(y * (1 - doubt));
+    doubtful |= static_cast<int>(to[2 * i] != static_cast<float>(x * (1 + doubt))) |
+                static_cast<int>(to[2 * i + 1] != static_cast<float>(y * (1 + doubt)));
   }
   if (doubtful == 0) return;
   for (std::size_t i = 0; i < Pairs; ++i) {
