@@ -3,7 +3,6 @@
 // each element from what it depends on, in a fixed order. Bin i of n over an extent e is [floor(i e / n), ceil((i + 1)
 // e / n)), so that neighbouring bins may share elements.
 // Source: PyTorch's adaptive pooling
-// Not here: bins that divide the image, which are the windows of ordinary pooling (comp_cuda/pooling.hpp).
 #pragma once
 
 #include "support/rows.cuh"

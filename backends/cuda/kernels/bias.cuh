@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adds a bias to each column, and applies ReLU if `relu`, in one pass over rows: for convolutions in channels_last.
-// Not here: the bias gradient, which is a sum over rows (reductions.cuh); biases in NCHW, which cuDNN adds.
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>

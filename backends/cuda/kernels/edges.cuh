@@ -2,7 +2,6 @@
 // What graph attention needs around its softmax (edge_softmax.cuh), for several heads: values of edges from values of
 // their two nodes, and sums over the edges of each node. One thread or one warp computes each sum in the order of the
 // edges, without atomics, so that results have the same bits in each run.
-// Not here: products whose weights all features share, which cuSPARSE does (comp_cuda/sparse.hpp).
 #pragma once
 
 #include "support/edge_lanes.cuh"

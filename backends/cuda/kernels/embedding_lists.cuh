@@ -2,7 +2,6 @@
 // Lists, for each row of an embedding's table, the places that read it, in order, and cuts the lists into chunks of 64.
 // The gradient is summed by them. Blocks take memory for their lists in whatever order they run, but what is in a list
 // and how it is cut does not depend on that, so that sums have the same bits in each run.
-// Not here: the sums (embedding.cuh).
 #pragma once
 
 #include "support/lanes.cuh"

@@ -2,7 +2,6 @@
 // The rule-based plan: what PyTorch's AMP would run, without a search. The policy gives each operator its category, and
 // operators without an opinion take the precision of their inputs, which is carried along the edges of the graph. A
 // search measures its found plan against it.
-// Not here: the places of casts (casts.hpp; a backend casts on the edges between precisions).
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A typed plan is a plan with the formats of its tensors: what each operator's kernel writes, what its readers get, and
 // how its parameters are stored. The rules of other systems need that, since for instance TVM lets an operator compute
-// in FP16, sum in FP32 and hand on FP16. casts.hpp places casts for it.
+// in FP16, sum in FP32 and hand on FP16.
 // Use `typed` for a plan of a search, in which an operator writes and hands on the precision that it computes in.
 #pragma once
 

@@ -3,7 +3,6 @@
 // does not compile, and the error says in a sentence what is missing.
 // A capability is an optional member. A member with a capability's name and another signature is refused: if it were
 // ignored, its author would believe that the search uses it.
-// Not here: SearchStrategy (core/strategy.hpp) and observers (search/observers.hpp).
 #pragma once
 
 #include <comp/core/decision.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the name, the number of threads and the vector instruction sets of this CPU by its CPUID instruction. A CPU
 // that is not x86 gets the name "unknown" and no instruction sets.
-// Not here: which precisions an instruction set makes fast (core/hardware.hpp).
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The machine that a plan is made for, as plan files record it, and which precisions have matrix units there (the
 // paper's Tensor Cores, or a CPU's AVX512-BF16 and AMX).
-// Not here: how a machine is probed (core/cpu.hpp for CPUs; a backend asks its GPU), and the operator sizes that matrix
-// units want (policy/tensor_core.hpp).
 #pragma once
 
 #include <algorithm>

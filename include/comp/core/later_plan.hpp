@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans over time: a training may change its plan, for instance to raise the precision of its last part, or to lower it
 // after a fragile start.
-// Not here: whether a training's last part should have a higher precision (search/training/plan_changes.hpp).
 #pragma once
 
 #include <comp/core/error.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comp knows about one operator of a forward pass. A backend fills it in; policies and strategies only read it.
 // It is kept small, because a graph of 10^5 operators must fit in 200 MB.
-// Not here: the operator's position (its index in op_graph), and how it is executed (only its backend knows).
 #pragma once
 
 #include <algorithm>

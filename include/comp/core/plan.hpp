@@ -3,7 +3,6 @@
 // A plan is a value that can be copied, compared, ordered and hashed. It prints as one letter per operator
 // (core/precision.hpp), followed by "@autocast" if the backend's own autocast runs it, or by "@tuned" for FP32 as the
 // backend runs it fastest.
-// Not here: plan files (files/plan_file.hpp), which also say which model a plan belongs to.
 #pragma once
 
 #include <algorithm>

@@ -5,7 +5,6 @@
 // result is BF16 (core/scaled_formats.hpp).
 // Code that handles each format is a switch, so that a format that is added does not compile until all code knows it
 // (docs/adding.md).
-// Not here: conversion of values (backends do that), and which formats a machine is fast in (core/hardware.hpp).
 #pragma once
 
 #include <comp/core/cxx20.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The set of plans that a strategy may try. Operators that change together form a group, and each group has a list of
 // precisions, its levels. The plans are never listed, so a space of 2^1000 plans takes only the memory of its groups.
-// Not here: which operators form a group (search/space/spaces.hpp).
 #pragma once
 
 #include <cmath>

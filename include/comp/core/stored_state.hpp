@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a training in a form that can leave its process: tensors by name, and numbers. Backend::save() may
 // return any type, which only the same process can restore; this one can be written to a file and read by any program.
-// Not here: the file (files/training_file.hpp).
 #pragma once
 
 #include <concepts>

@@ -3,8 +3,6 @@
 // its guard knows. Together with the trainer's state of the same moment it lets the training go on in another process
 // (post_training::go_on). Only a comparison with FP32 that was under way begins anew, because the states that it
 // compares are not kept.
-// Not here: the guard, which watches for harm of the plan (search/training/guard.hpp), and the file
-// (files/training_file.hpp).
 #pragma once
 
 #include <comp/core/later_plan.hpp>

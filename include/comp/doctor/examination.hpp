@@ -2,7 +2,6 @@
 // An examination is a doctor's record of one training step: counts of the values of each operator's results and of the
 // gradients that its backward made, in the order of the calls. A doctor belongs to a backend and looks at a step for
 // faults (comp_libtorch/doctor).
-// Not here: finding what is wrong in an examination (doctor/faults.hpp).
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows an examination on a terminal: the faults, and a line for each operator.
-// Not here: the HTML page (doctor/page.hpp).
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 // Counts the values of a tensor in one pass: their range, how many are not finite, and how many have each exponent.
 // From the exponents follows how many values each format would lose, without a second pass for each format. Values are
 // counted in blocks that a compiler vectorises, and counts of parts of a tensor can be merged.
-// Not here: where the tensors come from (a backend's doctor).
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads whole files up to a size limit, and writes whole files in such a way that a crash leaves the old one. POSIX.
-// Not here: files that grow line by line (observe/ledger.hpp).
 #pragma once
 
 #include <fcntl.h>

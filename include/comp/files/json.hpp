@@ -4,7 +4,6 @@
 // Files come from outside, so type, range and size of each field are checked. An error names the file, the line, the
 // field, the value found, the value needed and the remedy. An unknown field is refused, because it may be a known one
 // that was misspelt by hand.
-// Not here: the files themselves (files/plan_file.hpp, observe/ledger.hpp).
 #pragma once
 
 #include <cmath>

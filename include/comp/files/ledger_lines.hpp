@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lines of a ledger. A ledger is a file that records each run of a search, so that a search that was killed goes on
 // from it.
-// Not here: the file, when it is written and locked (observe/ledger.hpp), and how a line is formatted
-// (files/ledger_text.hpp).
 #pragma once
 
 #include <comp/core/linkage.hpp>

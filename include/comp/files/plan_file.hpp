@@ -17,7 +17,6 @@
 // `plan` and `operators` say the same twice and must agree; either may be left out. To change precisions by hand, edit
 // one of them and delete the other. A plan that was saved without its model has neither `operators` nor `model`, and
 // only its number of operators can be checked.
-// Not here: writing the plan of an outcome with its speedup (observe/save_outcome.hpp).
 #pragma once
 
 #include <comp/core/concepts.hpp>

@@ -3,7 +3,6 @@
 // another process with the same losses. It is a safetensors file with the state's tensors; all else is JSON in its
 // metadata, under "comp_training". Of the epochs so far it keeps losses, times and scores, but not those of each batch,
 // which would let the file grow with the training.
-// Not here: when a checkpoint is written (an observer's training_progressed), and the search, which a ledger keeps.
 #pragma once
 
 #include <comp/core/error.hpp>

@@ -3,7 +3,6 @@
 // an earlier version of the model, for which load_plan would refuse it: operators are matched by name and kind, and
 // those that the file lacks start in FP32.
 // Use: search.settings.warm_start = comp::warm_start("plan.json", trainer.graph()).plan;
-// Not here: training with the plan as it is (files/plan_file.hpp).
 #pragma once
 
 #include <comp/core/op_graph.hpp>

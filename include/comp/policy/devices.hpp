@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's GPUs by name with their compute capability, so that a user can ask for advice on a machine that he does not
 // have at hand. For the machine at hand, ask a backend's hardware().
-// Not here: how fast a GPU is.
 // Source: NVIDIA, CUDA GPU Compute Capability (tables of current and legacy GPUs).
 #pragma once
 

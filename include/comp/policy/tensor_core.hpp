@@ -4,8 +4,6 @@
 // On NVIDIA GPUs each size of a matrix product (m, n, k), or both channel counts of a convolution, has to be a multiple
 // of 16 bytes: of 8 elements in FP16 and BF16, 4 in TF32, 16 in FP8. On a CPU the instruction set alone decides,
 // because oneDNN pads sizes by itself. On unknown hardware NVIDIA's multiples are asked for.
-// Not here: whether a lowered operator still converges (the search tries that), and which machine has a unit
-// (core/hardware.hpp).
 // Source: Paddle's guide to automatic mixed precision, section 4; NVIDIA, Matrix Multiplication Background User's Guide
 // (Tensor Core requirements) and Convolutional Layers User's Guide (channels in and out).
 #pragma once

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns values into bytes, and back, between ranks of one version of comp: packed(value), unpacked<T>(bytes). Each
 // type's `fields` name its members once for both directions.
-// Not here: files, which people and other versions read (comp/files). Numbers have this machine's layout, which all
-// machines that comp runs on share.
+// Numbers have this machine's layout, which all machines that comp runs on share.
 #pragma once
 
 #include <array>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The concept of a carrier of bytes between a training's ranks, and any such carrier behind virtual functions. Rank 0
 // leads: it tells all others something (broadcast), or hears something from each (gather).
-// Not here: what is said (team.hpp), and carriers themselves (comp_libtorch/ranks/process_group.hpp has c10d's).
 #pragma once
 
 #include <comp/core/unmet.hpp>

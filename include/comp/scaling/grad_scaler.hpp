@@ -9,8 +9,6 @@
 // With several optimizers, call unscale(gradients, "critic") and step() for each, then update() once.
 // A step whose gradients are not finite is skipped, and the report names the tensors. At the lowest scale it also has a
 // diagnosis, since a smaller scale cannot help.
-// Not here: the arithmetic on gradients, which a backend does (scaling/gradients.hpp), and LibTorch's optimizers
-// (comp_libtorch/train/grad_scaler.hpp).
 // Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
 #pragma once
 

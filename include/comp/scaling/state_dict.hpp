@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts between a grad_scaler and the JSON form of PyTorch's state_dict of a scaler, so that a training can move
 // between both.
-// Not here: pickled files. In Python, json.dump(scaler.state_dict(), file) writes the JSON that is read here.
+// In Python, json.dump(scaler.state_dict(), file) writes the JSON that is read here; pickled files are not read.
 // Source: torch/amp/grad_scaler.py of PyTorch 2.15.
 #pragma once
 

@@ -5,7 +5,6 @@
 // costs a little stays in the beam until the second one pays. It asks for `width` times as many plans as greedy.
 // Groups are taken in the order of the space, in which a search puts the most expensive first. A plan that was not
 // accepted stays in the beam only while there are fewer than `width` accepted ones.
-// Not here: undoing many changes at once (annealing, genetic).
 // Source: Lowerre, The HARPY speech recognition system, 1976; greedy.hpp is the width of 1.
 #pragma once
 

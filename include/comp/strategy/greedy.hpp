@@ -4,7 +4,6 @@
 // Both ends are tried, because lowering a single operator can cost two casts, and lowering its neighbours, too, none:
 // from all FP32 each single step may then look like a loss. Groups are taken in the order of the space, in which a
 // search puts the most expensive first.
-// Not here: undoing several changes at once, or pairs of groups that only help together (beam, annealing, genetic).
 // Source: sorted greedy as in ADAPT and neural-compressor; the CoMP paper enumerates.
 #pragma once
 

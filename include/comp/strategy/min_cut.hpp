@@ -4,8 +4,6 @@
 // enumerates plans instead.
 // For two precisions the result is exact. For more, expansion moves are made until none helps: one move decides for all
 // operators at once which of them change to one given precision.
-// Use: strategy::guided proposes these plans.
-// Not here: the source of the costs (strategy/cost_model.hpp), and whether such a plan converges (a search tries it).
 // Source: Kolmogorov and Zabih 2004 (which sums a cut can minimise); Boykov, Veksler and Zabih 2001 (expansion moves);
 // Boykov and Kolmogorov 2004 (maximum flow), by Boost.Graph.
 #pragma once

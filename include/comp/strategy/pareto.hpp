@@ -7,7 +7,6 @@
 // Memory is sample.peak_bytes, loss is sample.loss. A value that was not measured counts as the worst, so without
 // memory the front is one of time and loss. Medians and single losses are compared as they are: noise makes the front
 // thicker, since plans within noise of each other all stay.
-// Not here: a limit of memory (settings.memory_limit, or the user's choice from the front).
 // Source: Knowles and Corne, The Pareto archived evolution strategy, 1999, without its grid.
 #pragma once
 

@@ -2,8 +2,6 @@
 // The cost of a plan as a sum over operators and over the casts between them. The form is simple so that a minimum cut
 // can find the cheapest plan. A tensor is cast once for all its readers in one precision. Views have no precision of
 // their own, so the readers of a view are readers of its tensor.
-// Not here: the source of the seconds (strategy/cost_model.hpp), the cheapest plan (strategy/min_cut.hpp), the exact
-// places of casts (autocast/casts.hpp).
 #pragma once
 
 #include <algorithm>

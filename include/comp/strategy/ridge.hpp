@@ -3,7 +3,6 @@
 // a parameter for each operator and edge, thousands of them, but only tens of timed batches, so this is a small system.
 // It gives the weights of the observations, the evidence (how probable the observations are under the prior, by which
 // priors are compared), and how much of a variance the observations explain.
-// Not here: the features and their covariances (strategy/cost_model.hpp).
 // Source: Rasmussen and Williams 2006, section 2.1 and algorithm 2.1.
 #pragma once
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rule-based plans of PyTorch, TensorFlow, TVM and Paddle for one model. Use them for a table of what each system
-// would lower, or as rivals of a search (system_rules.hpp).
-// Not here: a system's options. Call its pass to set them (rule_plan.hpp, tensorflow_pass.hpp, paddle_pass.hpp,
-// tvm_pass.hpp).
+// would lower, or as rivals of a search (system_rules.hpp). To set a system's options, call its pass.
 #pragma once
 
 #include <comp/autocast/rule_plan.hpp>

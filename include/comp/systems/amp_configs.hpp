@@ -2,8 +2,8 @@
 // Reads amp_configs as Paddle's high-level API takes them: a level ("O1"), or a dictionary with a level, lists and the
 // parameters of loss scaling. It stands apart from the policy because it includes nlohmann-json.
 //   amp_configs configs = parse_amp_configs(nlohmann::json{{"level", "O1"}, {"custom_white_list", {"conv2d"}}});
-// Not here: custom_black_varnames, since tensors have no names in comp. Keep operators in FP32 with by_name of
-// policy/custom.hpp instead.
+// custom_black_varnames is refused, since tensors have no names in comp: by_name of policy/custom.hpp keeps operators
+// in FP32.
 // Source: paddle.Model.prepare, python/paddle/hapi/model.py; scaler defaults: the guide's section 1.2.2 and
 // Paddle 3.3.1.
 #pragma once

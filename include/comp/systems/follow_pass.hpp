@@ -2,7 +2,6 @@
 // The walk that TVM's ToMixedPrecision and Paddle's O1 and O2 have in common (tvm_pass.hpp, paddle_pass.hpp). Operators
 // are visited in execution order. One of category follow runs low only if all its floating-point inputs are low
 // already; otherwise its inputs are cast back to full precision.
-// Not here: PyTorch's promotion to the widest input (rule_plan.hpp).
 // Source: TVM RFC 0006, reference-level explanation; Paddle's guide to automatic mixed precision, section 2.
 #pragma once
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operator lists of TensorFlow, Paddle and TVM, which call operators by names of their own: looking up ATen's kinds in
 // such a list, and the lists that a user adds.
-// Not here: PyTorch's lists, whose names are ATen's own with overloads (policy/pytorch.hpp).
 #pragma once
 
 #include <algorithm>

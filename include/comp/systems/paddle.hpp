@@ -7,7 +7,6 @@
 // Paddle adds the bias of a convolution by an operator of its own (and, in the version of its guide, that of a Linear).
 // `decision::output` of such an operator is the format of that addition: FP32 in O1, unless elementwise_add is on the
 // white list.
-// Not here: amp_configs as JSON (systems/amp_configs.hpp), loss scaling (scaling/).
 // Source: Paddle's guide to automatic mixed precision; GetAmpDestDtype and GetPromoteType of its eager mode.
 #pragma once
 

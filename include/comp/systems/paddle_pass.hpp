@@ -2,7 +2,6 @@
 // The plan that Paddle's auto_cast and decorate make for a model at level O0, OD, O1 or O2, and the formats in which O2
 // stores parameters. For an operator on no list, parameters count as inputs: FP32 parameters keep it in FP32. Batch
 // norm and layer norm are exceptions: their first input decides alone.
-// Not here: casts (autocast/casts.hpp places them for the typed plan), loss scaling, running the plan (a backend does).
 // Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
 // of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/systems/paddle_typed.inc).
 #pragma once

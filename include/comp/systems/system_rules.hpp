@@ -3,8 +3,7 @@
 //   settings.rivals = comp::system_rules();                           // all of them
 //   settings.rivals = comp::system_rules({"tensorflow", "paddle-o2"});
 // A plan only says in what operators compute. That Paddle's O2 stores parameters low is lost; the trainer casts weights
-// as it does under any plan.
-// Not here: the systems' options. Write a rival_source of your own over the passes (all_rules.hpp) to set them.
+// as it does under any plan. To set a system's options, write a rival_source of your own over its pass.
 #pragma once
 
 #include <algorithm>

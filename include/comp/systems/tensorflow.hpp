@@ -5,8 +5,6 @@
 //   tensorflow amp{.list = tensorflow_list::cuda_fp16, .edits = tensorflow_edits::from_environment()};
 // An operator on no list is of category follow here. TensorFlow never converts such an operator, and its rewrite does
 // not look past it.
-// Not here: Keras' dtype policies of single layers (use by_name and by_scope of policy/custom.hpp), and the checks of
-// CUDA and cuDNN versions (all versions in use pass them).
 // A model without an operator on the allow list stays in FP32.
 #pragma once
 

@@ -4,7 +4,7 @@
 // Use with systems/tensorflow.hpp, or with any policy whose categories mean the same as TensorFlow's.
 // Operators that a cast of the model's own has put into a low precision stay in it. A choosable cast to FP32 whose
 // readers are all painted gives the low precision at once.
-// Not here: loops (NextIteration) and tensor lists, which op_graph cannot represent.
+// The rewrite's rules for loops (NextIteration) and tensor lists are left out: op_graph cannot represent either.
 // Without an operator on the allow list everything stays in FP32, as in TensorFlow.
 // Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
 // 300 random graphs, on CUDA and through oneDNN with BF16 (tests/systems/tensorflow_painted.inc).

@@ -5,8 +5,6 @@
 // settings::workspace_limit and the bytes that the probabilities would have taken.
 // Without such a plan attention() returns nothing, the caller goes on operator by operator, and why() has cuDNN's
 // reason. With dropout, cuDNN's masks differ from those of the separate operators.
-// backends/cuda/graphs/attention.cpp makes the graphs. Only files of that folder include cuDNN's C++ front end, which
-// takes long to compile.
 #pragma once
 
 #include <cudnn.h>

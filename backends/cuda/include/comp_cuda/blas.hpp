@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's handle and descriptors as values that free themselves, its types of elements, and its status as the
 // exceptions of errors.hpp.
-// Not here: products and their algorithms (matmul.hpp).
 #pragma once
 
 #include <cublasLt.h>

@@ -8,7 +8,6 @@
 // A capture is refused, with a sentence, if the work waits for the device, keeps memory that it allocated, or does not
 // fit. Parameters are then as before, and the same work can run call by call.
 // The optimizer's update is not captured, because its learning rate and step number change from step to step.
-// Not here: what is captured, and when (comp_native/passes.hpp).
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend in one include: the native trainer's Device on an NVIDIA GPU, and the operators of graph models.
-// Not here: the kernels (kernels.hpp and backends/cuda/kernels), which only somebody with kernels of his own includes.
 #pragma once
 
 #include "device.hpp"

@@ -6,7 +6,6 @@
 // and whose workspace is within the limit.
 // If cuDNN has no such plan, and in a capture that is the first to meet a case, callers use the calls of
 // convolution_passes.hpp.
-// Not here: the graphs, which backends/cuda/graphs/convolution.cpp makes.
 #pragma once
 
 #include <array>

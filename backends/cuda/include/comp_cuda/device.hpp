@@ -4,9 +4,7 @@
 // FP32 uses no tensor cores. TF32, BF16 and FP16 use them, with sums in FP32. FP8 is for linear layers, with BF16
 // between them.
 // All work goes to one stream, and only calls that return values to the host wait for it. One thread at a time uses a
-// device.
-// Not here: what the operations mean (comp_native/device.hpp) and how they are done (the headers of this folder); each
-// member only calls the function of its name.
+// device. Each member only calls the function of its name.
 #pragma once
 
 #include <array>

@@ -4,7 +4,6 @@
 // The functions are those of cudnn_ops.h and cudnn_cnn.h. cuDNN 9 calls them deprecated, and warns if
 // CUDNN_WARN_DEPRECATED is defined, but keeps them. They do what single operators need, and they say of each algorithm
 // whether it is deterministic and how much workspace it needs.
-// Not here: cuDNN's graph API (attention.hpp, convolution_graphs.hpp).
 #pragma once
 
 #include <cudnn.h>

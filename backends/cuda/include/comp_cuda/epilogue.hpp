@@ -4,7 +4,6 @@
 // would be written and read again.
 // Such work reads parameters when it runs, which is later than when it was asked for: who changes parameters in place
 // calls context::finish_reads() first.
-// Not here: the decision whether a step becomes an epilogue (pending.hpp).
 #pragma once
 
 #include "context.hpp"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An executable CUDA graph that frees itself. If there is no memory for it, the pool gives back the memory that it
 // keeps, since the driver does not share memory between pools and graphs.
-// Not here: what the graph holds (captured_step.hpp).
 #pragma once
 
 #include <utility>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch norm by given statistics, and its backward: for evaluations and for frozen layers. Also how any batch norm is
 // described to cuDNN.
-// Not here: batch norm by the statistics of the batch (batch_norm.hpp).
 #pragma once
 
 #include <comp_native/op/norm.hpp>

@@ -8,7 +8,6 @@
 // Results are BF16, gradients of weights FP32. The forward accumulates fast, with fewer bits; the backward does not.
 // The FP8 form of weights is kept until their values change. That of x is kept with the memory of x, as rows and as
 // columns, so that other layers that read x (query, key and value) and the backward find it.
-// Not here: other operators, which have no FP8.
 #pragma once
 
 #include <memory>

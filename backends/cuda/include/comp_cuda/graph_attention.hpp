@@ -4,7 +4,6 @@
 // order. The graph is (N,M) with E edges; tensors of edges are (E,H), tensors of nodes (N,H) or (N,H*D).
 // A user calls, for instance, edge_scores(d.shared(), graph, target, source) for a `device` d.
 // Source: Velickovic et al. 2018 (arXiv 1710.10903)
-// Not here: products with fixed values (sparse.hpp).
 #pragma once
 
 #include <comp_native/op/graph.hpp>

@@ -2,7 +2,6 @@
 // Linear layers, y = x W' + b: one product adds the bias, and can apply the ReLU behind the layer
 // (pending_product.hpp).
 // The gradient of the weights is a product that adds to FP32, so that micro-batches lose no bits.
-// Not here: linear layers in FP8 (fp8.hpp).
 #pragma once
 
 #include <comp_native/op/linear.hpp>

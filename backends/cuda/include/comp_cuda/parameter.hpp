@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters: the FP32 master weights, their gradient and the optimizer's slots, all in one order of elements, and one
 // copy in low precision, which the optimizer writes in the same pass as the master.
-// Not here: making, reading and changing the values (transfer.hpp), the optimizers (optimizer.hpp).
 #pragma once
 
 #include <array>

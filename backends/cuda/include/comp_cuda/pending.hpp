@@ -6,7 +6,6 @@
 // An operator has no launch of its own if the work before it (epilogue.hpp) or behind it (layer_norm.hpp) can compute
 // it in its own pass over the data. A change of precision or of order ends a chain.
 // With settings::fuse off each operator runs at once.
-// Not here: operators that are sums of several terms, which are one step with one rounding (elementwise.hpp).
 #pragma once
 
 #include <cstddef>

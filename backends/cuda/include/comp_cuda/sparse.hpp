@@ -7,7 +7,6 @@
 // Releases of cuSPARSE differ in the 16-bit types that they multiply. What cuSPARSE does not multiply within the limit
 // of workspaces, an own kernel does. FP8 is stored and computed as BF16.
 // A user calls spmm(d.shared(), matrix, x) for a `device` d.
-// Not here: edges with trained values (graph_attention.hpp).
 #pragma once
 
 #include <cusparse.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The edges and the head that a lane works on when a warp works on the edges of one node. Neighbouring lanes have
 // neighbouring heads, as these lie in memory, and then the next edge, so that a warp reads whole lines of memory.
-// Not here: a warp for many nodes. If few edges enter each node, some lanes have no work.
+// If few edges enter each node, some lanes have no work.
 #pragma once
 
 #include "lanes.cuh"

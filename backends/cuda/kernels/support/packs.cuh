@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs: loads and stores of several neighbouring elements by one instruction of up to 16 bytes. In registers they are
 // FP32.
-// Not here: the ends of a tensor and addresses that are not aligned (over_elements.cuh, rows.cuh).
 #pragma once
 
 #include <cstring>

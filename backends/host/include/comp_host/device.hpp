@@ -4,7 +4,6 @@
 // and rounded. FP16 is stored as FP16 and computed in FP32, with real overflow to infinity: it saves memory and shows
 // how a training in FP16 converges, but not how fast it would be. Formats below 16 bits are emulated, with the same
 // purpose.
-// Not here: what each operation means (comp_native/device.hpp).
 // With -DCOMP_HOST_HEADER_ONLY=0 this header declares what calls a kernel (device_kernels.hpp), and src/comp_host.cpp
 // has it compiled. A device is used by one thread at a time. It sets OpenMP's number of threads for the thread that
 // makes it.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers, y = x W' + b, by oneDNN's inner product, which packs the weights for the CPU and also computes the
 // gradient of the bias.
-// Not here: linear layers in formats below 16 bits (scaled_linear.hpp).
 #pragma once
 
 #include <comp_native/op/linear.hpp>

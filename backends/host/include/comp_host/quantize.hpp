@@ -4,7 +4,6 @@
 // A matrix is cut into bands of as many rows as a block has, and strips of columns whose scales stay in the cache.
 // Magnitudes are compared as integers, for which NaN is the largest. A block at an edge has the values that are there.
 // Of values along the contraction, what is left of 16 is not transformed.
-// Not here: the arithmetic, which backends share (comp_native/math/scaled.hpp).
 #pragma once
 
 #include <algorithm>

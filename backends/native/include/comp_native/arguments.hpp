@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of an operator's arguments that all Devices and the model builder share, so that a wrong shape has the same
 // message everywhere. All of them throw: error, with the shapes that do not fit.
-// Not here: checks of a single operator (op/), or of a single Device.
 #pragma once
 
 #include <fmt/format.h>

@@ -4,7 +4,6 @@
 // Blocks of plain and of captured steps take turns, so that a drift of the machine affects both alike. The first steps
 // of a block do not count, because they pay for the change (memory, the capture, an empty cache). The kind with the
 // smaller median is kept: plain steps if both are equal, since captured ones hold memory.
-// Not here: which steps take part, and their clock (training_step.hpp, trainer.hpp).
 #pragma once
 
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 // In a deferred step losses stay on the Device. Gradients are checked, scaled and clipped there. The update is
 // launched, too, and the Device skips it if a loss or a gradient is not finite. The host waits once, at the end.
 // Losses and weights are bit for bit those of a step that reads each number.
-// Not here: what the host does with the results (training_step.hpp). A Device without deferral waits for each number.
+// A Device without deferral waits for each number.
 #pragma once
 
 #include <comp_native/device.hpp>

@@ -8,7 +8,6 @@
 // Optional parts have headers of their own: steps that need no wait (deferral.hpp), captured steps (passes.hpp),
 // attention as one operator (op/attention.hpp), copies beside the work (batch_feed.hpp), names for profilers
 // (ranges.hpp).
-// Devices are comp::host::device (oneDNN), comp::cuda::device and the FP64 reference of the tests.
 #pragma once
 
 #include <array>

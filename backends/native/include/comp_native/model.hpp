@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model as data: its operators in execution order and its parameters. It depends neither on a Device nor on
 // precisions. model_builder makes one.
-// Not here: its graph, which a search reads (model_graph.hpp), and the weights (network.hpp).
 #pragma once
 
 #include <algorithm>

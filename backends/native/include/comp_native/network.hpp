@@ -3,7 +3,6 @@
 // Each operator computes in its precision. A tensor is cast once for each precision in which it is read, and its
 // readers share the copy. Gradients flow in the operators' precisions and are summed in FP32. Weights stay FP32
 // masters. A tensor is released as soon as nothing will read it again.
-// Not here: optimizers, data and epochs (trainer.hpp).
 #pragma once
 
 #include <algorithm>

@@ -6,7 +6,6 @@
 // addresses that the captured work reads.
 // The first micro-batch under a plan always runs call by call: it allocates the memory that stays, and libraries choose
 // their algorithms in it. So do batches that are not full, and all batches once capturing was refused.
-// Not here: when to capture (training_step.hpp), the update.
 #pragma once
 
 #include <array>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves weights in their last bits. A training from there differs from the original one as much as two FP32 trainings
 // do whose operators sum in another order. By that a search knows how much of a change in the loss is no harm.
-// Not here: putting the weights back (a Device's snapshot and restore).
 #pragma once
 
 #include <bit>

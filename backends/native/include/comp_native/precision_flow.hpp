@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a plan means for a model: the precision in which each operator really runs, and after which operator each tensor
 // can be released.
-// Not here: the casts themselves (network.hpp).
 #pragma once
 
 #include <comp/core/plan.hpp>

@@ -5,7 +5,6 @@
 // steps, all on the Device.
 // Errors are 2-norms relative to FP32's. The error of gradients is over all inputs and trainable parameters together,
 // because a single one may be nothing but rounding (a convolution's bias before batch norm, an attention's key bias).
-// Not here: what such an error does to the loss (the search tries that), putting the state back (trainer.hpp).
 #pragma once
 
 #include <algorithm>

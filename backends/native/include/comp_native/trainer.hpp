@@ -2,7 +2,6 @@
 // The native trainer: a model, its data and an optimizer on a Device. It is a comp::Backend with every capability.
 //   trainer<host::device> t{device, model, train, validation, {.optimizer = sgd(0.1, 0.9)}};
 // The same state, seed and plan give the same losses bit for bit, if the Device is deterministic.
-// Not here: the search (comp/search), reading data (examples/data), devices.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPUs whose times can be modelled, with the figures that the model reads.
-// Not here: how long an operator takes on one (operator_time.hpp), and the compute capability of these and other GPUs
-// (policy/devices.hpp).
 #pragma once
 
 #include <array>

@@ -2,8 +2,7 @@
 // Models how long an operator takes on a GPU that is not here: matrix products by tiles and their waves over the
 // multiprocessors, everything else by the bytes it moves, and the launches of both. A scaled format adds the kernels
 // that quantize what a product reads.
-// Not here: the coefficients (fitted.hpp), casts between operators and the optimizer (trainer.hpp), and what a host
-// takes to launch kernels, which a model of small operators would need.
+// What a host takes to launch kernels is not modelled; a model of small operators would need it.
 // Source: the form of the product's time is that of NeuSight (Lee et al., ASPLOS 2025), with a formula in the place of
 // its neural network.
 #pragma once

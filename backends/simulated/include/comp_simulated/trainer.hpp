@@ -2,8 +2,8 @@
 // A trainer whose losses are another trainer's and whose times are those of a GPU that is not here. A search on it
 // finds the plan for that GPU by real losses.
 // Use it to choose among plans for a machine that is rented by the hour or not delivered yet.
-// Not here: communication, what a host takes to launch kernels, and memory (peak_bytes is the wrapped trainer's). The
-// speedup is a forecast and no measurement: time the found plan on the GPU.
+// Communication and memory are not modelled: peak_bytes is the wrapped trainer's. The speedup is a forecast and no
+// measurement: time the found plan on the GPU.
 #pragma once
 
 #include <algorithm>

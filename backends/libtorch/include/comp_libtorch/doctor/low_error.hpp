@@ -2,7 +2,6 @@
 // Measures how far low precision moves an operator's results. The operator runs once more from the same inputs in the
 // low precision; if it can, on an eighth of their rows, and then also in FP32 on these rows. Such runs may take a share
 // of the time that the operators have taken so far.
-// Not here: what low precision does to gradients (plan/sensitivity.hpp, which takes the time of several steps).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the values of a tensor, on LibTorch's threads. A tensor on another device is copied to the host for that. FP64
-// values are counted as FP32, complex ones by their parts. Not here: integers, quantised tensors.
+// values are counted as FP32, complex ones by their parts. Integers and quantised tensors are not counted.
 #pragma once
 
 #include <ATen/core/Tensor.h>

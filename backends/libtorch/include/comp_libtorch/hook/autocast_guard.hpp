@@ -4,7 +4,7 @@
 // the baseline that plans are compared with.
 //   { comp::libtorch::autocast_guard on{at::kCPU}; loss = cross_entropy(net->forward(x), y); }
 //   loss.backward();                                          // outside, as PyTorch advises
-// It switches this thread only, as LibTorch does. Not here: plans (program.hpp), which exclude autocast.
+// It switches this thread only, as LibTorch does. A plan's region refuses to open while autocast is on.
 #pragma once
 
 #include <ATen/autocast_mode.h>

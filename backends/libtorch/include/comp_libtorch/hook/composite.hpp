@@ -5,7 +5,8 @@
 // A trial, not a list, decides which composites are opened: those that call a product with an autocast rule when they
 // run on tensors without memory. Composites with a rule of their own (linear, matmul) stay whole. So do those without
 // such a product (dropout, flatten), and those that look at data before it (cov), because the trial has none.
-// Not here: kernels below autograd that call products (affine_grid_generator). Autograd would not see a cast in them.
+// Kernels below autograd that call products (affine_grid_generator) stay whole, too: autograd would not see a cast in
+// them.
 #pragma once
 
 #include <ATen/autocast_mode.h>

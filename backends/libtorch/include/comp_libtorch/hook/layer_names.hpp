@@ -5,7 +5,7 @@
 // The common name follows from the name and kind of the operator and of the one before it. A plan file has both. A
 // product belongs to the linear layer only directly after the transposition of that layer's weight: the product of
 // attention scores, which Python names by the same module, is another call.
-// Not here: how operators are named (op_names.hpp), layers whose arithmetic differs between the languages.
+// Layers whose arithmetic differs between the languages keep different names.
 #pragma once
 
 #include <algorithm>

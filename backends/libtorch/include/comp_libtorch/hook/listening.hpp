@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards that have the operators of a thread come to a listener. Not here: the dispatch key by which they come
-// (dispatch_key.hpp).
+// Guards that have the operators of a thread come to a listener.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -5,9 +5,10 @@
 // them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes the
 // attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept for
 // the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
-// additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory. Not here:
-// other devices and formats, CPUs without AVX2 (BF16: AVX-512-BF16), and what `attend` lists. Source: Dao 2023,
-// "FlashAttention-2" (arXiv 2307.08691).
+// additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory.
+// ATen computes attention on other devices, in other formats, on CPUs without AVX2 (BF16: AVX-512-BF16), and in the
+// cases that `attend` lists.
+// Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691).
 #pragma once
 
 #include <ATen/Context.h>

@@ -2,7 +2,6 @@
 // Products of matrices in FP8 by the units of a GPU. Each operand has one FP32 scale, computed from the matrix itself,
 // and is rounded by ATen's operators in two passes over memory; a finite one has the elements that quantize.hpp gives
 // it. The product is at::_scaled_mm's: cuBLASLt's on a GPU of compute capability 8.9 or newer, plain code on a CPU.
-// Not here: scales of blocks.
 #pragma once
 
 #include <ATen/ops/_scaled_mm.h>

@@ -3,7 +3,6 @@
 // gradients in E5M2) itself. In any other format below 16 bits a product is emulated: it rounds its two operands to the
 // format, scales included, as a GPU's would, and multiplies them in FP32. So a training has the losses that the format
 // gives, but not its speed. Its result is BF16; gradients have the format of what they are for.
-// Not here: the formats (core/scaled_formats.hpp).
 #pragma once
 
 #include <ATen/Context.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops over BF16 numbers in vectors as wide as the CPU's. BF16 is the upper half of FP32, so the arithmetic is FP32's
 // and only loads and stores differ.
-// Not here: FP16, which takes a conversion that not every CPU has.
+// FP16 has no such loops, because it takes a conversion that not every CPU has.
 #pragma once
 
 #include <comp_libtorch/hook/bernoulli.hpp>

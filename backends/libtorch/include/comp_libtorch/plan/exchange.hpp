@@ -2,7 +2,6 @@
 // The exchange of gradients among the ranks of a data-parallel training, as one more operator of the graph, so that a
 // plan says in which format gradients travel. It is done in the backward, by DistributedDataParallel or by an
 // all-reduce of the user's own.
-// Not here: the exchange itself (python/comp/_exchange.py; in C++ step::exchange).
 #pragma once
 
 #include <comp/core/op_info.hpp>

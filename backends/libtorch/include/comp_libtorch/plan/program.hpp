@@ -8,7 +8,6 @@
 // gradients come back in the parameter's format. Running statistics stay FP32, and so do a norm's weight and bias if
 // ATen takes them so. Never cast are written arguments, integers, FP64, and numbers that scale or shift values (tensors
 // without dimensions). An operator that is not choosable runs with what it gets.
-// Not here: the training loop (trainer.hpp), plan files (planned_region.hpp).
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>

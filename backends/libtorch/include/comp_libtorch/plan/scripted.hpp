@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes a torch::nn::Module of a TorchScript module, traced or scripted: with the same parameters, buffers and parts
 // under the same names, and with the same mode.
-// Not here: how its operators come one by one (optimized_scripts.hpp).
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>

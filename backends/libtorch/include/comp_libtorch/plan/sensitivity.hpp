@@ -4,7 +4,6 @@
 // the low precision, forward and backward. This costs three to five steps.
 // An error is a 2-norm relative to FP32's, over all outputs or over the gradients of all inputs. The gradient of the
 // outputs is drawn at random, and scaled so that FP16 holds it and what is made of it, as a loss scale does.
-// Not here: the step (trainer.hpp), what such an error does to the loss (the search tries that).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

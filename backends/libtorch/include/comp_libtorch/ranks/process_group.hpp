@@ -4,7 +4,7 @@
 //   comp::ranks::team ranks{speaks};
 // The group has to carry CPU tensors (gloo, mpi), and should be one that the training itself does not use. Rank 0
 // speaks to each other rank by itself, so that a rank which does not answer is known by its number. That costs rank 0 a
-// message per rank. Not here: what is said (comp/ranks).
+// message per rank.
 #pragma once
 
 #include <ATen/ATen.h>

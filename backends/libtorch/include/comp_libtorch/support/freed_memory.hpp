@@ -2,7 +2,6 @@
 // Keeps the pages of CPU blocks when the blocks are freed. A training asks for the same sizes in each step; pages that
 // went back to the system would be faulted in and zeroed anew. All blocks are in one reserved range of addresses. Free
 // ranges join with their neighbours, and the smallest one that fits is taken. Use from several threads is safe.
-// Not here: who calls release_unused(), so that pages which no step uses any more go back (memory.hpp).
 #pragma once
 
 #include <sys/mman.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves weights in their last bits, in place. A training from there differs from the original one as two trainings
 // differ whose operators round in another order.
-// Not here: putting the weights back (training_state.hpp).
 #pragma once
 
 #include <ATen/Context.h>

@@ -5,9 +5,9 @@
 //   scaler.clip_grad_norm(optimizer, 1.0);  // if you clip: it unscales first, so the order cannot be wrong
 //   scaler.step(optimizer);                 // unscales if that is not done; skips if a gradient overflowed
 //   scaler.update();                        // once per step, whatever the number of optimizers
-// There may be any number of optimizers, and parameters on any devices. Not here: which plans need it (those with FP16;
-// trainer.hpp scales for them), the algorithm and its constants (comp/scaling). Source: PyTorch 2.11,
-// torch/amp/grad_scaler.py, as documented.
+// There may be any number of optimizers, and parameters on any devices. Plans with FP16 need loss scaling, which a
+// trainer does by itself.
+// Source: PyTorch 2.11, torch/amp/grad_scaler.py, as documented.
 #pragma once
 
 #include <torch/nn/module.h>

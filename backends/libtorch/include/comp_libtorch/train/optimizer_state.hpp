@@ -2,7 +2,7 @@
 // Copies the state of a LibTorch optimizer and puts it back in place: tensors and option objects keep their identity,
 // so references to them stay valid. LibTorch's own six optimizers are copied member by member. A user's own state class
 // is copied by its clone() and serialize(), as LibTorch's state_dict does it.
-// Not here: members of a user's optimizer outside state() and param_groups() (setup::extra).
+// Members of a user's optimizer outside state() and param_groups() are not copied; setup::extra takes them.
 #pragma once
 
 #include <c10/util/Type.h>

@@ -5,7 +5,7 @@
 //   s.backward(loss);
 //   s.update(optimizer);
 // Forwards of different names are different segments of the graph, as a GAN's two. Several forwards of one name are the
-// same operators again, as in gradient accumulation. Not here: the loop over batches (trainer.hpp).
+// same operators again, as in gradient accumulation.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a training for a file (core/stored_state.hpp, files/training_file.hpp): models, optimizers, random
 // generators and numbers under their names. A training goes on from it in another process, with the same losses.
-// Not here: states of one process (training_state.hpp). Such a state does not exist if numbers do not tell the place in
-// the batches, as with a loader; for optimizers with state classes of the user's own; and for setup::extra.
+// Such a state does not exist if numbers do not tell the place in the batches, as with a loader; for optimizers with
+// state classes of the user's own; and for setup::extra.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps tensors and numbers under names, as a file has them (core/stored_state.hpp). FP32 is kept as it is. Another
 // format is kept as its bytes, each as a float.
-// Not here: which values a training has (stored_training.hpp).
 #pragma once
 
 #include <ATen/ATen.h>

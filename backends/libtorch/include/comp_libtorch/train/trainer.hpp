@@ -8,7 +8,6 @@
 //     s.update(optimizer);
 //   }, [&] { return accuracy(net, test); }};                                   // the score may be left out
 // The same state and plan give the same losses bit for bit, as far as LibTorch's operators do.
-// Not here: the search (comp/search); training with a plan from a file and no trainer (planned_region.hpp).
 #pragma once
 
 #include <comp/core/concepts.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of a training within its process: parameters, their pending gradients, buffers, optimizers, random
-// generators, and what the user adds. It is put back in place, so every reference stays valid. Not here: the loss
-// scale, the place in the data and the count of steps (trainer.hpp).
+// generators, and what the user adds. It is put back in place, so every reference stays valid.
 // Memory: a state is one copy of the weights, the buffers and the optimizer's moments (Adam: 3 times the weights). A
 // search holds three to four of them. setup::states_on = at::kCPU keeps them off a device.
 #pragma once

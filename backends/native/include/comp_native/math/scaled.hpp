@@ -2,8 +2,7 @@
 // The arithmetic of formats below 16 bits (comp/core/scaled_formats.hpp): the scales of a block, and an element rounded
 // between its scales, in FP32. Products and quotients round in the order of the source that is named, since another
 // order gives other bits. What is not finite stays so: with FP32 scales it becomes NaN and the scale 1, with E8M0
-// scales infinity stays and NaN makes its block NaN, in NVFP4 nothing of the matrix is finite. Not here: which values
-// share a scale (comp_host/quantize.hpp).
+// scales infinity stays and NaN makes its block NaN, in NVFP4 nothing of the matrix is finite.
 #pragma once
 
 #include <comp/core/scaled_formats.hpp>

@@ -10,7 +10,6 @@
 //   auto backward(const backward_call<D>& c) const  returns c.gradients(of the first input, of the second, ...)
 //   auto settings() const                           optional: returns a tuple of the settings that neither kind nor
 //                                                   shapes show, for signatures
-// Not here: precisions, casts, the order of operators and the release of tensors (network.hpp).
 #pragma once
 
 #include <array>
