@@ -2,7 +2,7 @@
 // How a doctor examines the operators of a region and their gradients (doctor.hpp).
 #pragma once
 
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/doctor/examination.hpp>
@@ -56,15 +56,14 @@ class examining_session final : public recording_session {
 
  private:
   void run(const recorder::call& now, torch::jit::Stack& stack) override {
-    using clock = std::chrono::steady_clock;
     const c10::OperatorHandle& op = now.op.op;
     const op_traits& known = traits(op);
     examined entry{.name = now.info.name, .kind = known.kind};
     entry.inputs = chart_->read(entry.name, known, now.arguments, entry.constants);
     node_span nodes;
-    const auto begin = clock::now();
+    const comp::detail::stopwatch watch;
     op.callBoxed(stack);
-    const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
+    const double seconds = watch.seconds();
     nodes.close();
     const std::size_t returns = op.schema().returns().size();
     const torch::jit::Stack results{stack.end() - static_cast<std::ptrdiff_t>(returns), stack.end()};

@@ -8,7 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
@@ -34,12 +34,11 @@ class low_errors {
   /// batch.
   double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
                  double seconds, auto&& is_weight) {
-    using clock = std::chrono::steady_clock;
     constexpr double at_least = 0.02;  // [s] that is allowed in any case, for small models
     allowed_ += share_ * seconds;
     if (share_ == 0 || spent_ > std::max(at_least, allowed_)) return unknown;
     if (op.hasTag(at::Tag::nondeterministic_seeded)) return unknown;
-    const auto begin = clock::now();
+    const comp::detail::stopwatch watch;
     const at::NoGradGuard no_gradients;
     double error = unknown;
     try {
@@ -59,7 +58,7 @@ class low_errors {
       if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), compared);
     } catch (const std::exception&) {  // the operator has no results to compare
     }
-    spent_ += std::chrono::duration<double>(clock::now() - begin).count();
+    spent_ += watch.seconds();
     return error;
   }
 

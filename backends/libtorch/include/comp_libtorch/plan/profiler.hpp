@@ -7,7 +7,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/concepts.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp_libtorch/hook/node_hooks.hpp>
@@ -27,7 +27,7 @@ class moment {
  public:
   explicit moment(at::Device device) {
     if (device.is_cpu()) {
-      host_ = std::chrono::steady_clock::now();
+      host_ = comp::detail::clock_seconds();
       return;
     }
     const c10::impl::VirtualGuardImpl guard{device.type()};
@@ -36,13 +36,13 @@ class moment {
     event_->record(guard.getStream(here));
   }
   double seconds_until(const moment& end) const {
-    if (event_ == nullptr) return std::chrono::duration<double>(end.host_ - host_).count();
+    if (event_ == nullptr) return end.host_ - host_;
     end.event_->synchronize();
     return event_->elapsedTime(*end.event_) / 1e3;
   }
 
  private:
-  std::chrono::steady_clock::time_point host_ = {};
+  double host_ = 0;
   std::shared_ptr<c10::Event> event_;
 };
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/files/plan_file.hpp>
@@ -185,8 +185,6 @@ class listed_plan {
   program& executor() { return program_; }
 
  private:
-  using clock = std::chrono::steady_clock;
-
   template <class F>
   void for_each_plan(F f) const {
     f(file_.at(0));
@@ -319,8 +317,7 @@ class listed_plan {
     if (program_.has_open_region()) return step_began_.reset();  // another thread's: no step can be timed alone
     synchronize(program_.settings().device);
     if (step_began_) {
-      const double seconds = std::chrono::duration<double>(clock::now() - *step_began_).count();
-      measurement_->add({seconds, program_.times()});
+      measurement_->add({step_began_->seconds(), program_.times()});
     }
     program_.profile(!measurement_->done() && measurement_->times_operators());
     if (measurement_->done()) {
@@ -329,7 +326,7 @@ class listed_plan {
       return use(program_, tuned_.choice);
     }
     use(program_, measurement_->next());
-    step_began_ = clock::now();
+    step_began_.emplace();
   }
 
   planned_settings settings_;
@@ -342,8 +339,8 @@ class listed_plan {
   bool planned_ = false;
   std::vector<std::string> warnings_;
   tuned_choice tuned_;
-  std::optional<choice_measurement> measurement_;  // while it goes on
-  std::optional<clock::time_point> step_began_;
+  std::optional<choice_measurement> measurement_;      // while it goes on
+  std::optional<comp::detail::stopwatch> step_began_;  // with the user's step
 };
 
 }  // namespace detail

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
+#include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
@@ -28,15 +28,15 @@ class measured_run {
   bool goes_on(const stop_predicate& stop) {
     const bool lost = sample_.batches > 0 && keeps_losing(sample_);
     if (sample_.batches > 0 && !lost && stop(sample_)) sample_.status = status::stopped_early;
-    batch_start_ = clock::now();
+    batch_ = {};
     return sample_.ok() && !lost;
   }
 
   /// Adds a batch that was trained; waits for the device. Throws: `error` for other losses than in the steps before.
   void add(const step_result& result) {
     synchronize(device_);
-    sample_.batch_seconds.push_back(since(batch_start_));
-    sample_.seconds = since(start_);
+    sample_.batch_seconds.push_back(batch_.seconds());
+    sample_.seconds = all_.seconds();
     sample_.peak_bytes = meter_.peak();
     add_losses(result.losses, !result.not_finite.empty());
     skipped_ += result.skipped;
@@ -65,19 +65,17 @@ class measured_run {
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-  static double since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
-
   // A lost batch does not count in the means.
   void add_losses(const std::vector<loss_value>& losses, bool lost) {
     if (sums_.empty()) {
       sums_ = losses;
       for (loss_value& sum : sums_) sum.value = 0;
     }
-    require<error>(std::ranges::equal(sums_, losses, {}, &loss_value::name, &loss_value::name),
-                   "a step with the losses{} after one with{} (each is judged over the epoch): call backward() for the "
-                   "same losses in each step",
-                   names(losses), names(sums_));
+    require<error>(
+        std::ranges::equal(sums_, losses, {}, &loss_value::name, &loss_value::name),
+        "a step with the losses{} after one with{} (each is judged over the epoch): {} the same losses in each "
+        "step",
+        names(losses), names(sums_), by_language("call backward() for", "return"));
     ++sample_.batches;
     double batch = 0;
     for (const loss_value& loss : losses) batch += loss.value;
@@ -104,7 +102,7 @@ class measured_run {
 
   c10::Device device_;
   memory_meter meter_;
-  clock::time_point start_ = clock::now(), batch_start_ = start_;
+  comp::detail::stopwatch all_ = {}, batch_ = {};
   sample sample_;
   std::vector<loss_value> sums_;
   std::int64_t skipped_ = 0;  // steps without an update, because an FP16 gradient overflowed
