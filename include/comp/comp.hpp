@@ -34,6 +34,7 @@
 #include <comp/policy/pytorch.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/check.hpp>
+#include <comp/search/online.hpp>
 #include <comp/search/paper_search.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Searches in a loop that comp does not own. The loop asks under which plan its next batch trains, and tells what the
+// batch gave:
+//   comp::online search{comp::policy::pytorch{}, graph};
+//   for (const batch& b : data) {
+//     model.set_precision(search.plan());
+//     const double loss = model.train(b);
+//     search.tell({.loss = loss});
+//   }
+// It is the search of comp::two_stage, and the training after it, on a trainer whose batches are the loop's. The loop
+// cannot give a batch again, so FP32 and a plan take turns (losses/turns.hpp), and a plan whose losses explode or are
+// not finite is left at once. All batches are training.
+// The search runs in a thread of its own, so that it can wait for a batch anywhere; of the two threads one always waits
+// for the other. With a coroutine each function between the search and a batch would have to be one.
+#pragma once
+
+#include <comp/core/clock.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/sample.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/post_training.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/two_stage.hpp>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// What comp cannot see of a loop.
+struct loop_info {
+  comp::hardware hardware = {};  // decides which sizes suit the matrix units; empty: not known
+  std::vector<precision> precisions = {precision::fp32, precision::bf16, precision::fp16};  // that the model runs in
+  std::size_t batches_per_epoch = 64;  // FP32 trains so many first; settings.planned_epochs counts in them
+};
+
+namespace detail {
+
+/// The trainer that a loop is to the search: a batch is asked of the loop, and waited for.
+class loop_trainer {
+ public:
+  /// Thrown in the search's thread when the loop has ended.
+  struct loop_ended : interrupted {
+    loop_ended() : interrupted{"the loop has ended (no batch follows): search in a longer one to go on"} {}
+  };
+
+  loop_trainer(op_graph graph, loop_info about)
+      : graph_{std::move(graph)}, about_{std::move(about)}, plan_{graph_.size()} {}
+
+  // ---- the search's side: a Backend ----
+  const op_graph& graph() const { return graph_; }
+  comp::hardware hardware() const { return about_.hardware; }
+  std::vector<precision> supported_precisions() const { return about_.precisions; }
+  std::uint64_t batches_per_epoch() const { return about_.batches_per_epoch; }
+  void set_precision(const plan& p) {
+    const std::lock_guard lock{mutex_};
+    plan_ = p;
+  }
+  sample run_batch() {
+    std::unique_lock lock{mutex_};
+    asked_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return answer_.has_value() || ended_; });
+    if (!answer_) throw loop_ended{};
+    return *std::exchange(answer_, std::nullopt);
+  }
+  sample run_epoch(const stop_predicate& stop = [](const sample&) { return false; }) {
+    sample all{.loss = 0};
+    while (static_cast<std::size_t>(all.batches) < about_.batches_per_epoch) {
+      sample next = run_batch();
+      complete(next, next.seconds);
+      append(all, next);
+      if (stop(all)) break;
+    }
+    return all;
+  }
+
+  // ---- the loop's side ----
+  /// Waits until the search asks for a batch, or is over. Returns: the plan of the next batch.
+  const plan& wait() {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [&] { return asked_ || over_; });
+    return plan_;
+  }
+  /// Returns: false if the search goes on and asked for no batch.
+  bool give(sample of_batch) {
+    const std::lock_guard lock{mutex_};
+    if (!std::exchange(asked_, false)) return over_;
+    answer_ = std::move(of_batch);
+    changed_.notify_all();
+    return true;
+  }
+  /// No batch follows.
+  void end() {
+    const std::lock_guard lock{mutex_};
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  // ---- what the search's thread tells the loop's ----
+  void set_found(outcome found) {
+    const std::lock_guard lock{mutex_};
+    found_ = std::move(found);
+  }
+  const outcome* found() const {
+    const std::lock_guard lock{mutex_};
+    return found_ ? &*found_ : nullptr;
+  }
+  void set_over(std::exception_ptr failure) {
+    const std::lock_guard lock{mutex_};
+    over_ = true;
+    failure_ = std::move(failure);
+    changed_.notify_all();
+  }
+  std::exception_ptr take_failure() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(failure_, nullptr);
+  }
+
+ private:
+  op_graph graph_;
+  loop_info about_;
+  plan plan_;
+  mutable std::mutex mutex_ = {};
+  std::condition_variable changed_ = {};
+  bool asked_ = false, ended_ = false, over_ = false;  // for a batch; the loop; the search and its training
+  std::optional<sample> answer_ = {};
+  std::optional<outcome> found_ = {};
+  std::exception_ptr failure_ = {};
+};
+
+}  // namespace detail
+
+class online {
+ public:
+  /// `graph`: the operators of a batch. Nothing is run before the first plan().
+  template <class P>
+  online(P policy, op_graph graph, loop_info loop = {}, search_settings settings = {})
+      : trainer_{std::move(graph), std::move(loop)},
+        work_{[policy = std::move(policy), settings = std::move(settings), this] {
+          outcome found = two_stage<P>{.policy = policy, .settings = settings}.run(trainer_);
+          trainer_.set_found(found);
+          post_training{.epochs = settings.planned_epochs}.run(trainer_, found);
+        }} {}
+  online(const online&) = delete;
+  online& operator=(const online&) = delete;
+  ~online() {
+    trainer_.end();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// Returns: the plan under which the next batch is to train. Before the search has begun to compare plans this is
+  /// FP32, and after the planned training its last plan.
+  /// Throws: what the search throws, once: `settings_error` for settings that cannot be used, `error` if FP32 does not
+  /// train; the plan is FP32 from then on.
+  const comp::plan& plan() {
+    if (!thread_.joinable()) thread_ = std::thread{[this] { work(); }};
+    const comp::plan& next = trainer_.wait();
+    if (const std::exception_ptr failure = trainer_.take_failure()) std::rethrow_exception(failure);
+    since_ = {};
+    return next;
+  }
+  /// Takes what the batch gave: at least its loss. Its seconds are those since plan() unless they are given.
+  /// Throws: `error` if plan() was not called since the last batch.
+  void tell(sample of_batch) {
+    if (of_batch.seconds <= 0) of_batch.seconds = since_.seconds();
+    require<error>(trainer_.give(std::move(of_batch)),
+                   "tell() without plan() before it (each batch trains under a plan): call plan() before the batch");
+  }
+
+  /// Returns: what the search found; nullptr while it goes on, or if it failed.
+  const outcome* found() const { return trainer_.found(); }
+
+ private:
+  void work() {
+    std::exception_ptr failure;
+    try {
+      work_();
+    } catch (const detail::loop_trainer::loop_ended&) {
+    } catch (...) {
+      failure = std::current_exception();
+      trainer_.set_precision(comp::plan{trainer_.graph().size()});
+    }
+    trainer_.set_over(failure);
+  }
+
+  detail::loop_trainer trainer_;
+  std::function<void()> work_;
+  std::thread thread_ = {};
+  detail::stopwatch since_ = {};
+};
+
+}  // namespace comp

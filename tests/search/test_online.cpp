@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A search in a loop that comp does not own: it finds what a search of the same trainer finds that cannot restore its
+// state, loses no batch, and says what is wrong.
+#include <doctest/doctest.h>
+
+#include <comp/search/online.hpp>
+#include <string>
+
+#include "fake_search.hpp"
+
+using comp::plan;
+
+namespace {
+
+fake::world world_of_a_loop() {
+  fake::world world{.graph = fake::chain({"allow", "deny", "allow", "relu"})};
+  world.seconds = [](const plan& p) {
+    double seconds = 8;
+    for (const auto low : p) seconds -= comp::is_low(low) ? 1 : 0;
+    return seconds;
+  };
+  world.harm = fake::harmed_by({1});
+  return world;
+}
+
+// Trains `batches` batches in a loop of its own.
+void loop(fake::minimal_trainer& trainer, comp::online& search, std::uint64_t batches) {
+  for (std::uint64_t k = 0; k < batches; ++k) {
+    trainer.set_precision(search.plan());
+    search.tell(trainer.run_batch());
+  }
+}
+
+const comp::loop_info two_formats{.precisions = {comp::precision::fp32, comp::precision::bf16},
+                                  .batches_per_epoch = 40};
+
+}  // namespace
+
+TEST_CASE("a loop finds the plan that a search of the same trainer finds, and goes on under it") {
+  fake::minimal_trainer trainer{world_of_a_loop()};
+  comp::online search{fake::lists{}, trainer.graph(), two_formats};
+  CHECK(search.plan() == plan{4});  // FP32 first, and nothing is trained by asking
+  CHECK(search.plan() == plan{4});
+  CHECK(trainer.count().batches == 0);
+  loop(trainer, search, 3000);
+  REQUIRE(search.found() != nullptr);
+  CHECK(search.found()->plan.str() == "b1bb");
+  CHECK(search.plan().str() == "b1bb");
+  CHECK(trainer.count().batches == 3000);  // each batch that was told of was trained once
+  CHECK(search.found()->speedup == doctest::Approx(8.0 / 5).epsilon(0.01));
+}
+
+TEST_CASE("seconds are those between plan() and tell() unless the loop gives them") {
+  fake::minimal_trainer trainer{world_of_a_loop()};
+  comp::online search{fake::lists{}, trainer.graph(), two_formats};
+  for (int k = 0; k < 3000; ++k) {
+    trainer.set_precision(search.plan());
+    search.tell({.loss = trainer.run_batch().loss});
+  }
+  REQUIRE(search.found() != nullptr);
+  CHECK(search.found()->plan.str() == "b1bb");
+}
+
+TEST_CASE("a loop may end at any batch") {
+  for (const std::uint64_t batches : {0, 1, 39, 41, 100, 500}) {
+    fake::minimal_trainer trainer{world_of_a_loop()};
+    comp::online search{fake::lists{}, trainer.graph(), two_formats};
+    loop(trainer, search, batches);
+    CHECK(trainer.count().batches == batches);
+  }
+}
+
+TEST_CASE("after the planned training its last plan stays") {
+  fake::minimal_trainer trainer{world_of_a_loop()};
+  comp::online search{fake::lists{}, trainer.graph(), two_formats, {.planned_epochs = 20}};
+  loop(trainer, search, 2000);
+  CHECK(search.plan().str() == "b1bb");
+}
+
+TEST_CASE("a batch that nobody asked for is refused, and what FP32 cannot do is told once") {
+  fake::minimal_trainer trainer{world_of_a_loop()};
+  comp::online search{fake::lists{}, trainer.graph(), two_formats};
+  CHECK_THROWS_WITH_AS(search.tell({.loss = 1}),
+                       "tell() without plan() before it (each batch trains under a plan): call plan() before the batch",
+                       comp::error);
+  const auto lose = [&] {
+    for (int k = 0; k < 100; ++k) {
+      (void)search.plan();
+      search.tell({.loss = fake::nan});
+    }
+  };
+  CHECK_THROWS_AS(lose(), comp::error);
+  CHECK(search.plan() == plan{4});
+  CHECK(search.found() == nullptr);
+  comp::online wrong{fake::lists{}, trainer.graph(), {}, {.tolerance = -1}};
+  CHECK_THROWS_AS((void)wrong.plan(), comp::settings_error);
+}
