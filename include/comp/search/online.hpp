@@ -92,7 +92,7 @@ class loop_trainer {
     changed_.wait(lock, [&] { return asked_ || over_; });
     return plan_;
   }
-  /// Returns: false if the search goes on and asked for no batch.
+  /// Returns: true if the search takes the batch, or is over and drops it; false if it asked for none.
   bool give(sample of_batch) {
     const std::lock_guard lock{mutex_};
     if (!std::exchange(asked_, false)) return over_;
@@ -133,7 +133,9 @@ class loop_trainer {
   plan plan_;
   mutable std::mutex mutex_ = {};
   std::condition_variable changed_ = {};
-  bool asked_ = false, ended_ = false, over_ = false;  // for a batch; the loop; the search and its training
+  bool asked_ = false;  // the search waits for a batch
+  bool ended_ = false;  // the loop gives no more batches
+  bool over_ = false;   // the search and the training after it are over
   std::optional<sample> answer_ = {};
   std::optional<outcome> found_ = {};
   std::exception_ptr failure_ = {};

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one search on one trainer. FP32 trains first, as the reference (loss_0 of the paper's algorithm 1). Plans are
-// judged by their losses (stage 1) and by their times (stage 2), as a strategy asks for them. A contest chooses among
-// the found plan, FP32 and the rule-based ones. Batches under FP32 and under accepted plans are training and are kept;
-// only batches of rejected plans, and repeats of the same batches, are undone.
+// Runs one search on one trainer. FP32 trains first, as the reference (loss_0 of the paper's algorithm 1). Then the
+// default search chooses plans by what operators cost (guided_search.hpp), or the paper's two stages ask the user's
+// strategies: plans are judged by their losses in stage 1 and by their times in stage 2 (staged_search.hpp). A contest
+// chooses among the found plan, FP32 and the rule-based ones.
+// Batches under FP32 and under accepted plans are training and are kept; those of rejected plans are undone. The races
+// and the contest of strategies of the user's are undone, too, and of the paper's search everything. A trainer that
+// cannot restore its state keeps all.
 // Source: CoMP paper, section 3.
 #pragma once
 
@@ -136,17 +139,17 @@ class search_run {
       take(sound(look_at_rules()));
     } else if (guide_ != nullptr) {
       guided_search search{session(), *guide_, plans_.where_to_start()};
-      stage_two_plan_ = search.find();
-      const std::size_t winner = hold_contest({stage_two_plan_, search.allowed(), search.least_memory()}, &search);
+      const comp::plan fastest = search.find();
+      const std::size_t winner = hold_contest({fastest, search.allowed(), search.least_memory()}, &search);
       log_.evidence = search.evidence_beside(log_.contest[winner].plan);
       take(winner);
     } else {
       staged_search search{session(), plans_};
-      stage_two_plan_ = search.find(stage1_, stage2_);
+      found_plan_ = search.find(stage1_, stage2_);
       if (search.stage_one()) stage_one_plan_ = search.stage_one()->plan;
       segments_ = search.segments();
       if (!settings_.verbatim) {
-        take(hold_contest({stage_two_plan_, stage_one_plan_}, nullptr));
+        take(hold_contest({found_plan_, stage_one_plan_}, nullptr));
       } else {  // the paper takes the plan of stage 2
         enter_untimed(session(), *search.best());
         run_.restore(trials_.reference().start());
@@ -201,12 +204,12 @@ class search_run {
     return cut;
   }
 
-  // Returns: the place in the contest of the plan to take; that of `found` is known then.
+  // Returns: the place in the contest of the plan to take. The found plan is then what the contest left of `found`.
   std::size_t hold_contest(std::vector<plan> found, guided_search* guided) {
     std::erase_if(found, [](const plan& p) { return p.empty(); });
     final_contest contest{session(), plans_, budget(), guided};
     const std::size_t winner = sound(contest.hold(std::move(found)));
-    stage_two_plan_ = contest.found();
+    found_plan_ = contest.found();
     return winner;
   }
 
@@ -322,16 +325,17 @@ class search_run {
     log_.fallbacks = conservative_plans(winner.plan, plans_.candidates().decisions, plans_.fp32());
     log_.batch_seconds = winner.seconds.empty() ? trials_.fp32_seconds() : median(winner.seconds);
     const bool counts = run_.restores() && !settings_.verbatim && log_.batches_per_epoch > 0;
-    // Nobody could say how much of an epoch is done, so the search's batches are undone.
+    // Else the batches are undone: the paper's training begins after its search, and without the length of an epoch
+    // nobody could say how much of one is done. A trainer that cannot restore its state keeps them uncounted.
     if (!counts) run_.restore(trials_.reference().start());
     log_.trained = counts ? run_.trained() : sample{};
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
     trainer_.set_precision(winner.plan);
     log_.execution = trainer_.execution();
     for (std::string& remark : budget().remarks(log_, winner)) log_.warnings.push_back(std::move(remark));
-    const bool searched = winner.plan == stage_two_plan_ || winner.plan == stage_one_plan_;
+    const bool searched = winner.plan == found_plan_ || winner.plan == stage_one_plan_;
     log_.reasons = explain(log_, plans_.candidates(), segments_, winner.label, searched,
-                           searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
+                           searched && winner.plan != found_plan_ ? found_plan_ : plan{});
   }
 
   static constexpr std::size_t batches_of_a_search = 60;  // batches of a search that are not training
@@ -347,7 +351,7 @@ class search_run {
   evaluator run_;
   loss_trials trials_;
   std::vector<segment_kind> segments_;
-  plan stage_one_plan_ = {}, stage_two_plan_ = {};
+  plan stage_one_plan_ = {}, found_plan_ = {};
 };
 
 COMP_INLINE outcome detail::run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contest at the end of a search: FP32, every rule-based plan, the rivals and the plans that the search found are
 // timed in turns, and the fastest whose own losses are accepted is taken. A rule-based plan is what a user has without
-// a search (torch.autocast), so the found plan wins only if it is shown to be faster than the best of these. The plans
-// of a guided search consist of accepted operators, so that the contest's batches are training. It is not known whether
-// the plans of other strategies train; their batches are undone.
+// a search (torch.autocast), so the found plan wins only if the contest or the learned costs show that it is faster.
+// The plans of a guided search consist of accepted operators, so that the contest's batches are training. It is not
+// known whether the plans of other strategies train; their batches are undone.
 #pragma once
 
 #include <algorithm>
@@ -55,8 +55,9 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
     if (gain.clearly_faster() || gain.clearly_slower()) break;
     std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
     race{run, stage::contest, settings, settings.min_rounds, batches}.run(two, false);
-    // The rule-based plan no longer trains, so nothing was shown.
-    if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    // The rule-based plan no longer trains.
+    if (two[0].status != status::ok) return {.ratio = infinity, .bounds = {infinity, infinity}};
     if (two[1].status != status::ok) return {.ratio = 0, .bounds = {0, 0}};
     of_rules.insert(of_rules.end(), two[0].seconds.begin(), two[0].seconds.end());
     of_found.insert(of_found.end(), two[1].seconds.begin(), two[1].seconds.end());
@@ -142,6 +143,7 @@ class final_contest {
     if (guided_ != nullptr && search_.log.compiled)
       std::ranges::move(remove_too_costly_to_compile(racers), std::back_inserter(left_out));
     if (racers.size() > 1) {
+      // With a tight budget FP32 need not run again beside batches in which it was timed with the found plan already.
       const auto* pairs = search_.trials.known(found());
       const std::size_t judged =
           pairs != nullptr && !search_.log.compiled ? pairs->trial.sample.batch_seconds.size() : 0;
@@ -246,8 +248,9 @@ class final_contest {
     return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }
 
-  // Returns: the fastest contestant whose own losses are accepted. If a guided search's is rejected, its accepted part
-  // takes part, twice at most; below 16 bits wider formats do.
+  // Returns: the fastest contestant whose own losses are accepted. If the losses of a guided search's plan are
+  // rejected, the part of it that is accepted is entered, at most twice. If it has formats below 16 bits, a plan with
+  // wider ones is entered instead.
   std::size_t fastest_accepted() {
     const search_settings& settings = search_.settings;
     const auto wins = [&](std::size_t at) {
@@ -341,9 +344,9 @@ class final_contest {
     search_.trials.expect_growth(std::max(static_cast<std::size_t>(std::clamp(left / 2, 0.0, double{most})), least));
   }
 
-  // Returns: the index of the contestant to take: the winner, or a rule-based plan. A rule-based plan that is not
-  // slower than FP32 is kept unless the winner was shown to be faster. If noise lets nothing be shown, it stands for
-  // FP32. `raced`: the winner took part in the race.
+  // Returns: the index of the contestant to take: the winner, or the fastest rule-based plan. That one is kept if it is
+  // not slower than FP32 and the winner is not shown to be faster. If FP32 won only because noise hid the gain of the
+  // rule-based plan, that plan is taken. `raced`: the winner took part in the race.
   std::size_t beside_rules(std::size_t winner, bool raced) {
     const contestant& won = contest()[winner];
     if (won.rule_based || search_.settings.slowdown > 0) return winner;

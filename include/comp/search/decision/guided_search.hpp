@@ -51,6 +51,7 @@ class ratio_noise {
   double deviation_ = 0.05, weight_ = 3;
 };
 
+/// Chooses the next question: a plan to race, if its operators are accepted, else a plan whose losses are judged.
 class next_question {
  public:
   /// Rounds of the race that answers a question.
@@ -119,6 +120,7 @@ class next_question {
     // How far the answer is expected to move the estimate: s^2 / sqrt(s^2 + e^2), as in the knowledge gradient.
     const double informative_spread = spread * spread / std::hypot(spread, of_answer);
     const double first = run.has_run(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
+    // A race trains, so it costs what `p` is slower; a test of losses may be undone, so it costs all its batches.
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
     // The part of the promised gain that is believed.
     constexpr double trusted = 0.5;
@@ -282,9 +284,9 @@ class guided_search {
     return fastest();
   }
 
-  // Judges a plan with a precision that its operators were not accepted in. The test is about all accepted operators in
-  // the new precision that `wanted` uses most, so that it covers any mixture; if it was done before, about `wanted`
-  // alone.
+  // Judges a plan with a precision that its operators were not accepted in. First the plan with all accepted operators
+  // in the new precision that `wanted` uses most: if it is accepted, so is any mixture. If that plan was judged before,
+  // `wanted` itself.
   void widen(const plan& wanted) {
     std::map<precision, std::size_t> uses;
     for (std::size_t i = 0; i < wanted.size(); ++i) {

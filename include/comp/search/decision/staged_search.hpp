@@ -148,6 +148,7 @@ class stage_two {
   }
 
   static bool beats(const racer& r, const racer& leader) {
+    // If one of them failed, the one that ran to its end is the faster one.
     if (r.status != status::ok || leader.status != status::ok) return r.status == status::ok && !r.has_left;
     return compare_paired(leader.seconds, r.seconds).clearly_faster();
   }
@@ -270,15 +271,15 @@ class staged_search {
     search_.log.warnings.push_back(
         "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
     guided_start from = from_;
-    from.batches_per_epoch = 0;
+    from.batches_per_epoch = 0;  // no budget
     learned_costs costs{search_, from.levels};
     const bisection_settings chosen = {};
     const plan part = accepted_operators{search_, chosen, costs, from}.find(wanted);
     return part == fp32_.plan ? std::nullopt : std::optional{search_.trials.known(part)->trial};
   }
 
-  // Returns: the plans around the operators that stage 1 decided (the paper's P_s1 in algorithm 2). They are around
-  // FP32 if stage 1 found no plan, or one that is too slow to build on.
+  // Returns: stage 2's space. The operators that stage 1 decided are as in its plan (the paper's P_s1 in algorithm 2),
+  // or as in FP32 if it found no plan, or one that is too slow to build on.
   search_space space_of_times() {
     const op_graph& graph = search_.log.graph;
     const search_settings& settings = search_.settings;

@@ -219,10 +219,15 @@ class loss_verdicts {
     return comp::batches_near_fp32(path_of(candidate), spread_paths(), line);
   }
 
-  /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them. A
-  /// trainer without a loss per batch is judged by the paper's rule. `least`: the fewest batches that may accept a
-  /// plan. `last`: no more batches follow, so it has to decide.
-  loss_verdict judge_losses(const sample& candidate, std::size_t least, bool last) const {
+  /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them:
+  /// accepted, rejected, or go on. A trainer without a loss per batch is judged by the paper's rule. `least`: the
+  /// fewest batches that may accept a plan.
+  loss_verdict judge_so_far(const sample& candidate, std::size_t least) const { return judge(candidate, least, false); }
+  /// The same when no more batches follow: accepted or rejected.
+  loss_verdict judge_finally(const sample& candidate, std::size_t least) const { return judge(candidate, least, true); }
+
+ private:
+  loss_verdict judge(const sample& candidate, std::size_t least, bool last) const {
     const auto n = static_cast<std::size_t>(candidate.batches);
     loss_verdict worst;
     if (candidate.curve.size() != n || fp32_.curve.size() < n) {  // no curve: the paper's rule
@@ -243,15 +248,14 @@ class loss_verdicts {
       std::vector<std::vector<double>> spread;
       for (const sample& s : reference_.spread()) spread.push_back(signed_curve(s, i, n));
       std::erase_if(spread, [](const auto& curve) { return curve.empty(); });
-      const loss_verdict one =
-          judge(judged_by, {.fp32 = fp32_curve, .candidate = candidate_curve, .spread = {spread.begin(), spread.end()}},
-                last);
+      const loss_verdict one = comp::judge(
+          judged_by, {.fp32 = fp32_curve, .candidate = candidate_curve, .spread = {spread.begin(), spread.end()}},
+          last);
       if (i == 0 || rank(one.answer) > rank(worst.answer)) worst = one;
     }
     return worst;
   }
 
- private:
   std::vector<double> path_of(const sample& candidate) const {
     return loss_path(fp32_.curve, candidate.curve, loss_sign());
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Judges plans by their losses. FP32 and a candidate train the same batches from the same state, a few at a time, until
 // the differences of their losses decide (loss_test.hpp). If equally good trainings differ too much for that, short
-// trainings are repeated in pairs (paths.hpp). If the candidate is accepted, the training goes on from the state
-// after its batches, so that these are not lost.
+// trainings are repeated in pairs. If the candidate is accepted, the training goes on from the state after its batches,
+// so that these are not lost; if it is rejected, the trainer goes back to where it was.
 // If the backend cannot restore its state, FP32 and the candidate take turns on successive batches (turns.hpp). If
-// settings.criterion says so, whole epochs are judged, as in the paper (loss_test.hpp).
+// settings.criterion says so, whole epochs are judged, as in the paper (acceptance.hpp).
 #pragma once
 
 #include <algorithm>
@@ -144,11 +144,11 @@ class loss_trials {
     return at == results_.end() ? nullptr : &at->second;
   }
 
-  /// Judges `p`. `quick`: this is one question of many, so the fewest batches decide even if the level would ask for
-  /// more. Such an answer may not be `is_final`; a call without `quick` then runs the whole test.
+  /// Judges `p`. `quick`: this is one question of many, so the fewest batches decide even if settings.level would ask
+  /// for more. Such an answer may not be `is_final`; a call without `quick` then runs the whole test.
   const result& judge(const plan& p, std::string label = {}, bool quick = false) {
-    // The quick answer that the whole test now replaces. Its batches count only if batches are scarce. Otherwise the
-    // test begins anew, because these batches are the reason why the plan was chosen.
+    // The quick answer that the whole test now replaces. Its batches count if a test has fewer than 16 batches or it
+    // has too few. Otherwise the test begins anew, because these batches are the reason why the plan was chosen.
     result unsettled;
     if (const auto at = results_.find(p); at != results_.end()) {
       if (run_.rejects(p)) reject(at->second);
@@ -177,6 +177,7 @@ class loss_trials {
     } else if (!judgement.trial.accepted) {
       run_.restore_kept_state();
     }
+    // A quick answer that was judged again without a further batch is recorded already.
     const bool ran = unsettled.trial.sample.batches == 0 || judgement.trial.repeat != unsettled.trial.repeat;
     if (ran) run_.record(judgement.trial, unsettled.trial.sample.batches);
     return results_.emplace(p, std::move(judgement)).first->second;
@@ -242,7 +243,7 @@ class loss_trials {
       }
       judgement.verdict = decide(p, candidate, quick);
       judgement.is_final = !quick || judgement.verdict.answer == loss_answer::rejected ||
-                           losses_.judge_losses(candidate, min_batches_, false).answer == loss_answer::accepted;
+                           losses_.judge_so_far(candidate, min_batches_).answer == loss_answer::accepted;
       if (trainer_is_at_end) run_.restore(here);
       recalled_ = !trainer_is_at_end;
     }
@@ -294,7 +295,7 @@ class loss_trials {
       }
       if (!candidate.ok() || n >= max_batches_) break;
       if (n < min_batches_) {
-        if (losses_.judge_losses(candidate, min_batches_, false).answer == loss_answer::rejected) break;
+        if (losses_.judge_so_far(candidate, min_batches_).answer == loss_answer::rejected) break;
       } else if (quick || is_decided(candidate)) {
         break;
       }
@@ -304,14 +305,14 @@ class loss_trials {
 
   // Returns: true if more batches would not change the answer.
   bool is_decided(const sample& candidate) {
-    loss_answer now = losses_.judge_losses(candidate, min_batches_, false).answer;
+    loss_answer now = losses_.judge_so_far(candidate, min_batches_).answer;
     if (now == loss_answer::accepted || losses_.path_wanders(candidate)) return true;
     if (now == loss_answer::go_on && static_cast<std::size_t>(candidate.batches) < 2 * min_batches_) return false;
     // FP32's own spread may turn a rejection around, or be the reason that nothing is decided
     const checkpoint here = run_.save();
     reference_.run_spread(1, min_batches_);
     run_.restore(here);
-    now = losses_.judge_losses(candidate, min_batches_, false).answer;
+    now = losses_.judge_so_far(candidate, min_batches_).answer;
     return now != loss_answer::go_on || losses_.fp32_strays();
   }
 
@@ -323,8 +324,8 @@ class loss_trials {
   }
 
   // A plan seems slow compared with FP32's batches, which ran a while ago. Runs FP32 again and returns true if the
-  // machine became slow instead. This is not done for a strategy's candidates, which may well be slow (they have a
-  // limit relative to the best candidate, too).
+  // machine became slow instead. This is not done while candidates have a limit relative to the best one, as those
+  // of a strategy, which may well be slow.
   bool machine_became_slow(const trial& begun, const sample& candidate) {
     if (std::isfinite(early_cut_.slower_than_best)) return false;
     const auto quickest = [](const sample& s) {
@@ -345,32 +346,33 @@ class loss_trials {
   // do, unless the harm is beyond doubt.
   loss_verdict decide(const plan& p, const sample& candidate, bool quick) {
     const bool strayed = !quick && losses_.path_wanders(candidate);
-    // FP32's own spread has pushed the line that far up
+    // The line lies below the tolerance, or above it if FP32's own spread is large (loss_test.hpp).
     const auto line_is_vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };
-    const loss_verdict now = losses_.judge_losses(candidate, min_batches_, false),
-                       end = losses_.judge_losses(candidate, min_batches_, true);
+    const loss_verdict so_far = losses_.judge_so_far(candidate, min_batches_),
+                       if_last = losses_.judge_finally(candidate, min_batches_);
     if (p.is_tuned() && !candidate.curve.empty()) {
-      if (const auto known = judge_as_fp32(candidate, end)) return *known;
+      if (const auto known = judge_as_fp32(candidate, if_last)) return *known;
     }
     if (!losses_.harm_beyond_doubt(candidate)) {
-      if (!strayed && now.answer == loss_answer::accepted && (quick || (is_well_below(now) && !line_is_vague(now))))
-        return now;
-      if (!strayed && is_well_below(end) && end.answer == loss_answer::accepted && reference_.spread().empty())
-        return end;
+      if (!strayed && so_far.answer == loss_answer::accepted &&
+          (quick || (is_well_below(so_far) && !line_is_vague(so_far))))
+        return so_far;
+      if (!strayed && is_well_below(if_last) && if_last.answer == loss_answer::accepted && reference_.spread().empty())
+        return if_last;
       reference_.run_spread(1, min_batches_);
-      for (std::size_t runs = 2;
-           runs <= 4 && !quick && is_close_to_line(losses_.judge_losses(candidate, min_batches_, false)); ++runs)
+      for (std::size_t runs = 2; runs <= 4 && !quick && is_close_to_line(losses_.judge_so_far(candidate, min_batches_));
+           ++runs)
         reference_.run_spread(runs, min_batches_);
     }
     if (losses_.harm_beyond_doubt(candidate)) {
-      loss_verdict harm = losses_.judge_losses(candidate, min_batches_, true);
+      loss_verdict harm = losses_.judge_finally(candidate, min_batches_);
       harm.answer = loss_answer::rejected;
       return harm;
     }
-    const loss_verdict known = losses_.judge_losses(candidate, min_batches_, false);
+    const loss_verdict known = losses_.judge_so_far(candidate, min_batches_);
     const bool repeat =
         (losses_.fp32_strays() || strayed || line_is_vague(known)) && known.answer != loss_answer::rejected && !quick;
-    return repeat ? judge_by_repeats(p, candidate) : losses_.judge_losses(candidate, min_batches_, true);
+    return repeat ? judge_by_repeats(p, candidate) : losses_.judge_finally(candidate, min_batches_);
   }
 
   // Tuned FP32 differs from FP32 by roundings alone, unless its kernels are wrong. It is accepted if it stays as near

@@ -96,8 +96,8 @@ inline std::vector<double> differences(std::span<const double> losses, std::span
   return result;
 }
 
-/// The mean of the last third of a path that began at 0, and the standard error that wandering alone would give it.
-struct path_end {
+/// A mean of a path and its standard error.
+struct path_mean {
   double mean = 0, error = std::numeric_limits<double>::infinity();
 };
 
@@ -112,13 +112,15 @@ inline double walk_variance(std::span<const double> path, std::size_t block) {
   const double mean = mean_of(steps), count = static_cast<double>(steps.size()), b = static_cast<double>(block);
   double squares = 0;
   for (const double step : steps) squares += (step - mean) * (step - mean);
+  // Means of successive blocks of b steps of a walk differ by (2 b^2 + 1) / (3 b) times the variance of a step.
   const double margin = block > 1 ? 1 + std::sqrt(2 / count) : 1;
   return margin * squares / (count - 1) * 3 * b / (2 * b * b + 1);
 }
 
-/// Estimates the end of a path. Noise of single batches averages out in blocks, while a walk looks the same at every
+/// Estimates the end of a path that began at 0: the mean of its last third, and the standard error that wandering alone
+/// would give it. Noise of single batches averages out in blocks, while a walk looks the same at every
 /// scale; so the least variance over all scales is taken. Returns: an infinite error for fewer than 4 batches.
-inline path_end end_of_path(std::span<const double> path) {
+inline path_mean end_of_path(std::span<const double> path) {
   const std::size_t n = path.size();
   if (n < 4) return {};
   double walk = std::numeric_limits<double>::infinity(), batch = 0;
@@ -126,6 +128,7 @@ inline path_end end_of_path(std::span<const double> path) {
     walk = std::min(walk, walk_variance(path, block));
     if (block == 1) batch = walk;
   }
+  // The mean of a walk's last third has 7/9 of the variance of its end; noise has that of n / 3 batches, twice over.
   const double count = static_cast<double>(n);
   return {mean_of(path.last(n / 3)), std::sqrt(walk * count * 7 / 9 + 1.5 * batch / count)};
 }
@@ -153,7 +156,7 @@ inline std::vector<double> paired_differences(std::span<const double> plan, std:
 /// parts: noise, which neighbouring batches may share, and the trainings' random walk apart, by which means of
 /// successive blocks differ more than by noise. A steady drift is neither. Both are estimated without margins, because
 /// a wrong answer costs a little time or a small gain, and no training. Requires: 8 batches or more.
-inline path_end mean_of_path(std::span<const double> path) {
+inline path_mean mean_of_path(std::span<const double> path) {
   const std::size_t n = path.size(), block = std::max<std::size_t>(2, n / 5);
   const auto count = static_cast<double>(n), b = static_cast<double>(block);
   const double mean = mean_of(path), middle = (count - 1) / 2;
@@ -224,8 +227,8 @@ inline bool wanders(std::span<const double> path, double tolerance) {
 }
 
 /// Returns: how many batches of a path are as near to FP32 as roundings leave them: within `line`, or three times as
-/// far away as FP32 with perturbed roundings (`fp32_paths`) has come by then. That may get there a batch later, since
-/// such differences grow by a factor each batch; but not in the first batch, which has no step behind it.
+/// far away as FP32 with perturbed roundings (`fp32_paths`) has come by then. These are read one batch further, because
+/// they may reach the same distance a batch later; but not for the first batch.
 inline std::size_t batches_near_fp32(std::span<const double> path, std::span<const std::vector<double>> fp32_paths,
                                      double line) {
   double far = 0, of_fp32 = 0;

@@ -26,12 +26,6 @@
 
 namespace comp {
 
-// Makes stage 1's search space. An allowed operator whose sizes suit the tensor cores is fixed in low precision
-// (Operator-3 and Operator-5 in the paper's figure 4). Allowed operators that do not suit them, and denied ones, are
-// searched (Operator-0, -4 and -7). All others stay in FP32 until stage 2. If several low precisions suit an operator,
-// the choice among them is searched, too.
-// Source: CoMP paper, section 3.2 and figure 4.
-
 enum class op_role : std::uint8_t {
   pinned,     // the policy fixes its precision, or it runs in one only
   lowered,    // on the allow list, and its sizes suit the tensor cores: fixed low
@@ -106,6 +100,12 @@ inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span
   std::copy_if(lows.begin(), lows.end(), std::back_inserter(levels),
                [&](precision low) { return low != widest && support.supports(op, low); });
 }
+
+// Stage 1's space. An allowed operator whose sizes suit the tensor cores is fixed in low precision
+// (Operator-3 and Operator-5 in the paper's figure 4). Allowed operators that do not suit them, and denied ones, are
+// searched (Operator-0, -4 and -7). All others stay in FP32 until stage 2. If several low precisions suit an operator,
+// the choice among them is searched, too.
+// Source: CoMP paper, section 3.2 and figure 4.
 
 /// Returns: stage 1's space. `lows`: the low precisions to search, in order of preference; each operator gets those
 /// that the backend runs it in. `tied_by`: which operators change together. Throws: what the policy throws.

@@ -32,7 +32,6 @@ namespace comp {
 
 namespace detail {
 
-/// Trains epoch by epoch, and decides after each whether the plan is kept.
 /// While an object of this class lives, the trainer knows that its epochs are no experiments.
 class post_training_notice {
  public:
@@ -99,6 +98,7 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
   return log;
 }
 
+/// Trains epoch by epoch, and decides after each whether the plan is kept.
 class guarded_training {
  public:
   guarded_training(const post_training& settings, any_trainer& trainer, any_observer& observers, const outcome& log,

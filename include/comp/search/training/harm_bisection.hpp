@@ -136,14 +136,14 @@ class harm_bisection {
     if (harm_.shown_by != shown_harm::sign::high_losses || harm_.last_batches < 8 || n < 16 || n % 8 != 0) return false;
     const double harm = harm_so_far(n);
     if (2 * harm < harm_so_far(harm_.plan.size())) return false;
-    const path_end end = end_above_fp32(make_lower_better(curve, loss_sign_));
+    const path_mean end = end_above_fp32(make_lower_better(curve, loss_sign_));
     return std::abs(end.mean - part_that_counts * harm) > 3 * end.error;
   }
 
   // Returns: how far `losses` end above FP32's, over the batches that showed the harm.
-  path_end end_above_fp32(const std::vector<double>& losses) const {
+  path_mean end_above_fp32(const std::vector<double>& losses) const {
     const std::vector<double> path = paired_differences(losses, harm_.fp32);
-    path_end end = end_of_path(path);
+    path_mean end = end_of_path(path);
     if (const std::size_t n = std::min(harm_.last_batches, path.size()); n > 0 && path.size() >= harm_.plan.size())
       end.mean = mean_of(std::span{path}.last(n));
     return end;

@@ -194,14 +194,14 @@ class raise_trial {
   }
 
   /// Returns: how much lower the raised plan's loss is, as a fraction of it.
-  const path_end& gain() const { return gain_; }
+  const path_mean& gain() const { return gain_; }
 
  private:
   std::vector<double> losses_of(const branch& of) const { return make_lower_better(of.so_far().curve, loss_sign_); }
 
   branch low_, raised_;
   double worth_, loss_sign_;
-  path_end gain_ = {};
+  path_mean gain_ = {};
 };
 
 }  // namespace comp::detail

@@ -59,7 +59,7 @@ inline shadow_question shadow_of_check(double worse, std::size_t batches) {
 /// Returns: the logarithm of how much likelier the path is with the drift than without one.
 inline double drift_likelihood(const shadow_question& question, std::span<const double> path) {
   if (path.size() < 4) return question.known;
-  const path_end end = end_of_path(path);
+  const path_mean end = end_of_path(path);
   const double expected = question.drift * 5 / 6 * static_cast<double>(path.size());
   // At least this, for losses that repeat themselves to the bit.
   const double error = std::max(end.error, 1e-3 * question.line);
@@ -77,7 +77,7 @@ inline bool could_tell(const shadow_question& question, std::span<const double> 
 inline shadow_answer judge_shadow(const shadow_question& question, std::span<const double> path) {
   constexpr double suspicious = 1;
   if (path.size() < first_look) return shadow_answer::go_on;
-  const path_end end = end_of_path(path);
+  const path_mean end = end_of_path(path);
   if (path.size() >= 16 && end.mean > question.line && end.mean > beyond_wandering * end.error)
     return shadow_answer::harmful;
   const double likely = drift_likelihood(question, path);
