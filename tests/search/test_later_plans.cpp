@@ -366,7 +366,7 @@ TEST_CASE("a gain is told from noise and from wandering in a few dozen batches")
       double apart = 0;
       for (int k = 0; k < 40; ++k)
         path.push_back(gain + noise * normal(machine) + (apart += wandering * normal(machine)));
-      const comp::detail::path_end mean = comp::detail::mean_of_path(path);
+      const comp::detail::path_mean mean = comp::detail::mean_of_path(path);
       count += mean.mean > comp::detail::beyond_wandering * mean.error ? 1 : 0;
     }
     return count;
