@@ -17,9 +17,7 @@
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/hierarchical.hpp>
-#include <comp/strategy/pareto.hpp>
 #include <comp/strategy/random.hpp>
-#include <comp/strategy/successive_halving.hpp>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,14 +30,6 @@ namespace {
 
 namespace strategy = comp::strategy;
 
-/// The largest first round whose rounds fit the budget.
-strategy::successive_halving halving_within(std::size_t budget, std::uint64_t seed) {
-  strategy::successive_halving made{.plans = 2, .seed = seed};
-  const comp::search_space none;
-  while (strategy::successive_halving{.plans = 2 * made.plans}.start(none).at_most() <= budget) made.plans *= 2;
-  return made;
-}
-
 std::vector<bench::contender> contenders() {
   using std::size_t, std::uint64_t;
   return {
@@ -51,8 +41,6 @@ std::vector<bench::contender> contenders() {
       bench::named("hierarchical", [](size_t, uint64_t) { return strategy::hierarchical{}; }),
       bench::named("annealing", [](size_t n, uint64_t s) { return strategy::annealing{.trials = n, .seed = s}; }),
       bench::named("genetic", [](size_t n, uint64_t s) { return strategy::genetic{.trials = n, .seed = s}; }),
-      bench::named("successive halving", halving_within),
-      bench::named("pareto", [](size_t n, uint64_t s) { return strategy::pareto{.trials = n, .seed = s}; }),
   };
 }
 
@@ -141,8 +129,7 @@ bench::arena drawn(bench::world& model, std::size_t budget) {
 
 /// What one strategy did on all seeds of a space.
 struct row {
-  double evaluations = 0, distinct = 0, saved = 0, saved_early = 0, could_save = 0, worst = 1, microseconds = 0,
-         front = 0;
+  double evaluations = 0, distinct = 0, saved = 0, saved_early = 0, could_save = 0, worst = 1, microseconds = 0;
   std::size_t ended = 0, runs = 0;
   std::string refused = {};
 
@@ -151,7 +138,7 @@ struct row {
     refused = r.refused;
     if (!refused.empty()) return;
     ++runs;
-    evaluations += double(r.evaluations), distinct += double(r.distinct), front += r.front;
+    evaluations += double(r.evaluations), distinct += double(r.distinct);
     saved += 1 - r.found / r.fp32, saved_early += 1 - r.early / r.fp32, could_save += 1 - best / r.fp32;
     worst = std::max(worst, r.found / best);
     ended += r.ended;
@@ -167,7 +154,6 @@ struct row {
             {"saving", saved / could_save},
             {"saving_after_32", saved_early / could_save},
             {"worst_time_over_best", worst},
-            {"front", front / n},
             {"ended_by_itself", ended == runs},
             {"microseconds_per_ask", microseconds / n}};
   }

@@ -8,8 +8,6 @@
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/hierarchical.hpp>
-#include <comp/strategy/pareto.hpp>
-#include <comp/strategy/successive_halving.hpp>
 
 #include "every_strategy.hpp"
 
@@ -19,7 +17,7 @@ using comp::trial;
 
 #define COMP_TEST_STRATEGIES                                                                           \
   strategy::annealing, strategy::beam, strategy::delta_debugging, strategy::genetic, strategy::greedy, \
-      strategy::hierarchical, strategy::pareto, strategy::successive_halving
+      strategy::hierarchical
 
 namespace {
 
