@@ -144,7 +144,7 @@ class Train(Runs):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'products', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       't4', 'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
+                       'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
                        'memory-limit', 'slowdown', 'warm-start', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
@@ -153,10 +153,9 @@ class Train(Runs):
         self.assertRegex(got.stdout, r'^comp \d+\.\d+\.\d+\n$')
 
     def test_a_search_writes_what_it_promises_and_its_plan_can_be_trained_with(self):
-        self.succeeds('--t4', str(self.folder / 't4.json'))
+        self.succeeds()
         json.loads((self.out / 'plan.json').read_text())
         json.loads((self.out / 'summary.json').read_text())
-        json.loads((self.folder / 't4.json').read_text())
         runs = self.runs()
         self.assertGreater(len(runs), 3)
         self.assertEqual(len(set(runs)), len(runs), 'a run was made twice')
@@ -511,8 +510,7 @@ class Train(Runs):
         file = self.folder / 'file'
         file.write_text('mine')
         nowhere = self.folder / 'nowhere' / 'file'
-        for option, path, reason in (('--t4', nowhere, 'No such file'), ('--t4', self.folder, 'Is a directory'),
-                                     ('--t4', '/dev/full', 'No space left'), ('--weights-out', nowhere, 'No such file'),
+        for option, path, reason in (('--weights-out', nowhere, 'No such file'),
                                      ('--weights-out', self.folder, 'Is a directory'),
                                      ('--weights-out', '/dev/full', 'No space left'),
                                      ('--out', file, 'directory'), ('--out', file / 'below', 'directory')):
@@ -533,20 +531,18 @@ class Train(Runs):
         before = {file: file.read_bytes() for file in (data, plan)}
         for output, written, other, read in (
                 ('--weights-out', data, '--data', 'reads'), ('--weights-out', link, '--data', 'reads'),
-                ('--weights-out', hard, '--data', 'reads'), ('--t4', data, '--data', 'reads'),
+                ('--weights-out', hard, '--data', 'reads'),
                 ('--weights-out', plan, '--plan', 'reads'), ('--weights-out', self.out / 'plan.json', '--out', 'writes'),
                 ('--weights-out', self.out / 'checkpoint.safetensors', '--out', 'writes'),
                 ('--weights-out', self.out / 'checkpoint.safetensors.old', '--out', 'writes'),
-                ('--t4', self.out / 'search.jsonl.old', '--out', 'writes'),
-                ('--t4', self.out / '..' / 'out' / 'search.jsonl', '--out', 'writes')):
+                ('--weights-out', self.out / 'search.jsonl.old', '--out', 'writes'),
+                ('--weights-out', self.out / '..' / 'out' / 'search.jsonl', '--out', 'writes')):
             with self.subTest(f'{output} {written}'):
                 more = ['--plan', str(plan)] if other == '--plan' else []
                 self.refused(self.train(output, str(written), *more, data=data), f'{output} would overwrite',
                              f'({other} {read} it)')
                 self.assertEqual({file: file.read_bytes() for file in before}, before)
                 self.assertEqual(list(self.out.iterdir()), [])
-        both = str(self.folder / 'both')
-        self.refused(self.train('--t4', both, '--weights-out', both), '--t4 would overwrite', '(--weights-out writes it)')
         mnist = self.mnist()
         images = mnist / 'train-images-idx3-ubyte'
         self.refused(self.train('--weights-out', str(images), data=mnist, limit='64', batch='16'), '--data reads it')
@@ -615,7 +611,7 @@ class Train(Runs):
         self.assertEqual(self.written(got), [*training, weights])
         self.assertNotIn('Note: ', got.stderr)
         got = self.train('--plan', str(plan), '--compare-epochs')
-        self.assertIn('--compare-epochs, --t4 and --warm-start are about a search, and none is made', got.stderr)
+        self.assertIn('--compare-epochs and --warm-start are about a search, and none is made', got.stderr)
 
     def test_the_papers_search(self):
         got = self.succeeds('--search', 'paper', '--precisions', 'bf16')
