@@ -28,7 +28,7 @@ category on_cpu(const std::string& kind) { return on(pytorch_list::cpu, kind); }
 TEST_CASE("the lists have as many operators as PyTorch 2.11.0 registers, and a few since") {
   const auto size = [](std::string_view list) {
     std::size_t names = 0;
-    comp::policy::each_name(list, " \n", [&](std::string_view) { ++names; });
+    comp::each_name(list, " \n", [&](std::string_view) { ++names; });
     return names;
   };
   CHECK(size(lists::cuda_lower_precision_fp) == 33 + 3);  // and what cuDNN's own kernels do

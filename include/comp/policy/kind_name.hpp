@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes apart the names that ATen gives kinds of operators: "aten::softmax.int" is a namespace, an operator and an
-// overload. Also splits lists of such names, as the headers with a system's lists have them.
+// overload.
 #pragma once
 
 #include <string_view>
@@ -20,15 +20,6 @@ constexpr std::string_view without_namespace(std::string_view kind) {
 constexpr std::string_view without_overload(std::string_view kind) {
   kind = without_namespace(kind);
   return kind.substr(0, kind.find('.'));
-}
-
-/// Calls `take` with each name of a text that has one or more of the characters `between` between names.
-constexpr void each_name(std::string_view names, std::string_view between, auto&& take) {
-  while (!names.empty()) {
-    const std::string_view name = names.substr(0, names.find_first_of(between));
-    if (!name.empty()) take(name);
-    names.remove_prefix(name.size() < names.size() ? name.size() + 1 : name.size());
-  }
 }
 
 /// True when both name the same operator. An overload counts only if both name one: "softmax" is the same as

@@ -13,6 +13,7 @@
 #include <cassert>
 #include <comp/core/decision.hpp>
 #include <comp/core/hardware.hpp>
+#include <comp/core/names.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>

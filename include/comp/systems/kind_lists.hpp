@@ -8,6 +8,7 @@
 #include <cassert>
 #include <comp/core/decision.hpp>
 #include <comp/core/error.hpp>
+#include <comp/core/names.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <comp/policy/nearest.hpp>

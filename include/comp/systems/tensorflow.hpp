@@ -14,6 +14,7 @@
 #include <array>
 #include <comp/core/decision.hpp>
 #include <comp/core/error.hpp>
+#include <comp/core/names.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/systems/kind_lists.hpp>
