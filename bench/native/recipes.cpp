@@ -13,7 +13,6 @@
 #include <CLI/CLI.hpp>
 #include <comp_simulated/trainer.hpp>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <span>
 

@@ -36,10 +36,4 @@ TEST_CASE("one letter of a short word may be wrong") {
   CHECK(wanted.word() == "bmm");
 }
 
-TEST_CASE("the remedy names the word, or says what else to do") {
-  nearest_word wanted{"sofmax"};
-  CHECK(wanted.remedy("drop it") == "drop it");
-  wanted.offer("softmax");
-  CHECK(wanted.remedy("drop it") == "did you mean \"softmax\"?");
-}
 }  // namespace
