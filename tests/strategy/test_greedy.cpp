@@ -48,12 +48,6 @@ TEST_CASE("greedy takes a plan that is accepted over one that is not, however sl
   CHECK(search(greedy{}, space, judge).best.plan.str() == "1t");
 }
 
-TEST_CASE("greedy goes on from the most conservative plan when nothing is accepted, and ends") {
-  const auto got = search(greedy{.passes = 3}, spaces::of({3, 3}), [](const plan& p) { return trial{.plan = p}; });
-  CHECK(got.plans.size() == 2 + 2 + 2);  // both ends, then two other levels of each group
-  CHECK(spaces::no_repeats(got.plans));
-}
-
 TEST_CASE("a second pass finds what pays only after a later change, and ends early when nothing changes") {
   const auto space = spaces::of({2, 2, 2});
   // Operator 0 pays only when operator 2 is low; lowering all of them fails.

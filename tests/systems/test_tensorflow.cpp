@@ -46,11 +46,6 @@ TEST_CASE("lists differ by device: Mean is deny in FP16 and infer in BF16, cuDNN
   CHECK(on(tensorflow_list::cuda_fp16, "Rsqrt") == category::follow);
 }
 
-TEST_CASE("an allow-operator computes in the list's precision") {
-  CHECK(tensorflow{}.classify({.kind = "MatMul"}).compute == comp::precision::fp16);
-  CHECK(tensorflow{.list = tensorflow_list::onednn_bf16}.classify({.kind = "MatMul"}).compute == comp::precision::bf16);
-}
-
 TEST_CASE("lists are edited by options, in TensorFlow's names or ATen's") {
   const tensorflow amp{.edits = {.allow = {.add = {"_sparse_mm"}, .remove = {"BatchMatMulV2"}},
                                  .infer = {.remove = {"Softmax"}},

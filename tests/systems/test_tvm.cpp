@@ -30,13 +30,6 @@ TEST_CASE("TVM's names and ATen's say the same") {
   CHECK(at({}, "erf") == category::deny);
 }
 
-TEST_CASE("TVM's defaults accumulate and give the low precision") {
-  const auto said = tvm{.low = precision::bf16}.classify({.kind = "nn.dense"});
-  CHECK(said.compute == precision::bf16);
-  CHECK(said.accumulate == precision::bf16);
-  CHECK(said.output == precision::bf16);
-}
-
 TEST_CASE(
     "the RFC's example: conv2d is ALLOW when its input has more than 100 elements, else FOLLOW; it sums in FP32") {
   tvm amp;
