@@ -6,8 +6,8 @@
 // two low precisions cost. Timed batches therefore correct the estimates by a Bayesian linear regression: by kind of
 // operator, by operator and precision, by the two formats of a cast, and by edge.
 // How far to trust a profile, or any sum over operators, differs from backend to backend. It is no setting: of several
-// priors (struct belief) the model takes the one under which the timed batches are most probable. docs/decisions.md,
-// "Times are believed as far as batches confirm them", says what this gains.
+// priors (struct belief) the model takes the one under which the timed batches are most probable
+// (docs/benchmarks/search.md has what this gains).
 // Not here: the regression's algebra (strategy/ridge.hpp), the cheapest plan (strategy/min_cut.hpp), which plan to time
 // next (search/decision/next_question.hpp).
 // Source: MacKay 1992 (evidence); Doucet 2010 (drawing from a posterior by conditioning a draw from the prior).

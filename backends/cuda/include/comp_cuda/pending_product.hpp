@@ -2,7 +2,7 @@
 // With settings::fuse_relu the product of a linear layer is pending, and so is a convolution that is a graph of cuDNN:
 // it is launched when its result is read. If the only reader is a ReLU, the product computes it in its epilogue
 // (epilogue.hpp). Without that setting the product is launched at once; so it is if no shared_ptr owns the context,
-// since pending work could not keep it alive. Not here: GELU (docs/decisions.md).
+// since pending work could not keep it alive. Not here: GELU (matmul.hpp).
 #pragma once
 
 #include <functional>
