@@ -446,7 +446,7 @@ class Check:
         """The search of ./run demo --backend cuda, on text that is in the project."""
         if not self.takes('tests', 'demo') or not self.has_time('tests', 'demo'):
             return
-        status, text, seconds = self.run('demo', [*command, '--model', 'transformer', '--data', 'docs/decisions.md', '--limit', '2400',
+        status, text, seconds = self.run('demo', [*command, '--model', 'transformer', '--data', 'CHANGELOG.md', '--limit', '2400',
                                                   '--epochs', '5', '--out', self.out / 'demo'])
         if self.was_cut('tests', 'demo', status):
             return

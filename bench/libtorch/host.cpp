@@ -2,7 +2,7 @@
 // The native trainer on this CPU beside LibTorch: the same models, batches, optimizers and threads, steps in turns in
 // one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in BF16. And
 // attention alone beside scaled_dot_product_attention, forward and backward.
-//   host [rounds] [threads] [file.json] [models or attention, a part of their names]
+//   host [rounds] [threads] [models or attention, a part of their names]
 #include <ATen/Parallel.h>
 #include <torch/autograd.h>
 #include <torch/optim.h>
@@ -15,13 +15,11 @@
 #include <comp_host/device.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <libtorch/alexnet.hpp>
 #include <libtorch/jobs.hpp>
 #include <libtorch/vgg16.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -144,16 +142,11 @@ struct duel {
     our_seconds.push_back(ours_took);
     their_seconds.push_back(theirs_took);
   }
-  nlohmann::json report() const {
+  void report() const {
     const auto speed = comp::compare_paired(their_seconds, our_seconds);
     const double we = comp::median(our_seconds), they = comp::median(their_seconds);
     fmt::print("| {} | {:.1f} ms | {:.1f} ms | {:.2f} ({:.2f} to {:.2f}) |\n", name, they * 1e3, we * 1e3, speed.ratio,
                speed.bounds.low, speed.bounds.high);
-    return {{"job", name},
-            {"libtorch_seconds", they},
-            {"native_seconds", we},
-            {"speed", speed.ratio},
-            {"interval_95", {speed.bounds.low, speed.bounds.high}}};
   }
 };
 
@@ -164,15 +157,14 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(threads);
   comp::host::device device{{.threads = threads}};
-  const std::string_view part = argc > 4 ? argv[4] : "";
-  nlohmann::json all{{"bench", "libtorch host"}, {"hardware", device.hardware().name}, {"threads", threads}};
+  const std::string_view part = argc > 3 ? argv[3] : "";
   fmt::print("| job | LibTorch | native | native's speed, of LibTorch's (95%) |\n|---|---|---|---|\n");
   constexpr std::array both = {precision::fp32, precision::bf16};
   const auto hold = [&](std::vector<duel> duels) {
     for (int round = -1; round < rounds; ++round) {  // the first is not counted
       for (duel& d : duels) d.fight(round % 2 == 0, round >= 0);
     }
-    for (const duel& d : duels) all["jobs"].push_back(d.report());
+    for (const duel& d : duels) d.report();
   };
   for (const std::string_view model : bench::native_jobs) {
     if (model.find(part) == std::string_view::npos) continue;
@@ -194,5 +186,4 @@ int main(int argc, char** argv) {
       hold(std::move(duels));
     });
   }
-  if (argc > 3 && *argv[3] != 0) std::ofstream{argv[3]} << all.dump(2) << '\n';
 }

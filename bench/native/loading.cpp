@@ -2,7 +2,7 @@
 // What a batch of images costs before a step can read it: made by the loader's threads, as bytes, and made values of on
 // the host Device; 64 images of 3 x 224 x 224, plain and augmented. And what loading ahead, which takes a core
 // from them, does to steps on this CPU: steps that make their own batch, and steps with one thread ahead, in turns.
-//   loading [rounds] [file.json]
+//   loading [rounds]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,10 +12,8 @@
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
-#include <fstream>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -112,16 +110,13 @@ int main(int argc, char** argv) {
   for (int round = 0; round < rounds; ++round) {
     for (job& j : jobs) j.taken.push_back(j.once());
   }
-  nlohmann::json all = {{"bench", "loading"}, {"hardware", device.hardware().name}, {"jobs", nlohmann::json::array()}};
   for (const job& j : jobs) {
     const double low = quantile(j.taken, 0.25), high = quantile(j.taken, 0.75);
     fmt::print("{:<48} {:8.2f} ms ({:.2f} .. {:.2f})\n", j.name, comp::median(j.taken) * 1e3, low * 1e3, high * 1e3);
-    all["jobs"].push_back({{"job", j.name}, {"seconds", comp::median(j.taken)}, {"quartiles", {low, high}}});
   }
   for (std::size_t i = jobs.size() - 6; i < jobs.size() - 3; ++i) {
     const auto faster = comp::compare_paired(jobs[i].taken, jobs[i + 3].taken);
     fmt::print("{}: {:.3f}x as fast with one (95%: {:.3f} .. {:.3f})\n", jobs[i].name, faster.ratio, faster.bounds.low,
                faster.bounds.high);
   }
-  if (argc > 2) std::ofstream{argv[2]} << all.dump(2) << '\n';
 }

@@ -13,9 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <comp_simulated/trainer.hpp>
 #include <cstdio>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 
 namespace {
@@ -168,15 +166,6 @@ void report(const std::vector<recipe>& all, const options& o) {
   for (std::size_t i = 0; i < all.size(); ++i) fmt::print("\n{}", row(all, i, o));
   fmt::print("\n");
   std::fflush(stdout);
-  if (o.json.empty()) return;
-  nlohmann::json to{{"bench", "recipes"}, {"model", o.model},     {"layers", o.layers}, {"width", o.width},
-                    {"steps", o.steps},   {"targets", o.targets}, {"recipes", {}}};
-  for (const recipe& r : all) {
-    nlohmann::json row{{"name", r.name}, {"plan", r.plan.str()}, {"raised", r.raised}, {"seconds", r.seconds}};
-    for (const losses& seed : r.seeds) row["losses"].push_back({seed.training, seed.validation, seed.in_bf16});
-    to["recipes"].push_back(row);
-  }
-  std::ofstream{o.json} << to.dump(1) << '\n';
 }
 
 int run(const options& o) {
@@ -229,7 +218,6 @@ int main(int argc, char** argv) {
   app.add_option("--timed-width", chosen.timed_width, "Of the model whose times are modelled");
   app.add_option("--timed-context", chosen.timed_context, "[tokens]");
   app.add_option("--timed-batch", chosen.timed_batch, "[sequences]");
-  app.add_option("--json", chosen.json, "File for the figures");
   CLI11_PARSE(app, argc, argv);
   if (!chosen.only.empty()) chosen.targets.clear();
   try {

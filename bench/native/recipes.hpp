@@ -31,7 +31,7 @@ using comp::plan;
 using comp::precision;
 
 struct options {
-  std::string model = "transformer", data = {}, json = {};
+  std::string model = "transformer", data = {};
   std::vector<std::string> targets = {"H100", "B200"};
   std::vector<std::string> only = {};  // recipes by hand with these names; empty: all
   std::int64_t layers = 2, width = 128, context = 64, batch = 16, windows = 3200, held_out = 512;

@@ -2,7 +2,7 @@
 // The benchmark of Paddle's guide to automatic mixed precision (section 2.1) on the native trainer: nine Linear, mean
 // squared error, SGD with 1e-4 on random data, two epochs of ten batches, in FP32, O1, O2, O1 with accumulated
 // gradients, and with the plan that CoMP finds.
-//   simplenet [--size 8192] [--batch 2048] [--precision bf16] [--json FILE]
+//   simplenet [--size 8192] [--batch 2048] [--precision bf16]
 // The ways train in turns, a batch each, so that a noisy moment hits all of them; times are medians, ratios those of
 // the same turn with their 95% interval. Ends with 1 if a loss is further from FP32's than rounding explains. Not as in
 // the guide: 1024 per layer by default (a CPU), the memory of all ways is held at once (9 size^2 weights each), and O2
@@ -16,9 +16,7 @@
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/simple_net.hpp>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,7 +32,7 @@ constexpr std::int64_t layers = 9, epochs = 2;
 struct options {
   std::int64_t size = 1024, batch = 256, batches = 10, accumulate = 10;
   int threads = 0;
-  std::string low = "bf16", json = {};
+  std::string low = "bf16";
 };
 
 /// Starts as Paddle's Linear does: Glorot's uniform weights, biases of 0.
@@ -99,7 +97,7 @@ void train_in_turns(std::vector<way>& ways, const options& o) {
 }
 
 /// Prints the guide's table. Returns: whether every loss agrees as far as it should.
-bool report(const std::vector<way>& ways, const options& o, nlohmann::json& to) {
+bool report(const std::vector<way>& ways) {
   bool agree = true;
   const way& fp32 = ways.front();
   fmt::print("{:<14} {:>12} {:>8} {:>15} {:>12} {:>12}  {}\n", "", "per batch", "vs FP32", "95%", "loss", "off FP32",
@@ -113,17 +111,10 @@ bool report(const std::vector<way>& ways, const options& o, nlohmann::json& to) 
     fmt::print("{:<14} {:>10.2f}ms {:>7.2f}x {:>15} {:>12.7f} {:>12.2e}  {}{}\n", w.name, comp::median(w.seconds) * 1e3,
                faster.ratio, fmt::format("{:.2f} to {:.2f}", faster.bounds.low, faster.bounds.high), w.loss, off, plan,
                fine ? "" : fmt::format("  <- more than {:g}", w.most_off));
-    to["ways"].push_back({{"name", w.name},
-                          {"seconds_per_batch", comp::median(w.seconds)},
-                          {"over_fp32", faster.ratio},
-                          {"loss", w.loss},
-                          {"off_fp32", off},
-                          {"plan", plan}});
   }
   fmt::print(
       "The guide, V100, 8192 wide, fp16: FP32 0.529 s, O1 0.118 s (4.5x), O2 0.102 s (5.2x); losses 0.6486028, "
       "0.6486219, 0.6743\n");
-  if (!o.json.empty()) std::ofstream{o.json} << to.dump(2) << '\n';
   return agree;
 }
 
@@ -149,14 +140,9 @@ int run(const options& o) {
   ways.push_back(make_way("O1 accumulated", device, o, data, o1, 0, o.accumulate));  // fewer steps: another training
   ways.push_back(make_way("CoMP", device, o, data, found, near));
   train_in_turns(ways, o);
-  nlohmann::json to{{"bench", "simplenet"},
-                    {"hardware", device.hardware().name},
-                    {"size", o.size},
-                    {"batch", o.batch},
-                    {"precision", o.low}};
   fmt::print("SimpleNet, {} x Linear {} x {}, batch {}, {} batches, {} on {}\n", layers, o.size, o.size, o.batch,
              epochs * o.batches, o.low, device.hardware().name);
-  return report(ways, o, to) ? 0 : 1;
+  return report(ways) ? 0 : 1;
 }
 
 }  // namespace
@@ -174,7 +160,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--precision", chosen.low, "bf16 or fp16")->capture_default_str();
   app.add_option("--threads", chosen.threads, "0: all cores")->check(CLI::Range(0, 1024))->capture_default_str();
-  app.add_option("--json", chosen.json, "File for the figures");
   CLI11_PARSE(app, argc, argv);
   try {
     return run(chosen);

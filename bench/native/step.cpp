@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time of a training step against the time that it spends in its operators' arithmetic: what the trainer and
 // changes of layout cost on top. The nine models, in FP32 and with every operator in BF16.
-//   step [rounds] [threads] [file.json] [models, a part of their names]
+//   step [rounds] [threads] [models, a part of their names]
 // FP32 and BF16 take turns within each round, so that a noisy moment hits both; medians, and quartiles as the spread.
 // Arithmetic is oneDNN's primitives and this backend's own loops: for graphs and activations oneDNN has none that fit.
 #include <fmt/format.h>
@@ -10,9 +10,7 @@
 #include <bench/native/jobs.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -55,22 +53,12 @@ std::string with_quartiles(const std::vector<double>& values) {
   return fmt::format("{:.3f} ({:.3f} to {:.3f})", comp::median(values), quantile(values, 0.25), quantile(values, 0.75));
 }
 
-nlohmann::json report(const job& j) {
+void report(const job& j) {
   const double step = comp::median(j.seconds), in_primitives = comp::median(j.primitives);
   const double in_reorders = comp::median(j.reorders), in_kernels = comp::median(j.kernels);
   fmt::print("| {} | {:.2f} ms | {:.2f} ms | {:.2f} ms | {:.2f} ms | {} | {} |\n", j.name, step * 1e3,
              in_primitives * 1e3, in_reorders * 1e3, in_kernels * 1e3, with_quartiles(j.over_primitives),
              with_quartiles(j.over_all));
-  return {{"job", j.name},
-          {"step_seconds", step},
-          {"step_quartiles", {quantile(j.seconds, 0.25), quantile(j.seconds, 0.75)}},
-          {"primitive_seconds", in_primitives},
-          {"reorder_seconds", in_reorders},
-          {"own_loop_seconds", in_kernels},
-          {"step_over_primitives", comp::median(j.over_primitives)},
-          {"step_over_primitives_and_loops", comp::median(j.over_all)},
-          {"ratio_quartiles", {quantile(j.over_all, 0.25), quantile(j.over_all, 0.75)}},
-          {"rounds", j.seconds.size()}};
 }
 
 }  // namespace
@@ -78,8 +66,7 @@ nlohmann::json report(const job& j) {
 int main(int argc, char** argv) {
   const int rounds = std::max(argc > 1 ? std::atoi(argv[1]) : 12, 1);
   const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
-  const std::string_view part = argc > 4 ? argv[4] : "";
-  nlohmann::json all = {{"bench", "native step"}, {"jobs", nlohmann::json::array()}};
+  const std::string_view part = argc > 3 ? argv[3] : "";
   fmt::print("| job | step | primitives | reorders | own loops | step / primitives | step / primitives and loops |\n");
   fmt::print("|---|---|---|---|---|---|---|\n");
   for (const std::string_view name : bench::native_jobs) {
@@ -89,10 +76,6 @@ int main(int argc, char** argv) {
     for (int round = 0; round < rounds; ++round) {
       for (job* j : {&fp32, &bf16}) j->measure();
     }
-    for (const job* j : {&fp32, &bf16}) all["jobs"].push_back(report(*j));
-    all["hardware"] = fp32.device->hardware().name;
-    all["bf16_speedup"][std::string{name}] = comp::compare_paired(fp32.seconds, bf16.seconds).ratio;
+    for (const job* j : {&fp32, &bf16}) report(*j);
   }
-  if (argc > 3 && *argv[3] != 0) std::ofstream{argv[3]} << all.dump(2) << '\n';
-  fmt::print("{}\n", all.dump());
 }

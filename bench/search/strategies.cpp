@@ -2,10 +2,9 @@
 // All strategies on the same spaces: a recorded search that is replayed from its ledger, and drawn models of 64 to
 // 100,000 operators with casts, harm of operators and of pairs, noise, and 2 to 6 precisions. For each: evaluations,
 // what part of the best known saving its choice reaches (mean and worst over the seeds), and its own time per question.
-// `strategies [--seed N] [--json FILE]`; the same seed draws the same spaces. Exits with 1 when a strategy asks twice
+// `strategies [--seed N]`; the same seed draws the same spaces. Exits with 1 when a strategy asks twice
 // for a plan. Not here: the default search (guided), which needs a trainer: bench/search/truth.cpp.
 #include <fmt/format.h>
-#include <fmt/os.h>
 
 #include <charconv>
 #include <comp/observe/ledger.hpp>
@@ -17,12 +16,9 @@
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/hierarchical.hpp>
-#include <comp/strategy/pareto.hpp>
 #include <comp/strategy/random.hpp>
-#include <comp/strategy/successive_halving.hpp>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "strategies_compare.hpp"
@@ -31,14 +27,6 @@
 namespace {
 
 namespace strategy = comp::strategy;
-
-/// The largest first round whose rounds fit the budget.
-strategy::successive_halving halving_within(std::size_t budget, std::uint64_t seed) {
-  strategy::successive_halving made{.plans = 2, .seed = seed};
-  const comp::search_space none;
-  while (strategy::successive_halving{.plans = 2 * made.plans}.start(none).at_most() <= budget) made.plans *= 2;
-  return made;
-}
 
 std::vector<bench::contender> contenders() {
   using std::size_t, std::uint64_t;
@@ -51,8 +39,6 @@ std::vector<bench::contender> contenders() {
       bench::named("hierarchical", [](size_t, uint64_t) { return strategy::hierarchical{}; }),
       bench::named("annealing", [](size_t n, uint64_t s) { return strategy::annealing{.trials = n, .seed = s}; }),
       bench::named("genetic", [](size_t n, uint64_t s) { return strategy::genetic{.trials = n, .seed = s}; }),
-      bench::named("successive halving", halving_within),
-      bench::named("pareto", [](size_t n, uint64_t s) { return strategy::pareto{.trials = n, .seed = s}; }),
   };
 }
 
@@ -141,8 +127,7 @@ bench::arena drawn(bench::world& model, std::size_t budget) {
 
 /// What one strategy did on all seeds of a space.
 struct row {
-  double evaluations = 0, distinct = 0, saved = 0, saved_early = 0, could_save = 0, worst = 1, microseconds = 0,
-         front = 0;
+  double evaluations = 0, distinct = 0, saved = 0, saved_early = 0, could_save = 0, worst = 1, microseconds = 0;
   std::size_t ended = 0, runs = 0;
   std::string refused = {};
 
@@ -151,25 +136,11 @@ struct row {
     refused = r.refused;
     if (!refused.empty()) return;
     ++runs;
-    evaluations += double(r.evaluations), distinct += double(r.distinct), front += r.front;
+    evaluations += double(r.evaluations), distinct += double(r.distinct);
     saved += 1 - r.found / r.fp32, saved_early += 1 - r.early / r.fp32, could_save += 1 - best / r.fp32;
     worst = std::max(worst, r.found / best);
     ended += r.ended;
     microseconds += 1e6 * r.seconds_in_it / double(std::max<std::size_t>(r.evaluations, 1));
-  }
-  nlohmann::json json(const std::string& where, const std::string& name) const {
-    if (!refused.empty()) return {{"space", where}, {"strategy", name}, {"refused", refused}};
-    const double n = double(runs);
-    return {{"space", where},
-            {"strategy", name},
-            {"evaluations", evaluations / n},
-            {"distinct", distinct / n},
-            {"saving", saved / could_save},
-            {"saving_after_32", saved_early / could_save},
-            {"worst_time_over_best", worst},
-            {"front", front / n},
-            {"ended_by_itself", ended == runs},
-            {"microseconds_per_ask", microseconds / n}};
   }
   void print(const std::string& name) const {
     if (!refused.empty()) return fmt::print("  {:<20} refused: {}\n", name, refused.substr(0, refused.find(" (")));
@@ -202,7 +173,7 @@ std::vector<row> compare(const setting& s, std::uint64_t seed, const std::vector
 }
 
 int usage(std::string_view what) {
-  fmt::print(stderr, "\"{}\" is no argument (strategies takes [--seed N] [--json FILE]): give one of these\n", what);
+  fmt::print(stderr, "\"{}\" is no argument (strategies takes [--seed N]): give that\n", what);
   return 2;
 }
 
@@ -210,31 +181,23 @@ int usage(std::string_view what) {
 
 int main(int argc, char** argv) {
   std::uint64_t seed = 1;
-  std::string json_file;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (argument == "--seed" && std::from_chars(value.data(), value.data() + value.size(), seed).ec == std::errc{}) {
       ++i;
-    } else if (argument == "--json" && !value.empty()) {
-      json_file = argv[++i];
     } else {
       return usage(argument);
     }
   }
   const auto all = contenders();
-  nlohmann::json results = nlohmann::json::array();
   bool distinct = true;
   for (const setting& s : settings()) {
     const auto rows = compare(s, seed, all);
-    for (std::size_t k = 0; k < all.size(); ++k) {
-      results.push_back(rows[k].json(s.name, all[k].name));
-      distinct = distinct && rows[k].distinct == rows[k].evaluations;
-    }
+    for (const row& each : rows) distinct = distinct && each.distinct == each.evaluations;
   }
   fmt::print(
       "asked: evaluations; *: their limit ended it. saving: part of the best known saving that the plan measured as "
       "fastest truly has, over all seeds; after 32: the same after 32 evaluations. worst: its time over the best known "
       "plan's, at worst.\n");
-  if (!json_file.empty()) fmt::output_file(json_file).print("{}\n", results.dump(2));
   return distinct ? 0 : 1;
 }

@@ -32,7 +32,6 @@ struct reached {
   double found = 0;          // true seconds of the accepted plan that was measured as the fastest
   double early = 0;          // the same after the first 32 evaluations
   double seconds_in_it = 0;  // spent in ask and tell
-  double front = 0;          // plans on its front, if it keeps one
   std::string refused = {};  // why it did not start
 };
 
@@ -64,7 +63,6 @@ reached run_strategy(const comp::SearchStrategy auto& strategy, const arena& in)
       if (got.evaluations <= 32) got.early = got.found;
     }
     got.distinct = distinct.size();
-    if constexpr (requires { run.front(); }) got.front = static_cast<double>(run.front().size());
   } catch (const comp::space_error& e) {
     got.refused = e.what();
   }

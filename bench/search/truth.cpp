@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The truth lab: what the default search finds, and what that costs, in made-up worlds whose best plan is known. One
-// line per goal: what was measured, the goal, met or missed. `truth [--quick] [--json FILE] [--only ROW]`; --quick
+// line per goal: what was measured, the goal, met or missed. `truth [--quick] [--only ROW]`; --quick
 // makes a tenth of the runs. Exits with 0 also when goals are missed: it measures. Not here: real trainings (native/,
 // libtorch/), and any clock.
 #include <fmt/format.h>
-#include <fmt/os.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,7 +54,7 @@ const std::vector<bench::named_row>& all_rows() {
 }
 
 int usage(std::string_view what) {
-  fmt::print(stderr, "truth: \"{}\" is no argument (it takes [--quick] [--json FILE] [--only ROW]; rows:", what);
+  fmt::print(stderr, "truth: \"{}\" is no argument (it takes [--quick] [--only ROW]; rows:", what);
   for (const auto& named : all_rows()) fmt::print(stderr, " {}", named.name);
   fmt::print(stderr, "): give one of these\n");
   return 2;
@@ -66,34 +64,25 @@ int usage(std::string_view what) {
 
 int main(int argc, char** argv) {
   bench::scale runs;
-  std::string json_file, only;
+  std::string only;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--quick") {
       runs.quick = true;
-    } else if (argument == "--json" && i + 1 < argc) {
-      json_file = argv[++i];
     } else if (argument == "--only" && i + 1 < argc) {
       only = argv[++i];
     } else {
       return usage(argument);
     }
   }
-  nlohmann::json all = nlohmann::json::array();
+  bool known = false;
   for (const bench::named_row& named : all_rows()) {
     if (!only.empty() && named.name != only) continue;
+    known = true;
     for (const bench::row& r : named.make(runs)) {
       fmt::print("{}\n  {}; goal: {}: {}\n", r.what, r.measured, r.goal, r.met ? "met" : "MISSED");
       std::fflush(stdout);
-      all.push_back({{"row", named.name},
-                     {"what", r.what},
-                     {"measured", r.measured},
-                     {"goal", r.goal},
-                     {"met", r.met},
-                     {"figures", r.figures}});
     }
   }
-  if (all.empty()) return usage(only);
-  if (!json_file.empty()) fmt::output_file(json_file).print("{}\n", all.dump(2));
-  return 0;
+  return known ? 0 : usage(only);
 }

@@ -27,12 +27,9 @@ inline std::vector<row> healthy_trainings(const scale& runs) {
         (faster ? low : fp32) += ended ? 1 : 0;
       }
     }
-    rows.push_back(
-        {fmt::format("healthy training of 40 epochs ended by the guard, {}", truth::health_names[k]),
-         fmt::format("FP32 {} of {}, low plans given up {} of {}", fp32, all, low, all),
-         "0 and 0",
-         fp32 == 0 && low == 0,
-         {{"fp32", static_cast<double>(fp32)}, {"low", static_cast<double>(low)}, {"runs", static_cast<double>(all)}}});
+    rows.push_back({fmt::format("healthy training of 40 epochs ended by the guard, {}", truth::health_names[k]),
+                    fmt::format("FP32 {} of {}, low plans given up {} of {}", fp32, all, low, all), "0 and 0",
+                    fp32 == 0 && low == 0});
   }
   return rows;
 }
@@ -51,9 +48,7 @@ inline std::vector<row> late_divergence(const scale& runs) {
   return {{"plans that diverge epochs after the search: caught within an epoch, and trained to the end",
            fmt::format("{} of {} (of {} plans; longest divergence {:.2f} epochs)", caught, with_harm, all,
                        with_harm > 0 ? epochs.most() : 0),
-           "all",
-           with_harm > 0 && caught == with_harm,
-           {{"caught", static_cast<double>(caught)}, {"runs", static_cast<double>(with_harm)}}}};
+           "all", with_harm > 0 && caught == with_harm}};
 }
 
 inline std::vector<row> stuck_above(const scale& runs) {
@@ -66,10 +61,7 @@ inline std::vector<row> stuck_above(const scale& runs) {
     caught += got.finished && got.last_loss < 0.1 ? 1 : 0;  // FP32 ends at 0.05, the plan at 0.35
   }
   return {{"plans that sit at 7 times FP32's final loss: caught, and trained on to it",
-           fmt::format("{} of {} (of {} plans)", caught, with_harm, all),
-           "all",
-           with_harm > 0 && caught == with_harm,
-           {{"caught", static_cast<double>(caught)}, {"runs", static_cast<double>(with_harm)}}}};
+           fmt::format("{} of {} (of {} plans)", caught, with_harm, all), "all", with_harm > 0 && caught == with_harm}};
 }
 
 }  // namespace bench

@@ -32,16 +32,6 @@ struct tally {
     best += !got.harms && got.seconds <= 1.01 * truth::true_seconds(w, best_plan) ? 1 : 0;
   }
   std::string threw_text() const { return threw == 0 ? "" : fmt::format("; {} threw", threw); }
-  std::map<std::string, double> figures_of() const {
-    return {{"part_of_saving", part.mean()},
-            {"least_part", part.least()},
-            {"epochs", epochs.mean()},
-            {"plans_tested", tested.mean()},
-            {"harms", static_cast<double>(harms)},
-            {"threw", static_cast<double>(threw)},
-            {"best", static_cast<double>(best)},
-            {"runs", static_cast<double>(part.size())}};
-  }
 };
 
 tally search_worlds(std::size_t runs, std::uint64_t first_seed, auto make) {
@@ -59,7 +49,7 @@ inline std::vector<row> large_graphs(const scale& runs) {
            fmt::format("{:.2f} / {:.1f} (harm in {} of {}{})", got.part.mean(), got.epochs.mean(), got.harms,
                        got.part.size(), got.threw_text()),
            "0.95 / 8, no harm in 19 of 20",
-           got.part.mean() >= 0.95 && got.epochs.mean() <= 8 && got.harms <= runs.at_most(1, 20), got.figures_of()}};
+           got.part.mean() >= 0.95 && got.epochs.mean() <= 8 && got.harms <= runs.at_most(1, 20)}};
 }
 
 inline std::vector<row> one_harmful(const scale& runs) {
@@ -71,8 +61,7 @@ inline std::vector<row> one_harmful(const scale& runs) {
                     fmt::format("{:.2f} (least {:.2f}, harm in {} of {}, {:.1f} epochs, {:.1f} plans{})",
                                 got.part.mean(), got.part.least(), got.harms, got.part.size(), got.epochs.mean(),
                                 got.tested.mean(), got.threw_text()),
-                    "0.95, harm in at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60),
-                    got.figures_of()});
+                    "0.95, harm in at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60)});
   }
   return rows;
 }
@@ -82,7 +71,7 @@ inline std::vector<row> all_harmless(const scale& runs) {
   const tally got = search_worlds(all, 7000, truth::noisy_losses);
   return {{"all harmless, an epoch's loss differs by 5% from run to run: best plan found",
            fmt::format("{} of {} (mean part of the saving {:.2f}{})", got.best, all, got.part.mean(), got.threw_text()),
-           fmt::format("{}", wanted), got.best >= wanted, got.figures_of()}};
+           fmt::format("{}", wanted), got.best >= wanted}};
 }
 
 inline std::vector<row> harm_of_5_percent(const scale& runs) {
@@ -91,7 +80,7 @@ inline std::vector<row> harm_of_5_percent(const scale& runs) {
   return {{"an operator that raises the loss by 5%, 3% from run to run: lowered",
            fmt::format("{} of {} (part of the harmless saving {:.2f}{})", got.harms, all, got.part.mean(),
                        got.threw_text()),
-           fmt::format("at most {}", allowed), got.harms <= allowed, got.figures_of()}};
+           fmt::format("at most {}", allowed), got.harms <= allowed}};
 }
 
 inline std::vector<row> chaos(const scale& runs) {
@@ -110,13 +99,7 @@ inline std::vector<row> chaos(const scale& runs) {
   return {{"46 operators, bit-reproducible chaos of 0.7%, epochs of 10 batches: part of the harmless saving",
            fmt::format("{:.2f}, at least 0.95 in {} of {}; operators of 5% harm lowered {} of {}", part.mean(), good,
                        all, harms, with_harm),
-           "0.95 in 95% of the runs, at most 10% of the harm",
-           20 * good >= 19 * all && 10 * harms <= with_harm,
-           {{"part_of_saving", part.mean()},
-            {"good", static_cast<double>(good)},
-            {"runs", static_cast<double>(all)},
-            {"harms", static_cast<double>(harms)},
-            {"with_harm", static_cast<double>(with_harm)}}}};
+           "0.95 in 95% of the runs, at most 10% of the harm", 20 * good >= 19 * all && 10 * harms <= with_harm}};
 }
 
 inline std::vector<row> pair_harm(const scale& runs) {
@@ -124,7 +107,7 @@ inline std::vector<row> pair_harm(const scale& runs) {
   return {{"two pairs of operators that harm only together: part of the saving / harm",
            fmt::format("{:.2f} / {} of {} ({:.1f} plans, {:.1f} epochs{})", got.part.mean(), got.harms, got.part.size(),
                        got.tested.mean(), got.epochs.mean(), got.threw_text()),
-           "0.95 / at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60), got.figures_of()}};
+           "0.95 / at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60)}};
 }
 
 inline std::vector<row> scores(const scale& runs) {
@@ -133,15 +116,14 @@ inline std::vector<row> scores(const scale& runs) {
            fmt::format("{:.2f} / mean {:.1f}, most {:.0f} (harm in {} of {}, {:.1f} epochs{})", got.part.mean(),
                        got.tested.mean(), got.tested.most(), got.harms, got.part.size(), got.epochs.mean(),
                        got.threw_text()),
-           "0.95, as many as pay, harm in at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60),
-           got.figures_of()}};
+           "0.95, as many as pay, harm in at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60)}};
 }
 
 inline std::vector<row> loss_signs(const scale& runs) {
   const tally got = search_worlds(runs(60), 12000, truth::signs);
   return {{"losses negative, crossing zero, growing, several: part of the saving / harm of 15%",
            fmt::format("{:.2f} / {} of {}{}", got.part.mean(), got.harms, got.part.size(), got.threw_text()),
-           "0.95 / at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60), got.figures_of()}};
+           "0.95 / at most 5%", got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60)}};
 }
 
 inline std::vector<row> bad_inputs(const scale& runs) {
@@ -154,10 +136,7 @@ inline std::vector<row> bad_inputs(const scale& runs) {
     failed += !got.ended || got.harms || got.seconds > 1.01 * std::min(fp32, got.rule_based) ? 1 : 0;
   }
   return {{"profiles and scores with NaN, zeros or entries missing: threw, harm, or slower than the rules",
-           fmt::format("{} of {}", failed, all),
-           "at most 5%",
-           20 * failed <= all,
-           {{"failed", static_cast<double>(failed)}, {"runs", static_cast<double>(all)}}}};
+           fmt::format("{} of {}", failed, all), "at most 5%", 20 * failed <= all}};
 }
 
 inline std::vector<row> huge_graph(const scale& runs) {
@@ -166,8 +145,7 @@ inline std::vector<row> huge_graph(const scale& runs) {
   return {{fmt::format("{} operators, 20% of the deny operators harmful: part of the saving / epochs", operators),
            fmt::format("{:.2f} / {:.1f} ({}{})", got.part.mean(), got.epochs.mean(), got.harms > 0 ? "harm" : "no harm",
                        got.threw_text()),
-           "0.95 / 20, no harm", got.part.mean() >= 0.95 && got.epochs.mean() <= 20 && got.harms == 0,
-           got.figures_of()}};
+           "0.95 / 20, no harm", got.part.mean() >= 0.95 && got.epochs.mean() <= 20 && got.harms == 0}};
 }
 
 }  // namespace bench

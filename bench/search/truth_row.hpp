@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -17,7 +16,6 @@ struct row {
   std::string measured = {};
   std::string goal = {};
   bool met = false;
-  std::map<std::string, double> figures = {};
 };
 
 /// Figures of many runs.

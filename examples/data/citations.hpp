@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Citation graphs as LINQS publishes them (Cora, CiteSeer). Each line of <name>.content has a paper, its words as zeros
 // and ones, and its class; each line of <name>.cites has two papers.
+// Not here: Planetoid's files, which are pickles and would run code.
 #pragma once
 
 #include <examples/data/graph.hpp>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes a JPEG picture to red, green and blue bytes by libjpeg-turbo. Grey and CMYK pictures are converted.
-// A file that ends early or is damaged is refused. Other warnings of libjpeg, as of bytes between markers, which some
-// pictures of ImageNet have, are ignored, as other readers do.
+// A file that ends early or is damaged is refused, because leaving pictures out would make two runs incomparable. Other
+// warnings of libjpeg, as of bytes between markers, which some pictures of ImageNet have, are ignored, as other readers
+// do.
 #pragma once
 
 // clang-format off

@@ -315,7 +315,6 @@ void describe(CLI::App& app, options& chosen) {
                   "Go on with the search or the training in --out, which are kept as *.old without this option");
   files->add_flag("--compare-epochs", chosen.compare_epochs,
                   "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
-  files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
   files->add_option("--weights-out", chosen.weights_out,
                     "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
 }
@@ -405,7 +404,7 @@ std::optional<int> read_options(int argc, char** argv, options& chosen) {
   CLI11_PARSE(app, argc, argv);
   const std::vector<std::string_view> words{argv, argv + argc};
   chosen.command = command_line(words, {});
-  chosen.training_command = command_line(words, {"--compare-epochs", "--t4", "--warm-start", "--resume"});
+  chosen.training_command = command_line(words, {"--compare-epochs", "--warm-start", "--resume"});
   if (chosen.search == "paper") choose_paper(chosen);
   require_heard(chosen);
   require_strategies(chosen);

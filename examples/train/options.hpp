@@ -44,7 +44,6 @@ struct options {
   std::filesystem::path out = "out";
   bool resume = false;
   std::filesystem::path plan = {};
-  std::filesystem::path t4 = {};
   std::filesystem::path weights_out = {};
   std::string size = {};  // which bert or gan; empty: the model's own default
   std::int64_t side = 0;  // [pixels] that libtorch scales pictures to; 0: 64

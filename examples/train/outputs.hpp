@@ -71,7 +71,7 @@ inline std::vector<named_path> inputs_of(const options& chosen) {
 
 /// Returns: what `train` writes.
 inline std::vector<named_path> outputs_of(const options& chosen) {
-  std::vector<named_path> all{{"--t4", chosen.t4}, {"--weights-out", chosen.weights_out}};
+  std::vector<named_path> all{{"--weights-out", chosen.weights_out}};
   for (const char* name : {"training.json", "checkpoint.safetensors", "checkpoint.previous.safetensors"})
     all.push_back({"--out", chosen.out / name});
   for (const char* name : {"checkpoint.safetensors.old", "checkpoint.previous.safetensors.old", "search.jsonl.old"})
@@ -121,7 +121,6 @@ inline void require_apart(const options& chosen) {
       "--out \"{}\" is in use (another process trains there): wait for it to end, or give another folder",
       chosen.out.string());
   require_writable("--out", chosen.out / "plan.json");
-  if (!chosen.t4.empty()) require_writable("--t4", chosen.t4);
   if (!chosen.weights_out.empty()) require_writable("--weights-out", chosen.weights_out);
   return folder;
 }

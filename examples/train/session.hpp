@@ -9,7 +9,6 @@
 #include <comp/files/warm_start.hpp>
 #include <comp/observe/number_text.hpp>
 #include <comp/observe/summary.hpp>
-#include <comp/observe/t4.hpp>
 #include <comp/search/training/plan_changes.hpp>
 #include <cstdint>
 #include <cstdio>
@@ -122,7 +121,6 @@ comp::outcome search(const options& chosen, auto& trainer, comp::search_settings
   }
   comp::save(found, (chosen.out / "plan.json").string());
   comp::write_summary(found, (chosen.out / "summary.json").string(), info);
-  if (!chosen.t4.empty()) comp::write_t4(found, chosen.t4.string());
   fmt::print("\n{}\n", comp::table(found));
   return found;
 }
@@ -174,11 +172,10 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   comp::html_report report{(chosen.out / "report.html").string(), info};
   std::optional<comp::training_progress> begun;
   if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
-  const bool about_a_search = chosen.compare_epochs || !chosen.t4.empty() || !chosen.warm_start.empty();
+  const bool about_a_search = chosen.compare_epochs || !chosen.warm_start.empty();
   if (about_a_search && (begun || !chosen.plan.empty())) {
-    fmt::print(
-        stderr,
-        "Note: --compare-epochs, --t4 and --warm-start are about a search, and none is made: they are not heard\n");
+    fmt::print(stderr,
+               "Note: --compare-epochs and --warm-start are about a search, and none is made: they are not heard\n");
   }
   if (begun) {
     require_same(chosen, *begun, trainer.graph(), kept.last().string());

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds state that nobody named: compares the objects that a step reaches before and after some steps. What the step
-changes among them is then saved and put back with the rest."""
+changes among them is then saved and put back with the rest. A list of the user's would have only what he thought of."""
 
 from __future__ import annotations
 

@@ -107,10 +107,6 @@ class strategy:
     def genetic(
         *, trials: int = 128, population: int = 16, mutation: float = 0.5, seed: int = 0
     ) -> strategy.Strategy: ...
-    @staticmethod
-    def successive_halving(*, plans: int = 32, seed: int = 0) -> strategy.Strategy: ...
-    @staticmethod
-    def pareto(*, trials: int = 128, rejected_too: bool = False, seed: int = 0) -> strategy.Strategy: ...
 
 class Sample:
     loss: float

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that torch's fully_shard (FSDP2) spreads over ranks. Each rank keeps a part of each parameter, a DTensor. The
 forward reads whole parameters, whose memory is there only while their module runs: FSDP gathers them before, and again
-for the backward. A parameter that the plan reads in BF16 alone is gathered in BF16, to the same bits for half the bytes."""
+for the backward. A parameter that the plan reads in BF16 alone is gathered in BF16, to the same bits for half the bytes.
+
+FSDP's public way, a subclass with fsdp_pre_all_gather, would have to be there before fully_shard. So torch's FSDPParam is
+written to, and a test compares the bits with DistributedDataParallel's."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/hierarchical.hpp>
-#include <comp/strategy/pareto.hpp>
-#include <comp/strategy/successive_halving.hpp>
 #include <comp/systems/paddle.hpp>
 #include <comp/systems/tensorflow.hpp>
 #include <comp/systems/tvm.hpp>
@@ -204,18 +202,6 @@ void add_strategies(py::module_ m) {
             strategy::genetic{.trials = trials, .population = population, .mutation = mutation, .seed = seed}};
       },
       py::kw_only(), "trials"_a = 128, "population"_a = 16, "mutation"_a = 0.5, "seed"_a = 0);
-  m.def(
-      "successive_halving",
-      [](std::size_t plans, std::uint64_t seed) {
-        return any_strategy{strategy::successive_halving{.plans = plans, .seed = seed}};
-      },
-      py::kw_only(), "plans"_a = 32, "seed"_a = 0);
-  m.def(
-      "pareto",
-      [](std::size_t trials, bool rejected_too, std::uint64_t seed) {
-        return any_strategy{strategy::pareto{.trials = trials, .rejected_too = rejected_too, .seed = seed}};
-      },
-      py::kw_only(), "trials"_a = 128, "rejected_too"_a = false, "seed"_a = 0);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <comp/core/op_graph.hpp>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,6 +148,34 @@ inline comp::op_graph gcn() {
   at = net.add("bias1", "add", {at}, {nodes, classes}, {weight({classes})});
   net.loss("nll_loss", net.same("log_softmax", "log_softmax", {at}));
   return std::move(net).made();
+}
+
+/// Reads the operators of a line that a system's script beside the tests wrote, up to its '|': "kind:h,0,p1,-" gives
+/// halves (b: BF16, i: integers, else FP32), and reads operator 0, parameter 1 and data.
+inline std::vector<comp::op_info> recorded(std::istringstream& words) {
+  std::vector<comp::op_info> ops;
+  for (std::string word; words >> word && word != "|";) {
+    std::istringstream parts{word};
+    comp::op_info op;
+    std::getline(parts, op.kind, ',');
+    const std::size_t colon = op.kind.find(':');
+    const char gives = colon == std::string::npos ? 'f' : op.kind[colon + 1];
+    op.name = op.kind = op.kind.substr(0, colon);
+    const comp::precision in = gives == 'h'   ? comp::precision::fp16
+                               : gives == 'b' ? comp::precision::bf16
+                                              : comp::precision::fp32;
+    op.outputs = {{.shape = {4, 4}, .dtype = in, .floating = gives != 'i'}};
+    for (std::string read; std::getline(parts, read, ',');) {
+      const bool parameter = read[0] == 'p';
+      op.inputs.push_back({.shape = {4, 4}, .parameter = parameter, .leaf = parameter ? read[1] - '0' : -1});
+      if (parameter || read[0] == '-') continue;
+      op.producers.push_back(std::stoul(read));
+      op.inputs.back() = ops.at(op.producers.back()).outputs[0];
+      op.inputs.back().source = std::stoi(read);
+    }
+    ops.push_back(std::move(op));
+  }
+  return ops;
 }
 
 }  // namespace model_graphs

@@ -30,21 +30,10 @@ std::string bf16(std::string plan) {
 /// The operators of a line of pytorch_typed.inc; `half` is the kind of the model's own casts to low.
 comp::op_graph recorded(std::istringstream& words, const std::string& half) {
   const std::set<std::string> views{"t", "view", "reshape", "contiguous", "type_as", "float", "half"};
-  std::vector<comp::op_info> ops;
-  for (std::string word; words >> word && word != "|";) {
-    std::istringstream parts{word};
-    comp::op_info op{.outputs = {{.shape = {4, 4}}}};
-    std::getline(parts, op.kind, ',');
+  std::vector<comp::op_info> ops = model_graphs::recorded(words);
+  for (comp::op_info& op : ops) {
     op.choosable = !views.contains(op.kind);
-    if (op.kind == "half") op.kind = half;
-    for (std::string read; std::getline(parts, read, ',');) {
-      op.inputs.push_back({.shape = {4, 4}, .parameter = read[0] == 'p'});
-      if (read == "-" || read[0] == 'p') continue;
-      op.inputs.back().source = std::stoi(read);
-      op.producers.push_back(std::stoul(read));
-    }
-    op.kind = "aten::" + op.kind;
-    ops.push_back(std::move(op));
+    op.kind = "aten::" + (op.kind == "half" ? half : op.kind);
   }
   return ops;
 }

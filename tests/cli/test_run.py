@@ -26,6 +26,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(got.returncode, 0)
         for command in ('demo', 'test', 'bench', 'paper', 'gpu-check', 'clean', 'help'):
             self.assertIn(f'./run {command}', got.stdout)
+        self.assertEqual(self.run_with().stdout, got.stdout)
 
     def test_an_area_is_built_and_run_alone(self):
         """In a copy whose Meson and ninja write down what they are asked."""
@@ -55,9 +56,6 @@ class Commands(unittest.TestCase):
         self.assertEqual((got.returncode, got.stdout), (1, ''))
         self.assertIn('"--al" is nothing that test knows: it takes --all, nothing, or an area, which is one of autocast, cli, ', got.stderr)
         self.assertEqual(self.run_with('test', 'core', 'search').returncode, 1)
-
-    def test_no_command_is_a_call_for_help(self):
-        self.assertEqual(self.run_with().stdout, self.run_with('help').stdout)
 
     def test_gpu_check_says_in_one_sentence_where_there_is_no_gpu(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -322,35 +320,21 @@ class Count(unittest.TestCase):
 
     doctest = '[doctest] test cases:   {} |   {} passed | {} failed | 0 skipped'
 
-    def test_cases_are_counted_not_programs(self):
-        self.assertEqual(self.count([{'result': 'OK', 'stdout': self.doctest.format(71, 71, 0)}, {'result': 'OK'}]),
-                         ('72 passed, 0 failed', 0))
-        self.assertEqual(self.count([{'result': 'OK', 'stderr': '\nRan 12 tests in 0.1s\n\nOK\n'}]),
-                         ('12 passed, 0 failed', 0))
-
-    def test_failed_cases_are_counted_one_by_one(self):
-        self.assertEqual(self.count([{'result': 'FAIL', 'stdout': self.doctest.format(5, 3, 2)}]),
-                         ('3 passed, 2 failed', 1))
-        self.assertEqual(self.count([{'result': 'FAIL', 'stderr': 'Ran 9 tests in 1s\nFAILED (failures=2, errors=1)'}]),
-                         ('6 passed, 3 failed', 1))
-
-    def test_a_program_that_crashed_after_good_cases_failed(self):
-        self.assertEqual(self.count([{'result': 'FAIL', 'stdout': self.doctest.format(5, 5, 0)}]),
-                         ('5 passed, 1 failed', 1))
-        self.assertEqual(self.count([{'result': 'TIMEOUT'}]), ('0 passed, 1 failed', 1))
-
-    def test_a_skipped_program_is_neither(self):
-        self.assertEqual(self.count([{'result': 'OK'}, {'result': 'SKIP'}]), ('1 passed, 0 failed', 0))
-
-    def test_a_skipped_case_is_neither(self):
-        self.assertEqual(self.count([{'result': 'OK', 'stderr': 'Ran 9 tests in 1s\n\nOK (skipped=2)'}]),
-                         ('7 passed, 0 failed', 0))
-
-    def test_what_went_wrong_outside_the_tests_counts(self):
+    def test_cases_are_counted_not_programs_and_what_crashed_or_did_not_build_failed(self):
+        ran = self.doctest.format
+        for tests, last, status in (
+                ([{'result': 'OK', 'stdout': ran(71, 71, 0)}, {'result': 'OK'}], '72 passed, 0 failed', 0),
+                ([{'result': 'OK', 'stderr': '\nRan 12 tests in 0.1s\n\nOK\n'}], '12 passed, 0 failed', 0),
+                ([{'result': 'FAIL', 'stdout': ran(5, 3, 2)}], '3 passed, 2 failed', 1),
+                ([{'result': 'FAIL', 'stderr': 'Ran 9 tests in 1s\nFAILED (failures=2, errors=1)'}], '6 passed, 3 failed', 1),
+                ([{'result': 'FAIL', 'stdout': ran(5, 5, 0)}], '5 passed, 1 failed', 1),
+                ([{'result': 'TIMEOUT'}], '0 passed, 1 failed', 1),
+                ([{'result': 'OK'}, {'result': 'SKIP'}], '1 passed, 0 failed', 0),
+                ([{'result': 'OK', 'stderr': 'Ran 9 tests in 1s\n\nOK (skipped=2)'}], '7 passed, 0 failed', 0),
+                ([], '0 passed, 0 failed', 1)):
+            with self.subTest(tests):
+                self.assertEqual(self.count(tests), (last, status))
         self.assertEqual(self.count([{'result': 'OK'}], 'build/x did not build whole'), ('1 passed, 1 failed', 1))
-
-    def test_nothing_run_is_no_success(self):
-        self.assertEqual(self.count([]), ('0 passed, 0 failed', 1))
 
 
 if __name__ == '__main__':

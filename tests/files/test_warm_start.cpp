@@ -73,25 +73,3 @@ TEST_CASE_FIXTURE(with_folder, "a plan string alone is taken where it has as man
   CHECK(got.plan == comp::plan{13});
   CHECK(has(got.warnings.at(0), "knows 0 of 13 operators"));
 }
-
-TEST_CASE_FIXTURE(with_folder, "what is no plan file is refused with the field and what is needed") {
-  const auto refused = [&](const std::string& text) {
-    write_text(folder / "p.json", text);
-    return message_of<comp::file_error>([&] { (void)comp::warm_start(folder / "p.json", model); });
-  };
-  CHECK(has(refused(R"({"comp_plan":1})"), "field \"plan\" or \"operators\""));
-  CHECK(has(refused("[1"), "no JSON"));
-  CHECK(
-      has(refused(R"({"comp_plan":1,"operators":[{"name":"a","kind":"b","precision":"int8"}]})"), "one of fp32, tf32"));
-  CHECK(has(refused(R"({"comp_plan":1,"plan":"1x"})"), "one letter of"));
-  CHECK(has(message_of<comp::file_error>([&] { (void)comp::warm_start(folder / "none", model); }), "none"));
-  CHECK(has(refused("{}"), "field \"comp_plan\""));
-}
-
-TEST_CASE_FIXTURE(with_folder,
-                  "a file whose letters and operators contradict each other is refused, as where it is loaded") {
-  write_text(folder / "p.json",
-             R"({"comp_plan":1,"plan":"1","operators":[{"name":"a","kind":"b","precision":"bf16"}]})");
-  CHECK(has(message_of<comp::plan_error>([&] { (void)comp::warm_start(folder / "p.json", model); }),
-            "contradicts itself"));
-}

@@ -70,16 +70,6 @@ TEST_CASE_FIXTURE(with_ledger, "a search goes on from its ledger, and what is re
   CHECK(text_of(path).substr(0, whole.size()) == whole);
 }
 
-TEST_CASE_FIXTURE(with_folder, "each line is in the file before trial_done returns") {
-  ledger l{folder / "l.jsonl"};
-  l.search_started(about());
-  for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(lines(l.path()) == 1 + i);
-    l.trial_done(of_six.trials[i]);
-  }
-  CHECK(comp::read_ledger(l.path()).size() == 4);
-}
-
 TEST_CASE_FIXTURE(with_ledger, "a complete search is marked, recalls all the same, and is marked once") {
   search(path, of_six.trials.size(), true);
   ledger l{path};
@@ -124,19 +114,6 @@ TEST_CASE_FIXTURE(with_ledger, "a last line cut off at any byte is left out and 
     CHECK(search(path, 3) == 1);
     CHECK(text_of(path) == whole);
   }
-}
-
-TEST_CASE_FIXTURE(with_ledger, "a ledger says that its file ended within a line") {
-  search(path, 3);
-  const std::string whole = text_of(path);
-  ledger sound{path};
-  sound.search_started(about());
-  CHECK(sound.remark().empty());
-  write_text(path, whole.substr(0, whole.size() - 5));
-  ledger torn{folder / "l.jsonl"};
-  sound = ledger{folder / "other.jsonl"};  // gives the lock back
-  torn.search_started(about());
-  CHECK(has(torn.remark(), "is damaged: it ended within a line (its last "));
 }
 
 TEST_CASE(
@@ -381,14 +358,3 @@ TEST_CASE_FIXTURE(with_folder, "a path that cannot be used is named with the rea
 }
 
 TEST_CASE("a device without a disk can take a ledger") { CHECK(search("/dev/null", 3) == 3); }
-
-TEST_CASE_FIXTURE(with_folder, "a ledger is a table of results: every run in order") {
-  search(folder / "l.jsonl", of_six.trials.size(), true);
-  const auto table = comp::read_ledger(folder / "l.jsonl");
-  REQUIRE(table.size() == of_six.trials.size());
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    CHECK(table[i].plan == of_six.trials[i].plan);
-    CHECK(table[i].sample.status == of_six.trials[i].sample.status);
-    CHECK(table[i].sample.batch_seconds == of_six.trials[i].sample.batch_seconds);
-  }
-}

@@ -4,16 +4,7 @@
 #include <comp/policy/nearest.hpp>
 
 namespace {
-using comp::policy::edit_distance;
 using comp::policy::nearest_word;
-
-TEST_CASE("the edit distance counts insertions, removals and replacements") {
-  CHECK(edit_distance("softmax", "softmax") == 0);
-  CHECK(edit_distance("sofmax", "softmax") == 1);
-  CHECK(edit_distance("kitten", "sitting") == 3);
-  CHECK(edit_distance("", "abc") == 3);
-  CHECK(edit_distance("abc", "") == 3);
-}
 
 TEST_CASE("the nearest word is offered, and none when all are far") {
   nearest_word wanted{"sofmax"};
@@ -36,10 +27,4 @@ TEST_CASE("one letter of a short word may be wrong") {
   CHECK(wanted.word() == "bmm");
 }
 
-TEST_CASE("the remedy names the word, or says what else to do") {
-  nearest_word wanted{"sofmax"};
-  CHECK(wanted.remedy("drop it") == "drop it");
-  wanted.offer("softmax");
-  CHECK(wanted.remedy("drop it") == "did you mean \"softmax\"?");
-}
 }  // namespace

@@ -118,11 +118,4 @@ TEST_CASE("why_not names the sizes and the padding, or the missing unit, and is 
   CHECK(why_not(gemm(8, 8, 8), precision::fp16, gpu(80)).empty());
 }
 
-TEST_CASE("16 is preferred for 16-bit formats from compute capability 8.0") {
-  CHECK(preferred_multiple(precision::fp16, gpu(80)) == 16);
-  CHECK(preferred_multiple(precision::bf16, gpu(90)) == 16);
-  CHECK(preferred_multiple(precision::fp16, gpu(75)) == 8);
-  CHECK(preferred_multiple(precision::tf32, gpu(80)) == 4);
-  CHECK(preferred_multiple(precision::fp16, unknown) == 8);
-}
 }  // namespace

@@ -8,7 +8,6 @@
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
-#include <comp/strategy/pareto.hpp>
 #include <comp/strategy/random.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -153,7 +152,6 @@ TEST_CASE("no plan is crowned whose own losses were not accepted, in any world, 
   check_all_judged(comp::strategy::delta_debugging{}, 72002);
   check_all_judged(comp::strategy::genetic{.trials = 12}, 72003);
   check_all_judged(comp::strategy::beam{}, 72004);
-  check_all_judged(comp::strategy::pareto{}, 72005);
 }
 
 TEST_CASE(

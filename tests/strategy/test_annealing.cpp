@@ -8,14 +8,6 @@
 using comp::plan;
 using comp::strategy::annealing;
 
-TEST_CASE("annealing asks for as many plans as it was told to, from its seed alone") {
-  const auto space = spaces::of(std::vector<std::size_t>(40, 3));
-  const auto first = spaces::asked(annealing{.trials = 50, .seed = 5}, space, 1, spaces::hashed);
-  CHECK(first.size() == 50);
-  CHECK(spaces::asked(annealing{.trials = 50, .seed = 5}, space, 1, spaces::hashed) == first);
-  CHECK(spaces::asked(annealing{.trials = 50, .seed = 6}, space, 1, spaces::hashed) != first);
-}
-
 TEST_CASE("annealing leaves a local optimum that costs less than its heat") {
   // Every second group harms, so no run of groups helps: of the others one or two cost 0.1% each, three and four pay.
   const auto hill = [](const plan& p) {

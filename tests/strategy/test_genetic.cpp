@@ -8,14 +8,6 @@
 using comp::plan;
 using comp::strategy::genetic;
 
-TEST_CASE("genetic asks for as many plans as it was told to, from its seed alone, whatever is asked at a time") {
-  const auto space = spaces::of(std::vector<std::size_t>(40, 3));
-  const auto first = spaces::asked(genetic{.trials = 50, .seed = 5}, space, 1, spaces::hashed);
-  CHECK(first.size() == 50);
-  CHECK(spaces::asked(genetic{.trials = 50, .seed = 5}, space, 7, spaces::hashed) == first);
-  CHECK(spaces::asked(genetic{.trials = 50, .seed = 6}, space, 1, spaces::hashed) != first);
-}
-
 TEST_CASE("genetic finds its way by the loss where none of the first plans is accepted but FP32") {
   const auto space = spaces::of(std::vector<std::size_t>(32, 2));
   double saved = 0;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The strategies that are included one by one, each in a stage of a search.
+// Each strategy in each stage: they are the only type arguments of a search that say how plans are found.
 #include <doctest/doctest.h>
 
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
+#include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/genetic.hpp>
+#include <comp/strategy/greedy.hpp>
 #include <comp/strategy/hierarchical.hpp>
-#include <comp/strategy/pareto.hpp>
-#include <comp/strategy/successive_halving.hpp>
+#include <comp/strategy/random.hpp>
 
 #include "fake_search.hpp"
 
@@ -37,14 +38,16 @@ fake::world small_world() {
 
 TEST_CASE_TEMPLATE("each strategy finds the best plan of a small space, in a stage of a search", Pair,
                    pair_of<strategy::delta_debugging, strategy::genetic>,
-                   pair_of<strategy::hierarchical, strategy::annealing>,
-                   pair_of<strategy::beam, strategy::successive_halving>, pair_of<strategy::pareto, strategy::pareto>,
-                   pair_of<strategy::genetic, strategy::beam>) {
+                   pair_of<strategy::hierarchical, strategy::annealing>, pair_of<strategy::beam, strategy::exhaustive>,
+                   pair_of<strategy::genetic, strategy::beam>, pair_of<strategy::exhaustive, strategy::random>,
+                   pair_of<strategy::random, strategy::greedy>, pair_of<strategy::greedy, strategy::exhaustive>) {
   fake::trainer trainer{small_world()};
   const comp::two_stage search{fake::lists{}, typename Pair::first{}, typename Pair::second{}};
   const comp::outcome found = search.run(trainer);
   CHECK(found.plan.str() == "1bbb1bb");
   CHECK(found.speedup == doctest::Approx(11 / 6.5));
+  CHECK(trainer.weights().steps == found.trained_batches);
+  CHECK(trainer.now() == found.plan);
 }
 
 TEST_CASE("a strategy is told losses of which lower is better, whatever is asked for") {

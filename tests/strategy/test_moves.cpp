@@ -96,12 +96,3 @@ TEST_CASE("an order of what plans gave: accepted by time, others by loss, equals
   for (const auto& s : field) order.push_back(s.number);
   CHECK(order == std::vector<std::size_t>{3, 4, 2, 1});
 }
-
-TEST_CASE("waiting plans are taken from the end") {
-  std::vector<plan> waiting{plan{3}, plan{2}, plan{1}};
-  const auto taken = strategy::take_from(waiting, 2);
-  REQUIRE(taken.size() == 2);
-  CHECK(taken[0].size() == 1);
-  CHECK(taken[1].size() == 2);
-  CHECK(waiting.size() == 1);
-}

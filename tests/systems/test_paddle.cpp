@@ -16,33 +16,9 @@ using comp::policy::paddle;
 using comp::policy::paddle_level;
 using comp::policy::paddle_version;
 using comp::policy::parse_amp_configs;
-namespace lists = comp::policy::paddle_lists;
 static_assert(comp::OperatorPolicy<paddle>);
 
 category at(const paddle& amp, const std::string& kind) { return amp.classify({.name = kind, .kind = kind}).category; }
-
-TEST_CASE("the lists have as many operators as Paddle has") {
-  CHECK(std::size(lists::white) == 10);
-  CHECK(std::size(lists::white_fp16) == 4);
-  CHECK(std::size(lists::black) == 45);
-  CHECK(std::size(lists::black_grad) == 8);
-  CHECK(std::size(lists::guide_white_fp16) == 6);
-  CHECK(std::size(lists::guide_black_fp16) + std::size(lists::guide_black_interp) == 18);
-}
-
-TEST_CASE("no operator is on two of a level's lists, and no alias is given twice") {
-  for (const auto version : {paddle_version::v3, paddle_version::guide}) {
-    for (const auto low : {precision::fp16, precision::bf16}) {
-      for (const auto level : {paddle_level::o1, paddle_level::o2}) {
-        const auto& table = lists::table(version, low, level);
-        for (std::size_t i = 1; i < table.entries().size(); ++i)
-          CHECK(table.entries()[i - 1].kind < table.entries()[i].kind);
-        for (std::size_t i = 1; i < table.aliases().size(); ++i)
-          CHECK(table.aliases()[i - 1].kind < table.aliases()[i].kind);
-      }
-    }
-  }
-}
 
 TEST_CASE("the guide's own examples of the lists: conv2d and matmul white, softmax and cross_entropy black") {
   for (const auto version : {paddle_version::v3, paddle_version::guide}) {

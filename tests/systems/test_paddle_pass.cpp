@@ -77,11 +77,6 @@ TEST_CASE("the guide's fp16_guard: the first Linear and the loss stay in FP32") 
   CHECK(made.parameters[2] == precision::fp16);
 }
 
-TEST_CASE("OD runs only the white list low: every add in FP32, with a cast there and back for each Linear") {
-  const auto made = paddle_pass({.level = paddle_level::od}, simple_net());
-  CHECK(made.plan.str() == times(9, "01") + "1");
-}
-
 TEST_CASE("O2 casts parameters before training: its steps have casts of data and loss only, O1's one per parameter") {
   const auto steps = [](const paddle& amp) {
     return casts(simple_net(), paddle_pass(amp, simple_net())).forward.size();
@@ -152,41 +147,6 @@ TEST_CASE("overlapping lists are refused before anything is decided") {
                   comp::settings_error);
 }
 
-TEST_CASE("an operator that reads one FP32 tensor and one low runs in FP32, and reads both in FP32") {
-  builder net;
-  const std::size_t a = net.add("a", "matmul_v2", {}, {4, 4}, {{.shape = {4, 4}}, weight({4, 4})});
-  const std::size_t b = net.same("b", "softmax", {a});
-  net.same("sum", "elementwise_add", {a, b});
-  const comp::op_graph graph = std::move(net).made();
-  const auto made = paddle_pass({}, graph);
-  CHECK(made.plan.str() == "011");
-  const auto placed = casts(graph, made);
-  REQUIRE(placed.forward.size() == 3);  // data, weight, and one cast of `a` for softmax and sum
-  CHECK(placed.forward[2].readers == std::vector<std::uint32_t>{1, 2});
-}
-
-/// The operators of a line of paddle_typed.inc; what it says is written in paddle_typed.py.
-comp::op_graph parse(std::istringstream& words) {
-  std::vector<comp::op_info> ops;
-  for (std::string word; words >> word && word != "|";) {
-    std::istringstream parts{word};
-    comp::op_info op{.outputs = {{.shape = {4, 4}}}};
-    std::getline(parts, op.kind, ',');
-    if (op.kind.starts_with("cast:")) {
-      op.outputs[0].dtype = op.kind.back() == 'b' ? precision::bf16 : precision::fp32;
-      op.kind = "cast";
-    }
-    for (std::string read; std::getline(parts, read, ',');) {
-      op.inputs.push_back({.shape = {4, 4}, .parameter = read[0] == 'p'});
-      if (read == "-1" || read[0] == 'p') continue;
-      op.inputs.back().source = std::stoi(read);
-      op.producers.push_back(std::stoul(read));
-    }
-    ops.push_back(std::move(op));
-  }
-  return ops;
-}
-
 TEST_CASE("200 random graphs run at each level as Paddle 3.3.1 runs them") {
   const paddle o1{.low = precision::bf16}, od{.level = paddle_level::od, .low = precision::bf16};
   paddle o2{.level = paddle_level::o2, .low = precision::bf16};
@@ -200,7 +160,7 @@ TEST_CASE("200 random graphs run at each level as Paddle 3.3.1 runs them") {
        }) {
     CAPTURE(line);
     std::istringstream words{line};
-    const comp::op_graph graph = parse(words);
+    const comp::op_graph graph = model_graphs::recorded(words);
     for (const paddle& amp : {o1, od, o2, unpromoted, listed}) {
       std::string theirs;
       words >> theirs;
@@ -222,32 +182,4 @@ TEST_CASE("VGG16 under Paddle's O1: convolutions and Linear low; biases in FP32 
   CHECK(plan_of({.custom_white_list = {"elementwise_add"}}, vgg) == times(31, "0") + spaced("0 1 000 000 0 1"));
 }
 
-TEST_CASE("VGG16 under Paddle's O2: all of it, and the loss where nothing promotes") {
-  // The loss reads low logits and integer labels; softmax_with_cross_entropy is not on O2's black list.
-  CHECK(plan_of({.level = paddle_level::o2}, model_graphs::vgg16()) == times(32, "0") + spaced("1 000 000 0 0"));
-}
-
-TEST_CASE("BERT under Paddle's O1: softmax, norms, residuals, embeddings and loss in FP32") {
-  // lookup_table_v2 is black, so the sums of embeddings read FP32; layer_norm is black, so residual adds read FP32
-  // beside the low dropout. The attention's dropout reads softmax in FP32. GELU follows its linear.
-  const std::string heads = spaced("011 011 011 1");
-  const std::string attention = spaced("0 0 1 1 0 11 0");
-  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
-  CHECK(plan_of({}, model_graphs::bert(2)) == spaced("111 11 1 1") + layer + layer + spaced("0 1"));
-}
-
-TEST_CASE("BERT under Paddle's O2: only the embeddings, which read FP32 from their black table lookups") {
-  // layer_norm is not black in O2 and follows its first input: the sums of embeddings are FP32, so are norm and
-  // dropout, and the first residual add. That add's norm is FP32 too, and so is every later residual.
-  const std::string heads = spaced("011 011 011 1");
-  const std::string attention = spaced("0 0 0 0 0 11 0");
-  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
-  CHECK(plan_of({.level = paddle_level::o2}, model_graphs::bert(2)) ==
-        spaced("111 11 1 1") + layer + layer + spaced("0 0"));
-}
-
-TEST_CASE("GCN under Paddle's O1: the sparse product reads an FP32 adjacency, only the dense ones run low") {
-  const std::string expected = spaced("1 0 1 1 1 1 0 1 1 1 1");
-  CHECK(plan_of({}, model_graphs::gcn()) == expected);
-}
 }  // namespace paddle_pass_tests

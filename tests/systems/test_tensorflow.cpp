@@ -4,7 +4,6 @@
 #include <comp/core/concepts.hpp>
 #include <comp/systems/tensorflow.hpp>
 #include <map>
-#include <set>
 #include <string>
 
 namespace tensorflow_tests {
@@ -14,7 +13,6 @@ using comp::policy::tensorflow;
 using comp::policy::tensorflow_edits;
 using comp::policy::tensorflow_level;
 using comp::policy::tensorflow_list;
-namespace lists = comp::policy::tensorflow_lists;
 static_assert(comp::OperatorPolicy<tensorflow>);
 
 category on(tensorflow_list list, const std::string& kind) {
@@ -27,35 +25,6 @@ tensorflow_edits from(std::map<std::string, std::string> set) {
   });
 }
 const std::string prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_";
-
-TEST_CASE("the lists have as many operators as TensorFlow 2.21.0 has") {
-  const auto count = [](tensorflow_list list, category c) {
-    const auto all = lists::table(list).entries();
-    return std::count_if(all.begin(), all.end(), [c](const auto& e) { return e.category == c; });
-  };
-  const std::map<tensorflow_list, std::array<long, 4>> expected{{tensorflow_list::cuda_fp16, {39, 43, 9, 110}},
-                                                                {tensorflow_list::onednn_fp16, {15, 46, 9, 110}},
-                                                                {tensorflow_list::onednn_bf16, {14, 48, 7, 111}}};
-  for (const auto& [list, sizes] : expected) {
-    CAPTURE(static_cast<int>(list));
-    CHECK(count(list, category::allow) == sizes[0]);
-    CHECK(count(list, category::infer) == sizes[1]);
-    CHECK(count(list, category::deny) == sizes[2]);
-    CHECK(count(list, category::clear) == sizes[3]);
-  }
-}
-
-TEST_CASE("no operator is listed twice, and no alias has a name that ATen's operators get twice") {
-  for (const auto list : {tensorflow_list::cuda_fp16, tensorflow_list::onednn_fp16, tensorflow_list::onednn_bf16}) {
-    const auto all = lists::table(list).entries();
-    for (std::size_t i = 1; i < all.size(); ++i) CHECK(all[i - 1].kind < all[i].kind);
-  }
-  std::set<std::string_view> seen;
-  for (const auto& alias : lists::aliases) {
-    CAPTURE(alias.kind);
-    CHECK(seen.insert(alias.kind).second);
-  }
-}
 
 TEST_CASE("TensorFlow's names and ATen's say the same, with namespace or overload") {
   for (const std::string kind : {"Conv2D", "conv2d", "aten::conv2d", "aten::conv2d.padding"}) {
@@ -75,11 +44,6 @@ TEST_CASE("lists differ by device: Mean is deny in FP16 and infer in BF16, cuDNN
   CHECK(on(tensorflow_list::onednn_fp16, "CudnnRNNV3") == category::follow);
   CHECK(on(tensorflow_list::onednn_fp16, "Rsqrt") == category::infer);
   CHECK(on(tensorflow_list::cuda_fp16, "Rsqrt") == category::follow);
-}
-
-TEST_CASE("an allow-operator computes in the list's precision") {
-  CHECK(tensorflow{}.classify({.kind = "MatMul"}).compute == comp::precision::fp16);
-  CHECK(tensorflow{.list = tensorflow_list::onednn_bf16}.classify({.kind = "MatMul"}).compute == comp::precision::bf16);
 }
 
 TEST_CASE("lists are edited by options, in TensorFlow's names or ATen's") {

@@ -5,7 +5,7 @@
 // A cast always reads the tensor that the kernel wrote and never the result of another cast: if an operator sums in
 // FP32 and hands on FP16, a reader that wants FP32 gets the sum, not FP16 cast back.
 // TVM places a cast for each argument of each reader, TensorFlow one for each output; this list is never longer than
-// theirs (docs/decisions.md, "Casts: a view belongs to what it views").
+// theirs.
 #pragma once
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 //   8 bytes  length of the header, little-endian
 //   header   {"__metadata__":{"key":"text"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
 //   data     the tensors' values, little-endian, row-major, without gaps
-// Other dtypes are refused. Why this format: docs/decisions.md, "A checkpoint is one safetensors file".
+// Other dtypes are refused. Reading it runs no code, unlike pickles, and needs no library.
 // Source: github.com/huggingface/safetensors, README.md.
 #pragma once
 

@@ -5,18 +5,16 @@
 //   custom listed{.over = pytorch{}, .rules = {by_kind("softmax", allow(precision::bf16)),
 //                                              by_name("block?.attention.*", deny()),
 //                                              by_scope("head", fixed(precision::fp32))}};
-// A rule that selects nothing is no error, because one list may serve several models. unused_rules(graph) names such
-// rules, which may be typing errors.
+// A rule that selects nothing is no error, because one list may serve several models.
 #pragma once
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
 #include <comp/core/decision.hpp>
 #include <comp/core/error.hpp>
-#include <comp/core/op_graph.hpp>
+#include <comp/core/op_info.hpp>
 #include <comp/policy/glob.hpp>
 #include <comp/policy/kind_name.hpp>
-#include <comp/policy/nearest.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <cstdint>
 #include <initializer_list>
@@ -137,32 +135,6 @@ struct custom {  // models comp::OperatorPolicy
   }
   /// Returns the same rules over the policy that `over` is on `machine`.
   custom on(const hardware& machine) const { return {on_machine(over, machine), rules}; }
-
-  /// Returns: a sentence for each rule that selects no operator of `graph`, with the most similar kind, name or scope
-  /// of the graph as the probable correction.
-  std::vector<std::string> unused_rules(const op_graph& graph) const {
-    std::vector<std::string> sentences;
-    for (const rule& r : rules.all()) {
-      if (std::any_of(graph.begin(), graph.end(), [&](const op_info& op) { return r.selects(op); })) continue;
-      sentences.push_back(fmt::format("{} selects nothing (none of the {} operators matches): {}", r.str(),
-                                      graph.size(), nearest(r, graph).remedy("drop the rule or correct its pattern")));
-    }
-    return sentences;
-  }
-
- private:
-  static nearest_word nearest(const rule& r, const op_graph& graph) {
-    nearest_word best{without_namespace(r.pattern)};
-    for (const op_info& op : graph) {
-      if (r.by == selector::kind) best.offer(without_overload(op.kind));
-      if (r.by == selector::name) best.offer(op.name);
-      if (r.by != selector::scope) continue;
-      for (const std::string& scope : op.scopes) best.offer(scope);
-      if (const auto dot = op.name.find('.'); dot != std::string::npos)
-        best.offer(std::string_view{op.name}.substr(0, dot));
-    }
-    return best;
-  }
 };
 
 }  // namespace comp::policy

@@ -13,6 +13,7 @@
 #include <cassert>
 #include <comp/core/decision.hpp>
 #include <comp/core/hardware.hpp>
+#include <comp/core/names.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>
@@ -41,19 +42,21 @@ struct entry {
 /// run time, because sorting it in a constant expression would cost every user half a second of compilation.
 class table {
  public:
-  table& add(std::span<const std::string_view> kinds, comp::category category) {
-    for (const std::string_view kind : kinds) entries_.push_back({kind, category});
+  table& add(std::string_view kinds, comp::category category) {
+    each_name(kinds, " ,\n", [&](std::string_view kind) { entries_.push_back({kind, category}); });
     return *this;
   }
   /// Gives each composite the category of the listed operator that decides for it.
   /// Requires: that operator was added before.
-  table& add(std::span<const expansion> composites) {
-    for (const expansion& composite : composites) {
-      const auto into = std::find_if(entries_.begin(), entries_.end(),
-                                     [&](const entry& e) { return same_operator(e.kind, composite.into); });
-      assert(into != entries_.end());
-      entries_.push_back({composite.kind, into->category});
-    }
+  table& add_composites(std::string_view composites) {
+    each_name(composites, " \n", [&](std::string_view composite) {
+      const std::size_t equals = composite.find('=');
+      const auto decides = std::find_if(entries_.begin(), entries_.end(), [&](const entry& e) {
+        return same_operator(e.kind, composite.substr(0, equals));
+      });
+      assert(decides != entries_.end());
+      add(composite.substr(equals + 1), decides->category);
+    });
     return *this;
   }
   table take_sorted() {
@@ -82,7 +85,7 @@ inline const table& cuda() {
                                  .add(cuda_fp32_append_dtype, category::deny)
                                  .add(cuda_promote, category::infer)
                                  .add(cuda_banned, category::deny)
-                                 .add(cuda_composites)
+                                 .add_composites(cuda_composites)
                                  .take_sorted();
   return lists;
 }
@@ -92,7 +95,7 @@ inline const table& cpu() {
                                  .add(cpu_lower_precision_fp, category::allow)
                                  .add(cpu_fp32, category::deny)
                                  .add(cpu_promote, category::infer)
-                                 .add(cpu_composites)
+                                 .add_composites(cpu_composites)
                                  .take_sorted();
   return lists;
 }

@@ -3,7 +3,8 @@
 // order, all carry it out, and it hears from each how that went (leader.hpp, follower.hpp). While they carry it out,
 // they may have to agree on a number (`maximum`, after each batch of an epoch): that is a round. A rank that failed
 // takes part in no more rounds; the others are then told to give up, and all meet again at the end of the order.
-// Why one rank decides: docs/decisions.md, "Ranks".
+// One rank decides, because ranks that each searched would wait for each other for ever if one clock were not shared.
+// Rank 0 speaks to each rank by itself and not by collectives, so that a rank that does not answer has a name.
 #pragma once
 
 #include <algorithm>

@@ -10,8 +10,8 @@
 //   y_i = (r_i - 1) T(anchor) - x(p_i) w0 + r_i x(q_i) w0: its residual
 //   w = w0 + S X' (X S X' + N)^-1 y: the posterior mean; X has a row x(p_i) - r_i x(q_i) for each pair, N its noise
 // How far to trust a profile, or any sum over operators, differs from backend to backend. It is no setting: of several
-// priors (struct belief) the model takes the one under which the timed batches are most probable. docs/decisions.md,
-// "Times are believed as far as batches confirm them", says what this gains.
+// priors (struct belief) the model takes the one under which the timed batches are most probable
+// (docs/benchmarks/search.md has what this gains).
 // Source: MacKay 1992 (evidence); Doucet 2010 (drawing from a posterior by conditioning a draw from the prior).
 #pragma once
 

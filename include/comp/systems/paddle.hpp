@@ -38,32 +38,29 @@ enum class paddle_version : std::uint8_t { v3, guide };
 
 namespace paddle_lists {
 
-/// The lists of one version and precision. Level OD uses those of O1.
-struct tables {
-  kind_table o1, o2;
-};
-inline tables make(paddle_version version, bool fp16) {
-  const bool v3 = version == paddle_version::v3;
-  kind_table o1, o2;
-  for (kind_table* table : {&o1, &o2}) {
-    table->add(aliases).add(v3 ? v3_aliases : guide_aliases).add_own(own_names);
-    if (v3) table->add(category::allow, white).add(category::deny, black_grad);
-    if (v3 && fp16) table->add(category::allow, white_fp16);
-    if (!v3 && fp16) table->add(category::deny, guide_black_interp);
+inline kind_table make(paddle_version version, bool fp16, bool o2) {
+  kind_table table;
+  if (version == paddle_version::v3) {
+    table.add_aliases(v3_aliases).add(category::allow, white).add(category::deny, black_grad);
+    if (fp16) table.add(category::allow, white_fp16);
+    if (!o2) table.add(category::deny, black);
+  } else {
+    table.add_aliases(guide_aliases);
+    if (fp16) table.add(category::deny, guide_black_interp);
+    if (fp16 && o2) table.add(category::deny, guide_black_o2);
+    if (fp16 && !o2) table.add(category::allow, guide_white_fp16).add(category::deny, guide_black_fp16);
+    if (!fp16 && !o2) table.add(category::allow, guide_white_bf16);
   }
-  if (v3) o1.add(category::deny, black);
-  if (!v3 && fp16) o1.add(category::allow, guide_white_fp16).add(category::deny, guide_black_fp16);
-  if (!v3 && fp16) o2.add(category::deny, guide_black_o2);
-  if (!v3 && !fp16) o1.add(category::allow, guide_white_bf16);
-  return {o1.take_sorted(), o2.take_sorted()};
+  return table.add_aliases(aliases);
 }
-/// Returns the lists for a version, a precision and a level. OD needs no black list, because all that is not white is
-/// FP32.
+/// Returns the lists for a version, a precision and a level. OD has those of O1, without need of the black list,
+/// because all that is not white is FP32.
 inline const kind_table& table(paddle_version version, precision low, paddle_level level) {
-  static const std::array<tables, 4> all{make(paddle_version::v3, false), make(paddle_version::v3, true),
-                                         make(paddle_version::guide, false), make(paddle_version::guide, true)};
-  const tables& both = all[2 * static_cast<std::size_t>(version) + (low == precision::fp16)];
-  return level == paddle_level::o2 ? both.o2 : both.o1;
+  using enum paddle_version;
+  static const std::array all{make(v3, false, false),   make(v3, false, true),     make(v3, true, false),
+                              make(v3, true, true),     make(guide, false, false), make(guide, false, true),
+                              make(guide, true, false), make(guide, true, true)};
+  return all[4 * static_cast<std::size_t>(version) + 2 * (low == precision::fp16) + (level == paddle_level::o2)];
 }
 
 }  // namespace paddle_lists
@@ -98,7 +95,12 @@ struct paddle {  // models comp::OperatorPolicy
   /// Throws: `settings_error` for an operator on both custom lists (Paddle refuses it, too), and for a `low` that
   /// Paddle lacks.
   void check() const {
-    require_disjoint(table(), "custom_white_list", custom_white_list, "custom_black_list", custom_black_list);
+    for (const std::string& kind : custom_white_list) {
+      require<settings_error>(!names_kind(table(), custom_black_list, table().theirs(kind)),
+                              "\"{}\" is on custom_white_list and on custom_black_list (one operator, two decisions): "
+                              "take it off one of them",
+                              kind);
+    }
     require<settings_error>(low == precision::fp16 || low == precision::bf16,
                             "dtype is {} (Paddle's AMP has float16 and bfloat16): choose one of them", name(low));
   }

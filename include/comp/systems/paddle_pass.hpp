@@ -6,8 +6,6 @@
 // of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/systems/paddle_typed.inc).
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <comp/autocast/typed_plan.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/op_graph.hpp>
@@ -30,26 +28,20 @@ struct decorated {
 
 namespace detail {
 
-template <std::size_t N>
-constexpr bool one_of(std::string_view kind, const std::array<std::string_view, N>& kinds) {
-  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
-}
-
 /// True if O2 leaves an operator's parameters in FP32.
 inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
-  constexpr std::array<std::string_view, 2> batch_norms{"batch_norm", "sync_batch_norm"};
-  constexpr std::array<std::string_view, 1> layer_norms{"layer_norm"};
   const std::string_view kind = amp.theirs(op);
   const bool v3 = amp.version == policy::paddle_version::v3, fp16 = amp.low == precision::fp16;
   if (!amp.stores_low(op)) return true;
-  if (one_of(kind, batch_norms)) return v3 || fp16;
-  return fp16 && (one_of(kind, layer_norms) || (v3 && kind == "instance_norm"));
+  if (kind == "batch_norm" || kind == "sync_batch_norm") return v3 || fp16;
+  return fp16 && (kind == "layer_norm" || (v3 && kind == "instance_norm"));
 }
 
 /// True for norms whose first input alone decides their precision.
 inline bool first_decides(const policy::paddle& amp, const op_info& op) {
-  constexpr std::array<std::string_view, 3> norms{"batch_norm", "layer_norm", "sync_batch_norm"};
-  return one_of(amp.theirs(op), norms) && (amp.version == policy::paddle_version::v3 || amp.low == precision::fp16);
+  const std::string_view kind = amp.theirs(op);
+  const bool norm = kind == "batch_norm" || kind == "layer_norm" || kind == "sync_batch_norm";
+  return norm && (amp.version == policy::paddle_version::v3 || amp.low == precision::fp16);
 }
 
 }  // namespace detail

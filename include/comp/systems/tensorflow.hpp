@@ -12,6 +12,7 @@
 #include <array>
 #include <comp/core/decision.hpp>
 #include <comp/core/error.hpp>
+#include <comp/core/names.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/systems/kind_lists.hpp>
@@ -20,7 +21,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,32 +61,17 @@ namespace tensorflow_lists {
 
 inline kind_table make(tensorflow_list list) {
   const bool fp16 = list != tensorflow_list::onednn_bf16, cuda = list == tensorflow_list::cuda_fp16;
-  using kinds = std::span<const std::string_view>;
   kind_table lists;
-  lists.add(aliases).add(category::allow, allow).add(category::infer, infer).add(category::deny, deny);
-  lists.add(category::clear, clear).add(category::clear, tensor_lists);
+  lists.add(category::allow, allow).add(category::infer, infer).add(category::deny, deny).add(category::clear, clear);
+  lists.add(category::allow, fp16 ? fp16_allow : bf16_allow).add(category::clear, fp16 ? fp16_clear : bf16_clear);
   lists.add(fp16 ? category::deny : category::infer, reductions);
-  lists.add(category::allow, fp16 ? kinds{fp16_allow} : kinds{bf16_allow});
-  lists.add(category::clear, fp16 ? kinds{fp16_clear} : kinds{bf16_clear});
-  if (cuda) lists.add(category::allow, cuda_allow);
-  if (!cuda) lists.add(category::infer, onednn_infer);
-  return lists.take_sorted();
+  lists.add(cuda ? category::allow : category::infer, cuda ? cuda_allow : onednn_infer);
+  return lists.add_aliases(aliases);
 }
 inline const kind_table& table(tensorflow_list list) {
   static const std::array tables{make(tensorflow_list::cuda_fp16), make(tensorflow_list::onednn_fp16),
                                  make(tensorflow_list::onednn_bf16)};
   return tables[static_cast<std::size_t>(list)];
-}
-
-/// Splits a list at its commas.
-inline kind_names split(const char* text) {
-  kind_names names;
-  for (std::string_view rest = text == nullptr ? "" : text; !rest.empty();) {
-    const std::size_t end = std::min(rest.find(','), rest.size());
-    if (end > 0) names.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return names;
 }
 
 }  // namespace tensorflow_lists
@@ -182,17 +167,19 @@ struct tensorflow {  // models comp::OperatorPolicy
 inline tensorflow_edits tensorflow_edits::from_environment(const std::function<const char*(const char*)>& variable) {
   const std::string prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_";
   tensorflow_edits read;
+  const auto value = [&](const std::string& name) {
+    const char* set = variable((prefix + name).c_str());
+    return std::string{set == nullptr ? "" : set};
+  };
   const auto take = [&](list_edit& edit, const std::string& name) {
-    for (auto& kind : tensorflow_lists::split(variable((prefix + name + "_ADD").c_str()))) edit.add.push_back(kind);
-    for (auto& kind : tensorflow_lists::split(variable((prefix + name + "_REMOVE").c_str())))
-      edit.remove.push_back(kind);
+    each_name(value(name + "_ADD"), ",", [&](std::string_view kind) { edit.add.emplace_back(kind); });
+    each_name(value(name + "_REMOVE"), ",", [&](std::string_view kind) { edit.remove.emplace_back(kind); });
   };
   take(read.allow, "ALLOWLIST"), take(read.allow, "WHITELIST");
   take(read.infer, "INFERLIST"), take(read.infer, "GRAYLIST");
   take(read.deny, "DENYLIST"), take(read.deny, "BLACKLIST");
   take(read.clear, "CLEARLIST");
-  const char* set = variable((prefix + "LEVEL").c_str());
-  std::string level = set == nullptr ? "" : set;
+  std::string level = value("LEVEL");
   for (char& c : level) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   constexpr std::array<std::string_view, 4> levels{"", "TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"};
   const auto at = std::find(levels.begin(), levels.end(), level);

@@ -58,10 +58,14 @@ class tensorflow_painter {
   tensorflow_painter(const P& policy, const op_graph& graph, const std::vector<std::string>& without_kernel)
       : graph_{graph}, own_{own_precisions(graph)}, painted_(graph.size(), paint::none) {
     for (std::size_t i = 0; i < graph.size(); ++i) {
-      said_.push_back(policy.classify(graph[i]));
-      if (graph[i].author != author_choice::none) said_.back() = {.category = category::deny};
-      convertible_.push_back(own_[i] == precision::fp32 && has_floats(graph[i]) &&
-                             has_kernel(graph[i], without_kernel));
+      const op_info& op = graph[i];
+      decisions_.push_back(op.author == author_choice::none ? policy.classify(op)
+                                                            : decision{.category = category::deny});
+      const bool floats = gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating) ||
+                          reads(i, [](std::size_t) { return true; });
+      const bool kernel = std::none_of(without_kernel.begin(), without_kernel.end(),
+                                       [&](const auto& kind) { return policy::same_operator(op.kind, kind); });
+      convertible_.push_back(own_[i] == precision::fp32 && floats && kernel);
     }
   }
 
@@ -72,34 +76,34 @@ class tensorflow_painter {
       if (is_allow(i)) painted_[i] = paint::allow;
     }
   }
-  /// Pass 2: deny spreads forward through operators of the infer and clear lists, up to the last infer on the way.
+  /// Pass 2: deny spreads forward through operators of the infer and clear lists, up to the last infer on the way: to
+  /// operators of the infer and deny lists, and to those of the clear list from which a path of clear operators leads
+  /// to one of these.
   void spread_deny() {
-    const std::vector<bool> reaches = clear_before_infer_or_deny();
+    std::vector<bool> may_spread(graph_.size());
+    for (std::size_t i = graph_.size(); i-- > 0;) {
+      may_spread[i] = on(category::infer, i) || on(category::deny, i) ||
+                      (on(category::clear, i) && is_read_by(i, [&](std::size_t by) { return may_spread[by]; }));
+    }
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      const bool listed = said_[i].category == category::deny;
-      if (listed || (reaches[i] && reads_painted(i, paint::deny))) painted_[i] = paint::deny;
+      if (on(category::deny, i) || (may_spread[i] && reads_painted(i, paint::deny))) painted_[i] = paint::deny;
     }
   }
   /// Pass 3: operators of the infer and clear lists become allow if they are on a path from an allow to another allow.
   void allow_between_allows() {
     std::vector<bool> below(graph_.size()), above(graph_.size());
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      const auto& reads = graph_[i].producers;
-      below[i] = may_turn(i) && std::any_of(reads.begin(), reads.end(), [&](std::size_t from) {
-                   return gives_floats(graph_[from]) && (is_allow(from) || below[from]);
-                 });
+      below[i] = may_turn(i) && reads(i, [&](std::size_t from) { return is_allow(from) || below[from]; });
     }
     for (std::size_t i = graph_.size(); i-- > 0;) {
-      const auto readers = graph_.consumers(i);
-      above[i] = below[i] && gives_floats(graph_[i]) &&
-                 std::any_of(readers.begin(), readers.end(), [&](std::size_t to) { return is_allow(to) || above[to]; });
+      above[i] = below[i] && is_read_by(i, [&](std::size_t by) { return is_allow(by) || above[by]; });
       if (above[i]) painted_[i] = paint::allow;
     }
   }
   /// Pass 4: an operator of the infer list that reads an allow and no deny becomes allow.
   void allow_infer_after_allow() {
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      if (painted_[i] != paint::none || !may_turn(i) || said_[i].category != category::infer) continue;
+      if (painted_[i] != paint::none || !may_turn(i) || !on(category::infer, i)) continue;
       if (reads_painted(i, paint::allow) && !reads_painted(i, paint::deny)) painted_[i] = paint::allow;
     }
   }
@@ -114,7 +118,7 @@ class tensorflow_painter {
       const std::size_t from = open.back();
       open.pop_back();
       const auto visit = [&](std::size_t i) {
-        if (painted_[i] != paint::none || !may_turn(i) || said_[i].category != category::clear) return;
+        if (painted_[i] != paint::none || !may_turn(i) || !on(category::clear, i)) return;
         painted_[i] = paint::allow;
         open.push_back(i);
       };
@@ -137,7 +141,7 @@ class tensorflow_painter {
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       const auto readers = graph_.consumers(i);
       if (cast_target(graph_[i]) != precision::fp32 || readers.empty()) continue;
-      if (std::all_of(readers.begin(), readers.end(), [&](std::size_t to) { return painted_[to] == paint::allow; }))
+      if (std::all_of(readers.begin(), readers.end(), [&](std::size_t by) { return painted_[by] == paint::allow; }))
         painted_[i] = paint::allow;
     }
   }
@@ -147,53 +151,39 @@ class tensorflow_painter {
     plan p{graph_.size()};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (!graph_[i].choosable) continue;
-      p[i] = said_[i].fixed                ? said_[i].compute
+      p[i] = decisions_[i].fixed           ? decisions_[i].compute
              : painted_[i] != paint::allow ? own_[i]
-             : is_allow(i)                 ? lowered(said_[i], low)
+             : is_allow(i)                 ? lowered(decisions_[i], low)
                                            : low;
     }
     return p;
   }
 
  private:
-  /// True for an operator that reads or writes floating-point tensors.
-  bool has_floats(const op_info& op) const {
-    return gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating) ||
-           std::ranges::any_of(op.producers, [&](std::size_t from) { return gives_floats(graph_[from]); });
-  }
-  static bool has_kernel(const op_info& op, const std::vector<std::string>& without_kernel) {
-    return std::none_of(without_kernel.begin(), without_kernel.end(),
-                        [&](const std::string& kind) { return policy::same_operator(op.kind, kind); });
-  }
-  bool is_allow(std::size_t i) const { return said_[i].category == category::allow && graph_[i].choosable; }
+  bool on(category list, std::size_t i) const { return decisions_[i].category == list; }
+  bool is_allow(std::size_t i) const { return on(category::allow, i) && graph_[i].choosable; }
   bool may_turn(std::size_t i) const {
-    const bool open = said_[i].category == category::infer || said_[i].category == category::clear;
-    return open && convertible_[i] && painted_[i] != paint::deny;
+    return (on(category::infer, i) || on(category::clear, i)) && convertible_[i] && painted_[i] != paint::deny;
   }
   bool reads_painted(std::size_t i, paint wanted) const {
-    const auto& reads = graph_[i].producers;
-    return std::any_of(reads.begin(), reads.end(),
-                       [&](std::size_t from) { return painted_[from] == wanted && gives_floats(graph_[from]); });
+    return reads(i, [&](std::size_t from) { return painted_[from] == wanted; });
   }
-  /// Returns: the operators to which pass 2 may spread deny: those of the infer and deny lists, and those of the clear
-  /// list from which a path of clear operators leads to one of these.
-  std::vector<bool> clear_before_infer_or_deny() const {
-    std::vector<bool> reaches(graph_.size());
-    for (std::size_t i = graph_.size(); i-- > 0;) {
-      const auto readers = graph_.consumers(i);
-      reaches[i] = said_[i].category == category::infer || said_[i].category == category::deny ||
-                   (said_[i].category == category::clear && gives_floats(graph_[i]) &&
-                    std::any_of(readers.begin(), readers.end(), [&](std::size_t to) { return reaches[to]; }));
-    }
-    return reaches;
+  /// True if `i` reads floating-point tensors of an operator for which `holds` is true.
+  bool reads(std::size_t i, auto&& holds) const {
+    return std::ranges::any_of(graph_[i].producers,
+                               [&](std::size_t from) { return gives_floats(graph_[from]) && holds(from); });
+  }
+  /// True if an operator for which `holds` is true reads floating-point tensors of `i`.
+  bool is_read_by(std::size_t i, auto&& holds) const {
+    const auto readers = graph_.consumers(i);
+    return gives_floats(graph_[i]) && std::any_of(readers.begin(), readers.end(), holds);
   }
 
   // All vectors have an entry for each operator.
   const op_graph& graph_;
-  std::vector<precision> own_;  // its format in the model as written
-  std::vector<decision> said_;  // the policy's decision
-  std::vector<bool>
-      convertible_;  // whether TensorFlow could convert it: FP32 so far, and a kernel in the low precision
+  std::vector<precision> own_;            // its format in the model as written
+  std::vector<decision> decisions_ = {};  // the policy's decision
+  std::vector<bool> convertible_ = {};    // whether TensorFlow could convert it: FP32 so far, and a kernel
   std::vector<paint> painted_;
 };
 

@@ -23,7 +23,9 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,43 +44,34 @@ using conversion_rule = std::function<conversion(const op_info& call, precision 
 
 namespace tvm_lists {
 inline const kind_table& relay() {
-  static const kind_table table = kind_table{true}
-                                      .add(aliases)
-                                      .add(relay_aliases)
+  static const kind_table table = kind_table{.dotted_names = true}
+                                      .add_aliases(aliases)
+                                      .add_aliases(relay_aliases)
                                       .add(category::allow, relay_always)
                                       .add(category::follow, relay_follow)
-                                      .add(category::deny, relay_never)
-                                      .take_sorted();
+                                      .add(category::deny, relay_never);
   return table;
 }
 inline const kind_table& relax() {
-  static const kind_table table = kind_table{true, "relax."}
-                                      .add(aliases)
-                                      .add(relax_aliases)
+  static const kind_table table = kind_table{.dotted_names = true, .prefix = "relax."}
+                                      .add_aliases(aliases)
+                                      .add_aliases(relax_aliases)
                                       .add(category::allow, relax_always)
-                                      .add(category::follow, relax_follow)
-                                      .take_sorted();
+                                      .add(category::follow, relax_follow);
   return table;
 }
 }  // namespace tvm_lists
 
 /// The conversion functions by operator, under TVM's names or ATen's. It starts with TVM's defaults (Relay's or Relax')
-/// at the default level; cleared() starts with none.
+/// at the default level.
 class tvm_registry {
  public:
   static constexpr int default_level = 10;
 
   static tvm_registry relax() {
     tvm_registry registry;
-    registry.table_ = &tvm_lists::relax;
+    registry.table_ = &tvm_lists::relax();
     return registry;
-  }
-
-  /// Returns a registry in which no operator has a rule.
-  static tvm_registry cleared() {
-    tvm_registry empty;
-    empty.has_defaults_ = false;
-    return empty;
   }
 
   /// Adds a rule. The rule of the highest level is used, in whatever order they are added.
@@ -87,44 +80,37 @@ class tvm_registry {
     require<settings_error>(rule != nullptr,
                             "the conversion rule of \"{}\" is empty (it cannot be called): give a function", op);
     const std::string name{theirs(op)};
-    const auto same = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == name; });
-    const bool listed = category_of(name) != nullptr;
-    const bool taken = same != rules_.end() ? same->level == level : listed && level == default_level;
-    require<settings_error>(!taken,
+    const auto at = rules_.find(name);
+    std::optional<int> before;
+    if (category_of(name) != nullptr) before = default_level;
+    if (at != rules_.end()) before = at->second.level;
+    require<settings_error>(before != level,
                             "\"{}\" has a conversion rule of level {} already (a higher level replaces, equal ones "
                             "contradict): register it with level {}",
                             op, level, level + 1);
-    if (same == rules_.end() && !(listed && level < default_level))
-      rules_.push_back({name, std::move(rule), level});
-    else if (same != rules_.end() && same->level < level)
-      *same = {name, std::move(rule), level};
+    if (before < level) rules_[name] = {std::move(rule), level};
     return *this;
   }
 
-  std::string_view theirs(std::string_view kind) const { return table_().theirs(kind); }
+  std::string_view theirs(std::string_view kind) const { return table_->theirs(kind); }
   /// Returns: the user's rule for an operator; null if there is none. The defaults may then still have a category.
   const conversion_rule* rule_of(std::string_view theirs) const {
-    const auto at = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
-    return at == rules_.end() ? nullptr : &at->rule;
+    const auto at = rules_.find(theirs);
+    return at == rules_.end() ? nullptr : &at->second.rule;
   }
-  const comp::category* category_of(std::string_view theirs) const {
-    return has_defaults_ ? table_().category_of(theirs) : nullptr;
-  }
-  bool has(std::string_view theirs) const { return rule_of(theirs) != nullptr || category_of(theirs) != nullptr; }
+  const comp::category* category_of(std::string_view theirs) const { return table_->category_of(theirs); }
   void offer_all(nearest_word& near) const {
-    if (has_defaults_) table_().offer_all(near);
-    for (const entry& e : rules_) near.offer(e.op);
+    table_->offer_all(near);
+    for (const auto& rule : rules_) near.offer(rule.first);
   }
 
  private:
   struct entry {
-    std::string op;
-    conversion_rule rule;
-    int level;
+    conversion_rule rule = {};
+    int level = default_level;
   };
-  std::vector<entry> rules_ = {};
-  const kind_table& (*table_)() = &tvm_lists::relay;
-  bool has_defaults_ = true;
+  std::map<std::string, entry, std::less<>> rules_ = {};
+  const kind_table* table_ = &tvm_lists::relay();
 };
 
 /// How an operator without a rule is treated. `warn` and `silent`: it follows its inputs; tvm_pass warns once for each
@@ -147,8 +133,7 @@ struct tvm {  // models comp::OperatorPolicy
     const std::string_view theirs = registry.theirs(op.kind);
     if (const conversion_rule* rule = registry.rule_of(theirs)) return checked(op, ask(*rule, op));
     const category* listed = registry.category_of(theirs);
-    require<settings_error>(listed != nullptr || missing != missing_rule::error, "{}",
-                            listed == nullptr ? unregistered(op, 1) : "");
+    if (listed == nullptr && missing == missing_rule::error) throw settings_error{unregistered(op, 1)};
     const category unlisted = missing == missing_rule::deny ? category::deny : category::follow;
     const category assigned = listed == nullptr ? unlisted : *listed;
     return checked(op, {assigned, assigned == category::allow ? accumulate.value_or(low) : low, low});
@@ -156,20 +141,15 @@ struct tvm {  // models comp::OperatorPolicy
 
   /// Returns: a sentence for each kind of operator in `graph` that has no rule.
   std::vector<std::string> warnings(const op_graph& graph) const {
-    std::vector<std::pair<const op_info*, std::size_t>> kinds;
-    const auto same = [this](const op_info& op) {
-      return [this, &op](const auto& seen) { return registry.theirs(seen.first->kind) == registry.theirs(op.kind); };
-    };
-    for (const op_info& op : graph) {
-      if (registry.has(registry.theirs(op.kind))) continue;
-      const auto seen = std::find_if(kinds.begin(), kinds.end(), same(op));
-      if (seen == kinds.end())
-        kinds.push_back({&op, 1});
-      else
-        ++seen->second;
-    }
     std::vector<std::string> sentences;
-    for (const auto& [op, count] : kinds) sentences.push_back(unregistered(*op, count));
+    std::set<std::string_view> kinds;
+    for (const op_info& op : graph) {
+      const std::string_view theirs = registry.theirs(op.kind);
+      const bool known = registry.rule_of(theirs) != nullptr || registry.category_of(theirs) != nullptr;
+      if (known || !kinds.insert(theirs).second) continue;
+      const auto same = [&](const op_info& other) { return registry.theirs(other.kind) == theirs; };
+      sentences.push_back(unregistered(op, std::count_if(graph.begin(), graph.end(), same)));
+    }
     return sentences;
   }
 
@@ -199,7 +179,7 @@ struct tvm {  // models comp::OperatorPolicy
     }
     return {.category = said.category, .compute = low, .accumulate = said.accumulate, .output = said.output};
   }
-  std::string unregistered(const op_info& op, std::size_t count) const {
+  std::string unregistered(const op_info& op, std::ptrdiff_t count) const {
     nearest_word near{registry.theirs(op.kind)};
     registry.offer_all(near);
     return fmt::format("\"{}\" has no conversion rule, {} time{} in this model (it follows its inputs): register one{}",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's handle and descriptors as values that free themselves, its types of elements, and its status as the
-// exceptions of errors.hpp.
+// exceptions of errors.hpp. cuBLAS has no FP8, and its algorithms cannot be chosen by the order of their sums.
 #pragma once
 
 #include <cublasLt.h>

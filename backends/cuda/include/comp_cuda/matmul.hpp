@@ -6,7 +6,8 @@
 // on the operands at hand, with their results in other memory.
 // cuBLASLt stores matrices by columns. A row-major matrix is its own transpose there, so that C = A B becomes C' = B'
 // A'.
-// The product also adds the bias and applies ReLU. It does not apply GELU (docs/decisions.md).
+// The product also adds the bias and applies ReLU. It does not apply GELU: cuBLASLt takes it of the sum before that is
+// rounded, so that a plan's loss would depend on what else reads the product.
 #pragma once
 
 #include <algorithm>

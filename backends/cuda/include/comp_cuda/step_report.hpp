@@ -3,7 +3,8 @@
 // are not finite and their norm on the device, and the host reads them once, after it has launched all of the step. The
 // optimizer's kernels read from the same report whether to update and by which factor to clip, so that the host need
 // not wait between backward and update. The report goes to the host before the update begins: the update runs while the
-// host reads it and launches the next step.
+// host reads it and launches the next step. Reading a step late would hide the wait in small models, too, but the step
+// that was launched meanwhile would have to be undone when an epoch is stopped after a batch.
 // Before defer(true) there is no report: the host reads each loss when it is computed.
 #pragma once
 

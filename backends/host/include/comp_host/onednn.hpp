@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differences between oneDNN 2 and oneDNN 3, so that one source compiles with both (docs/decisions.md, "One source
-// for oneDNN 2.6 to 3.x"). oneDNN 3 dropped operation descriptors, hid the inside of memory descriptors and made scales
-// arguments. The functions here have the form of oneDNN 3; the rest of this backend does not know which one it is
-// compiled with.
+// The differences between oneDNN 2 and oneDNN 3, so that one source compiles with both: Debian 12 has
+// 2.6, later releases have 3.x. oneDNN 3 dropped operation descriptors, hid the inside of memory descriptors and made
+// scales arguments. The functions here have the form of oneDNN 3; the rest of this backend does not know which one it
+// is compiled with.
 // Source: oneDNN's "Transition from v2.x to v3.x".
 #pragma once
 

@@ -4,8 +4,8 @@
 // Both copies hide their functions, but not instances of the standard library's templates over their types. Such a
 // symbol has the same name in both, and the loader gives every library the one that was loaded first. std::call_once
 // then sets up the tables of the other copy's matrix product, and this backend's copy fails with "unimplemented" when
-// it runs. The function here gives that copy its own symbols back (docs/decisions.md, "LibTorch's headers come after
-// the system's").
+// it runs. The function here gives that copy its own symbols back. Link LibTorch first, or its copy
+// is the one that fails.
 // It does nothing if no other library has taken a symbol, and on systems other than Linux on x86-64.
 // Source: the loader's rules, System V ABI (gABI 4.1, AMD64 supplement 4.4).
 #pragma once

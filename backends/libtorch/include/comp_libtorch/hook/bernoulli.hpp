@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LibTorch's bernoulli_(p) on a CPU, the same numbers in less time. Dropout draws a number for each element, which
 // ATen does one by one: that takes longer than the product before it. Here the generator's words are computed and
-// compared in vectors. Numbers, the generator's state afterwards and so losses have the same bits.
+// compared in vectors. Numbers, the generator's state afterwards and so losses have the same bits: under
+// other masks losses would differ by more than a precision makes them.
 // If this build of LibTorch draws otherwise (by MKL), its own function runs.
 // Source: ATen/core/MT19937RNGEngine.h, ATen/native/cpu/DistributionTemplates.h (bernoulli_kernel); PyTorch 2.11.0.
 #pragma once

@@ -6,7 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
-#include <array>
+#include <comp/core/names.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -44,80 +44,44 @@ struct op_traits {
 namespace by_name {
 
 inline bool is_norm(std::string_view word) {
-  constexpr std::array norms{"batch_norm",        "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm",
-                             "instance_norm",     "layer_norm",        "native_layer_norm",        "group_norm",
-                             "native_group_norm", "miopen_batch_norm", "_batch_norm_impl_index"};
-  return std::ranges::find(norms, word) != norms.end();
+  constexpr std::string_view norms = R"(batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm
+instance_norm layer_norm native_layer_norm group_norm native_group_norm miopen_batch_norm _batch_norm_impl_index)";
+  return has_name(norms, word);
 }
 
 /// Returns: true for operators that read only shape and dtype of their tensors, or copy them.
 inline bool makes(std::string_view word) {
-  constexpr std::array copies{"_to_copy",      "to",         "clone",      "contiguous",      "detach",
-                              "detach_copy",   "lift",       "lift_fresh", "lift_fresh_copy", "type_as",
-                              "empty_strided", "alias_copy", "_to_dense",  "to_dense",        "to_sparse",
-                              "_to_sparse",    "set_data",   "zeros_like", "_coalesce",       "coalesce"};
-  return word.ends_with("_like") || word.starts_with("new_") || std::ranges::find(copies, word) != copies.end();
+  constexpr std::string_view copies = R"(_to_copy to clone contiguous detach detach_copy lift lift_fresh
+lift_fresh_copy type_as empty_strided alias_copy _to_dense to_dense to_sparse _to_sparse set_data zeros_like _coalesce
+coalesce)";
+  return word.ends_with("_like") || word.starts_with("new_") || has_name(copies, word);
 }
 
 /// Returns: true for decompositions, transforms, order statistics and conversions to quantized tensors that ATen has in
 /// FP32 and FP64 only.
 inline bool only_fp32(std::string_view word) {
-  constexpr std::array products{"linalg_vector_norm", "linalg_matmul",    "linalg_vecdot",
-                                "linalg_cross",       "linalg_multi_dot", "linalg_diagonal"};
-  if (word.starts_with("linalg_")) return std::ranges::find(products, word) == products.end();
-  constexpr std::array others{"cholesky",
-                              "cholesky_solve",
-                              "cholesky_inverse",
-                              "inverse",
-                              "svd",
-                              "qr",
-                              "lu_solve",
-                              "lu_unpack",
-                              "_lu_with_info",
-                              "geqrf",
-                              "orgqr",
-                              "ormqr",
-                              "pinverse",
-                              "triangular_solve",
-                              "det",
-                              "logdet",
-                              "slogdet",
-                              "matrix_exp",
-                              "ctc_loss",
-                              "stft",
-                              "istft",
-                              "quantile",
-                              "nanquantile",
-                              "polar",
-                              "complex",
-                              "view_as_complex",
-                              "histc",
-                              "_ctc_loss",
-                              "symeig",
-                              "trapezoid"};
-  return word.starts_with("fft_") || word.starts_with("quantize_per_") ||
-         std::ranges::find(others, word) != others.end();
+  constexpr std::string_view products = R"(linalg_vector_norm linalg_matmul linalg_vecdot linalg_cross
+linalg_multi_dot linalg_diagonal)";
+  if (word.starts_with("linalg_")) return !has_name(products, word);
+  constexpr std::string_view others = R"(cholesky cholesky_solve cholesky_inverse inverse svd qr lu_solve lu_unpack
+_lu_with_info geqrf orgqr ormqr pinverse triangular_solve det logdet slogdet matrix_exp ctc_loss stft istft quantile
+nanquantile polar complex view_as_complex histc _ctc_loss symeig trapezoid)";
+  return word.starts_with("fft_") || word.starts_with("quantize_per_") || has_name(others, word);
 }
 
 /// Returns: true for products of matrices and vectors, convolutions, attention and recurrent layers.
 inline bool is_product(std::string_view word) {
-  constexpr std::array products{"mm",     "bmm",           "addmm",         "addbmm", "baddbmm",
-                                "matmul", "linalg_matmul", "linalg_vecdot", "linear", "scaled_dot_product_attention",
-                                "mv",     "addmv",         "dot",           "vdot",   "mkldnn_rnn_layer"};
-  return word.starts_with("conv") || word.ends_with("_cell") || word == "_cudnn_rnn" ||
-         std::ranges::find(products, word) != products.end();
+  constexpr std::string_view products = R"(mm bmm addmm addbmm baddbmm matmul linalg_matmul linalg_vecdot linear
+scaled_dot_product_attention mv addmv dot vdot mkldnn_rnn_layer)";
+  return word.starts_with("conv") || word.ends_with("_cell") || word == "_cudnn_rnn" || has_name(products, word);
 }
 
-inline bool is_arithmetic(std::string_view word) {
-  return word == "add" || word == "sub" || word == "rsub" || word == "mul" || word == "div";
-}
-
+inline bool is_arithmetic(std::string_view word) { return has_name("add sub rsub mul div", word); }
 inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
 
 /// Returns: true for what gives a view or a copy, as the strides allow.
 inline bool may_view(std::string_view word) {
-  constexpr std::array operators{"reshape", "reshape_as", "flatten", "ravel", "view_as", "unflatten", "as_strided"};
-  return std::ranges::find(operators, word) != operators.end();
+  return has_name("reshape reshape_as flatten ravel view_as unflatten as_strided", word);
 }
 
 }  // namespace by_name

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchange of gradients among the ranks of a data-parallel training, as one more operator of the graph, so that a
 // plan says in which format gradients travel. It is done in the backward, by DistributedDataParallel or by an
-// all-reduce of the user's own.
+// all-reduce of the user's own. It is one operator for all gradients, because buckets differ from machine to
+// machine, and a plan file has to fit the next one.
 #pragma once
 
 #include <comp/core/op_info.hpp>

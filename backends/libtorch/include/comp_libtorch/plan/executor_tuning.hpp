@@ -2,7 +2,6 @@
 // Measures how a plan is best run: with weights cast in each step or kept in low precision, with images as they are or
 // channels-last, with ATen's kernels or comp's. Each choice is timed in turns against the default, and is taken only if
 // its 95% interval says that it is faster. Plan files carry the result.
-// When it is measured: docs/decisions.md, "LibTorch: the executor's choices".
 #pragma once
 
 #include <c10/util/ScopeExit.h>

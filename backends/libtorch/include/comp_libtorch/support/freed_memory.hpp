@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the pages of CPU blocks when the blocks are freed. A training asks for the same sizes in each step; pages that
 // went back to the system would be faulted in and zeroed anew. All blocks are in one reserved range of addresses. Free
-// ranges join with their neighbours, and the smallest one that fits is taken. Use from several threads is safe.
+// ranges join with their neighbours, and the smallest one that fits is taken. Use from several threads is safe. glibc's
+// mallopt would do it for every allocation of the process, without a bound.
 #pragma once
 
 #include <sys/mman.h>
