@@ -78,7 +78,7 @@ COMP_INLINE std::string ledger_end(const plan& p, std::size_t runs, double speed
   line["end"] = true;
   line["plan"] = p.str();
   line["runs"] = runs;
-  line["speedup"] = json_of(speedup);
+  line["speedup"] = comp::json_of(speedup);
   return sealed(json_text(line));
 }
 
