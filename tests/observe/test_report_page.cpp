@@ -100,6 +100,20 @@ TEST_CASE_FIXTURE(made_up::of_twelve, "each fate has its shape in the chart of t
   CHECK(has(chart, "[Not drawn: 1 run without a time"));
 }
 
+TEST_CASE("of a loss that is to be high its change is shown, and the chart has worse above") {
+  if (!can_draw) return;
+  comp::outcome o = made_up::outcome(12);
+  o.higher_is_better = true;
+  for (comp::contestant& c : o.contest) {
+    if (c.loss) c.loss->difference = -c.loss->difference;  // it is higher, and so better
+  }
+  CHECK(has(first_screen(o),
+            "+0.49%mean loss against FP32's on the same 40 batches, ± 0.16%; the limit is -1%: accepted"));
+  CHECK(has(section_of(drawn_of(o), "Each candidate"), "[accepted above FP32 - 1%]"));
+  o.criterion = comp::criterion::scores;
+  CHECK(has(first_screen(o), "score below FP32's"));
+}
+
 TEST_CASE("tables are filtered by words or a range of operators, and sorted by a click") {
   if (!can_draw) return;
   const std::string html = comp::html_text(made_up::outcome(60));
