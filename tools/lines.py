@@ -9,7 +9,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ['include', 'backends', 'python', 'examples', 'bench', 'tools', 'run']
-C_FAMILY = ('.hpp', '.cpp', '.cu', '.cuh', '.h')
+C_FAMILY = ('.hpp', '.cpp', '.cu', '.cuh', '.h', '.inc')
 OTHERS = ('.py', '.pyi', '.sh', 'run', 'wheels')
 
 

@@ -246,7 +246,7 @@ def table(header, rows):
 
 def page(root, title, body):
     """A whole page in the style of comp's reports."""
-    style = re.search(r'R"css\((.*?)\)css"', (root / 'include/comp/observe/html_template.hpp').read_text(), re.S)[1]
+    style = re.search('<style>(.*?)</style>', (root / 'include/comp/observe/report_page.inc').read_text(), re.S)[1]
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
             f'<title>{escape_html.escape(title)}</title><style>{style}</style></head><body><main>{body}</main></body></html>\n')
 

@@ -33,6 +33,7 @@ test_packages=(
   "librapidcheck-dev  | header rapidcheck.h         | tests of properties"
   "libboost-context-dev | library boost_context     | fibres: tests of CUDA kernels without a GPU"
   "cmake              | command cmake               | a test of what CMake users have"
+  "nodejs             | command node                | tests of what the report's page draws"
 )
 second_packages=(
   "clang              | clang                       | second compiler of the tests, fuzzing; version 16 or newer"
@@ -51,7 +52,7 @@ gpu_packages=( # of the above what the CUDA backend needs: a machine with a GPU 
   "libboost-dev       | header boost/graph/boykov_kolmogorov_max_flow.hpp | minimum cuts: the cheapest plan"
   "doctest-dev        | header doctest/doctest.h    | tests"
 )
-not_required=" libdnnl-dev clang cmake python3-dev jargon-text " # oneDNN has a wheel, the others a message
+not_required=" libdnnl-dev clang cmake nodejs python3-dev jargon-text " # oneDNN has a wheel, the others a message
 
 die() {
   echo "run: $*" >&2

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <comp/comp.hpp>
 #include <comp/files/warm_start.hpp>
-#include <comp/observe/number_text.hpp>
+#include <comp/observe/figures.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/search/training/plan_changes.hpp>
 #include <cstdint>

@@ -23,10 +23,9 @@
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
 #include <comp/files/plan_file.hpp>
-#include <comp/observe/html_report.hpp>
 #include <comp/observe/ledger.hpp>
 #include <comp/observe/progress_bar.hpp>
-#include <comp/observe/save_outcome.hpp>
+#include <comp/observe/report.hpp>
 #include <comp/observe/stop_on_signal.hpp>
 #include <comp/policy/all_fp32.hpp>
 #include <comp/policy/custom.hpp>

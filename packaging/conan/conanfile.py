@@ -39,7 +39,8 @@ class Comp(ConanFile):
 
     def package(self):
         copy(self, 'LICENSE', self.source_folder, pathlib.Path(self.package_folder, 'licenses'))
-        copy(self, '*.hpp', pathlib.Path(self.source_folder, 'include'), pathlib.Path(self.package_folder, 'include'))
+        for headers in ('*.hpp', '*.inc'):
+            copy(self, headers, pathlib.Path(self.source_folder, 'include'), pathlib.Path(self.package_folder, 'include'))
 
     def package_info(self):
         self.cpp_info.bindirs = []

@@ -2,7 +2,6 @@
 # examples/train as a user types it: what it writes, what it refuses and how, and that a search goes on after an end at
 # any moment. Small jobs on the digits that come with the project.
 # Usage: test_train.py TRAIN DIGITS
-import html
 import json
 import math
 import os
@@ -158,15 +157,13 @@ class Train(Runs):
         for elsewhere in ('src="http', "src='http", 'href="http', '@import'):
             self.assertNotIn(elsewhere, report)
         self.assertNotIn('http-equiv="refresh"', report)
-        use = re.search(r'Train with it:</p><pre[^>]*><code>(.*?)</code>', report)
-        lowers = set(json.loads((self.out / 'plan.json').read_text())['plan']) != {'1'}  # on a busy machine FP32 may win
-        self.assertEqual(use is not None, lowers)
-        if use:
-            used = subprocess.run(shlex.split(html.unescape(use[1])), text=True, capture_output=True, timeout=SECONDS)
+        drawn = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', report)[1])
+        if set(json.loads((self.out / 'plan.json').read_text())['plan']) != {'1'}:  # on a busy machine FP32 may win
+            used = subprocess.run(shlex.split(drawn['of']['use_command']), text=True, capture_output=True, timeout=SECONDS)
             self.assertEqual(used.returncode, 0, used.stderr)
             self.assertIn('epoch   1: ', used.stdout)
             self.assertNotIn('not heard', used.stderr)
-            self.assertIn('Training after the search', report)
+            self.assertIn('epochs', drawn['training'])
         compared = subprocess.run([pathlib.Path(TRAIN).parent / 'comp', 'compare', self.out, self.out], text=True,
                                   capture_output=True, timeout=SECONDS)
         self.assertEqual(compared.returncode, 0, compared.stderr)

@@ -119,12 +119,25 @@ TEST_CASE("a page escapes names and says what is wrong") {
   CHECK(comp::html_text(made_up::step()).find("Nothing is wrong in 2 operators") != std::string::npos);
 }
 
-TEST_CASE("a page leads from a fault to its operator, and says what each format loses of it") {
+TEST_CASE("a page has the faults, and what each format loses of each operator") {
   const std::string page = comp::html_text(made_up::step({1}, {1, 1e-9F, 500, 2}, {1e5F}));
-  CHECK(page.find("<a href=\"#e2\">overflow</a>") != std::string::npos);
-  CHECK(page.find("<tr id=\"e2\"><td class=\"n\">2</td><td class=\"t\">fc.relu <span class=\"p f0\">overflow</span>") !=
-        std::string::npos);
-  CHECK(page.find("<td class=\"n\" data-v=\"0.5\">25% zero<br>25% over</td>") != std::string::npos);  // E4M3
+  const auto from = page.find("id=\"data\">") + 10;
+  const comp::json data = comp::json::parse(page.substr(from, page.find("</script>", from) - from));
+  CHECK(data["title"] == "One fault");
+  CHECK(data["faults"][0]["entry"] == 2);
+  CHECK(data["faults"][0]["kind"] == "overflow");
+  CHECK(data["formats"] == comp::json{"bf16", "fp16", "fp8_e4m3", "fp8_e5m2"});
+  const comp::json& linear = data["entries"][1];
+  CHECK(linear["name"] == "fc.linear");
+  CHECK(linear["faults"].empty());
+  CHECK(data["entries"][2]["faults"] == comp::json{"overflow"});
+  CHECK(linear["lost"][2] == comp::json{{"text", "25% zero, 25% over"}, {"share", 0.5}});
+  CHECK(linear["values"]["range"] == "1e-09 to 500");
+  CHECK(linear["values"]["bars"].size() == 61);
+  CHECK(linear["values"]["bars"][10] == 20);  // 2^-30
+  CHECK(linear["values"]["bars"][11] == 0);
+  CHECK_FALSE(linear["gradients"].contains("bars"));  // there was no backward
+  CHECK(page.find("<td>overflow</td><td>\"fc.relu\" makes 1 of 1 values") != std::string::npos);
 }
 
 TEST_CASE("runs part at the first entry that differs, in the forward before the backward") {

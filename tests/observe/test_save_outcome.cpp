@@ -4,7 +4,7 @@
 #include <cmath>
 #include <comp/files/json.hpp>
 #include <comp/files/plan_file.hpp>
-#include <comp/observe/save_outcome.hpp>
+#include <comp/observe/report.hpp>
 
 #include "made_up.hpp"
 #include "scratch.hpp"

@@ -197,6 +197,145 @@ TEST_CASE("the table says the same, aligned, and marks the found plan") {
         "  cost of the search  5.34 s (2.05% of 100 epochs)\n");
 }
 
+TEST_CASE("the title is the gain over FP32, or says that there is none") {
+  const auto title = [](const comp::outcome& o) { return comp::summary(o)["title"].get<std::string>(); };
+  CHECK(title(found) == "1.61 times as fast as FP32 (95%: 1.59 to 1.64)");
+  CHECK(title(made_up::fp32_wins(12)) == "FP32 is the fastest plan here that keeps the loss");
+  CHECK(title({}) == "FP32 is the fastest plan here that keeps the loss");
+  comp::outcome o = found;
+  o.speedup_bounds = {0.9, 1.8};
+  CHECK(title(o) == "As fast as FP32 within noise (95%: 0.90 to 1.80)");
+}
+
+TEST_CASE("each run is listed once, the batches of a plan in turns as one, with how it ended") {
+  const json trials = comp::summary(found, {})["trials"];
+  REQUIRE(trials.size() == 12);
+  const json expected = {{"number", 2},
+                         {"stage", "epochs"},
+                         {"label", ""},
+                         {"plan", "b1b1b1b1b1b1"},
+                         {"plan_name", "all but 2 layer_norm, 2 softmax and 2 add in bf16"},
+                         {"runs", 1},
+                         {"batches", 40},
+                         {"seconds_per_batch", found.trials[2].seconds},
+                         {"loss", found.trials[2].sample.loss},
+                         {"loss_against_fp32",
+                          {{"difference", comp::detail::change_of(found.trials[2], found)->difference},
+                           {"radius", found.contest[2].loss->radius},
+                           {"batches", 40}}},
+                         {"judged", true},
+                         {"ended", "accepted"},
+                         {"message", ""}};
+  CHECK(trials[2] == expected);
+  std::vector<std::string> ends;
+  for (const json& t : trials) ends.push_back(t["ended"]);
+  CHECK(ends == std::vector<std::string>{"ok", "accepted", "accepted", "rejected", "not_finite", "stopped_early",
+                                         "failed", "ok", "ok", "ok", "ok", "ok"});
+  CHECK(trials[0]["loss_against_fp32"].is_null());
+  CHECK(trials[5]["seconds_per_batch"] == comp::median(found.trials[5].sample.batch_seconds));  // of a run that was cut
+  CHECK(trials[6]["message"] == "kernel <b>exploded</b>");
+  CHECK(trials[6]["loss"].is_null());
+  CHECK(trials[9]["runs"] == 20);  // of the contest
+  CHECK(trials[9]["loss"].is_null());
+}
+
+TEST_CASE("a first look and FP32 with its roundings perturbed are listed as that") {
+  const json trials = comp::summary(made_up::with_side_runs(12))["trials"];
+  CHECK(trials[1]["ended"] == "a first look");
+  CHECK(trials[1]["judged"] == false);
+  CHECK(trials[3]["label"] == "fp32, roundings perturbed");
+  CHECK(trials[3]["loss_against_fp32"]["batches"] == 16);
+  CHECK(trials[3]["loss_against_fp32"]["radius"].is_null());
+}
+
+TEST_CASE_FIXTURE(made_up::of_twelve, "what was neither accepted nor shown to be worse is undecided") {
+  o.trials[3].sample = made_up::batches(16, 0, 0.029);
+  for (std::size_t i = 0; i < 16; ++i) o.trials[3].sample.curve[i] += i % 2 == 0 ? 0.25 : -0.19;  // +1.2% on average
+  o.trials[3].accepted = false;
+  CHECK(comp::summary(o)["trials"][3]["ended"] == "undecided");
+  for (double& loss : o.trials[3].sample.curve) loss += 1;
+  CHECK(comp::summary(o)["trials"][3]["ended"] == "rejected");
+  CHECK(comp::summary(o)["contest"][2]["loss_against_fp32"]["undecided"] == false);
+  o.contest[2].loss->answer = comp::loss_answer::rejected;
+  CHECK(comp::summary(o)["contest"][2]["loss_against_fp32"]["undecided"] == true);
+}
+
+TEST_CASE_FIXTURE(made_up::of_twelve, "each operator has its reason, and what was measured of operators is there") {
+  o.evidence.resize(12);
+  o.evidence[1] = {comp::op_evidence::kind::harmful, comp::precision::bf16, 2, 0.013, 3e-6, 1e-6};
+  const json first = {{"name", "block0.linear0"}, {"kind", "linear"},
+                      {"part", "block0"},         {"sizes", "512 x 256 x 256"},
+                      {"policy", "allow"},        {"why", "bf16 kept the loss, saves 12 us of a batch"},
+                      {"evidence", "none"},       {"saves", "nan"}};
+  CHECK(comp::summary(o)["operator_list"][0] == first);
+  CHECK(comp::summary(o)["operator_list"][1]["sizes"] == "8 x 64 x 256");
+  CHECK(comp::summary(o)["operator_list"][1]["evidence"] == "harmful");
+  CHECK(comp::summary(o)["operator_list"][1]["saves"] == doctest::Approx(2e-6));
+  CHECK(comp::summary(o)["measured"] == json{{"profiles", json::array()}, {"low_errors", json::object()}});
+  const auto numbers = [&](const comp::plan& p, comp::purpose what, std::size_t count) {
+    made_up::run(o, comp::stage::baseline, p, {.loss = 0, .batches = 1, .curve = std::vector<double>(count, 0.5)});
+    o.trials.back().purpose = what;
+    if (what == comp::purpose::sensitivity) o.trials.back().repeat = static_cast<std::size_t>(comp::precision::bf16);
+  };
+  numbers(o.plan, comp::purpose::profile, 24);
+  numbers(o.plan, comp::purpose::profile, 23);  // of another model
+  numbers(o.plan, comp::purpose::sensitivity, 12);
+  numbers(o.plan, comp::purpose::compile, 1);
+  const json measured = comp::summary(o)["measured"];
+  CHECK(measured["profiles"] == json::array({{{"plan", o.plan.str()}, {"seconds", std::vector<double>(24, 0.5)}}}));
+  CHECK(measured["low_errors"] == json{{"bf16", std::vector<double>(12, 0.5)}});
+  CHECK(comp::summary(o)["trials"].size() == 12);  // none of these is a run of the training
+}
+
+TEST_CASE("the casts of the found plan are counted, the ten largest one by one") {
+  const json casts = comp::summary(made_up::outcome(60))["casts"];
+  CHECK(casts["forward"] == 59);
+  CHECK(casts["backward"] == 59);
+  CHECK(comp::detail::bytes_text(casts["bytes"]) == "88.5 MiB");
+  CHECK(casts["largest"].size() == 10);
+  CHECK(casts["largest"][0] ==
+        json{{"where", "after block0.linear0"}, {"from", "bf16"}, {"to", "fp32"}, {"bytes", 786432}, {"readers", 1}});
+  CHECK(comp::summary(made_up::fp32_wins(12))["casts"].is_null());
+  comp::outcome o = found;
+  o.plan = o.plan.as_autocast();
+  CHECK(comp::summary(o)["casts"].is_null());
+}
+
+TEST_CASE_FIXTURE(made_up::of_twelve,
+                  "losses of FP32 and of the found plan are on the same batches, with the mean of their differences") {
+  const auto curves = [&] { return comp::summary(o)["curves"]; };
+  CHECK(curves()["of"] == "the found plan");
+  CHECK(curves()["batches"].size() == 40);
+  CHECK(curves()["fp32"] == json(o.baseline.curve));
+  CHECK(curves()["plan"] == json(o.trials[2].sample.curve));
+  CHECK(curves()["difference"].back() == doctest::Approx(o.contest[2].loss->difference));
+  o.trials[2].sample.curve.resize(25);
+  o.trials[2].sample.curve[7] = std::nan("");
+  CHECK(curves()["batches"].back() == 25);
+  CHECK(curves()["plan"][7] == "nan");
+  o.baseline = made_up::batches(50'000, 0, 0.05);
+  o.trials[2].sample = made_up::batches(50'000, 0.012, 0.03);
+  CHECK(curves()["batches"].size() == 500);
+  CHECK(curves()["batches"][0] == 100);
+  CHECK(curves()["batches"].back() == 50'000);
+  o.plan[1] = comp::precision::fp16;
+  CHECK(curves().is_null());  // no run of it, and none that lowers more
+  o.plan = o.trials[1].plan;
+  o.trials[1].plan = comp::plan{12};
+  CHECK(curves()["of"] == "a plan that lowers more");
+  o.criterion = comp::criterion::scores;
+  CHECK(curves().is_null());
+  CHECK(comp::summary(made_up::fp32_wins(12))["curves"].is_null());
+}
+
+TEST_CASE("the summary of a large model is no larger than its operators make it") {
+  const json s = comp::summary(made_up::outcome(30'000));
+  CHECK(s["operator_list"].size() == 20'000);
+  CHECK(s["trials"][2]["plan"].is_null());
+  CHECK(s["trials"][2]["plan_name"] == "all but 5000 layer_norm, 5000 softmax and 5000 add in bf16");
+  CHECK(s.dump().size() < 5'000'000);
+}
+
 TEST_CASE("an outcome with nothing in it has a summary and a table") {
   CHECK(comp::summary({})["comp"].is_null());
   CHECK(has(comp::table({}), "whole search"));

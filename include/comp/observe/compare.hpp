@@ -7,7 +7,8 @@
 #include <comp/core/precision.hpp>
 #include <comp/files/file.hpp>
 #include <comp/files/json_reader.hpp>
-#include <comp/observe/number_text.hpp>
+#include <comp/observe/figures.hpp>
+#include <comp/observe/report.hpp>
 #include <comp/observe/summary.hpp>
 #include <filesystem>
 #include <functional>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The figures that report, summary, table and progress have in common, so that all four show the same: which plan won,
-// how fast it is relative to others, and what the search cost.
-// Not here: numbers as texts (observe/number_text.hpp), and losses against FP32's (observe/loss_change.hpp).
+// how fast it is relative to others, what the search cost, and how numbers are written for people.
+// Not here: losses against FP32's (observe/loss_change.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/error.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/observe/loss_change.hpp>
-#include <comp/observe/number_text.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +19,48 @@
 #include <vector>
 
 namespace comp::detail {
+
+/// Formats a time: "52.1 ms", "812 us", "3.42 s"; "-" where it is not known.
+inline std::string time_text(double seconds) {
+  if (!std::isfinite(seconds)) return "-";
+  if (seconds == 0) return "0 s";
+  if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 1) return fmt::format("{:.{}f} s", seconds, seconds >= 10 ? 1 : 2);
+  if (seconds >= 0.1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds >= 1e-3) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds >= 0.01 ? 1 : 2);
+  return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+/// Formats a size: "118 MiB", "2.4 GiB"; "-" where it was not measured.
+inline std::string bytes_text(std::int64_t bytes) {
+  if (bytes <= 0) return "-";
+  const auto value = static_cast<double>(bytes);
+  if (value >= 0x1p30) return fmt::format("{:.2f} GiB", value / 0x1p30);
+  if (value >= 0x1p20) return fmt::format("{:.{}f} MiB", value / 0x1p20, value >= 100 * 0x1p20 ? 0 : 1);
+  if (value < 0x1p10) return fmt::format("{} B", bytes);
+  return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
+}
+
+/// Formats a loss with five digits, "2.3000". Zeros at the end are kept, so that losses stand below each other.
+inline std::string loss_text(double loss) {
+  if (!std::isfinite(loss)) return std::isnan(loss) ? "not a number" : "infinite";
+  const double size = std::abs(loss);
+  if (size != 0 && (size < 1e-3 || size >= 1e6)) return fmt::format("{:.4e}", loss);
+  const int digits = size == 0 ? 0 : static_cast<int>(std::floor(std::log10(size)));
+  return fmt::format("{:.{}f}", loss, std::max(0, 4 - digits));
+}
+
+/// Formats a share: "6.5%"; "-" where it is not known.
+inline std::string share_text(double share) { return std::isfinite(share) ? fmt::format("{:.3g}%", 100 * share) : "-"; }
+
+/// Formats a speedup: "1.42x".
+inline std::string ratio_text(double ratio) { return std::isfinite(ratio) ? fmt::format("{:.2f}x", ratio) : "-"; }
+
+/// Formats an interval: "1.38 to 1.45"; "unknown" where it is not bounded.
+inline std::string bounds_text(const interval& bounds) {
+  if (!std::isfinite(bounds.low) || !std::isfinite(bounds.high)) return "unknown";
+  return fmt::format("{:.2f} to {:.2f}", bounds.low, bounds.high);
+}
 
 /// Returns the most bytes in use during any run of a contestant's plan; 0: not measured.
 inline std::int64_t peak_of(const contestant& c, const outcome& result) {

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/search/losses/paths.hpp>
 #include <comp/search/losses/loss_test.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <limits>

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The result of a search as figures for programs (JSON), and as a short table for people. They are the figures of the
-// report, in seconds and bytes. A ratio "a_over_b" is how many times as fast a is as b. Losses are differences from
-// FP32's on the same batches, relative to FP32's loss.
+// The result of a search as figures for programs (JSON), in seconds and bytes: all that the report draws. A ratio
+// "a_over_b" is how many times as fast a is as b. Losses are differences from FP32's on the same batches, relative to
+// FP32's loss. What was not measured is null and not 0, so that a program cannot take it for a measurement.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <comp/autocast/casts.hpp>
+#include <comp/core/concepts.hpp>
 #include <comp/files/file.hpp>
 #include <comp/files/json.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp/observe/figures.hpp>
-#include <comp/observe/report_info.hpp>
+#include <comp/observe/report.hpp>
 #include <comp/policy/plan_name.hpp>
+#include <comp/search/convergence/loss_test.hpp>
 #include <comp/search/observers.hpp>
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +32,15 @@ inline json json_of(const paired_speedup& s) {
   json to;
   to["ratio"] = comp::json_of(s.ratio);
   to["interval_95"] = comp::json_of(s.bounds);
+  return to;
+}
+
+inline json json_of(const std::optional<loss_change>& change) {
+  if (!change) return nullptr;
+  json to;
+  to["difference"] = comp::json_of(change->difference);
+  to["radius"] = std::isfinite(change->radius) ? comp::json_of(change->radius) : json();
+  to["batches"] = change->batches;
   return to;
 }
 
@@ -41,26 +58,23 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
   return to;
 }
 
-/// Returns a contestant's loss against FP32's; null if it was not judged. "limit" is the line that the difference had
-/// to stay under, which is not the tolerance if roundings alone lead FP32's losses apart (loss_test.hpp).
+/// Returns a contestant's loss against FP32's; null where it was not judged. "limit" is the line that the difference
+/// had to stay under, which is not the tolerance where roundings alone lead FP32's losses apart (loss_test.hpp).
 inline json loss_json(const contestant& c, const outcome& result) {
-  const auto change = change_of(c, result);
-  if (!change) return nullptr;
-  json to;
-  to["difference"] = comp::json_of(change->difference);
-  to["radius"] = std::isfinite(change->radius) ? comp::json_of(change->radius) : json();
-  to["batches"] = change->batches;
+  json to = json_of(change_of(c, result));
+  if (to.is_null()) return to;
   to["limit"] = c.loss ? comp::json_of(c.loss->line) : comp::json_of(result.tolerance);
   to["accepted"] = !rejected(c);
+  to["undecided"] = is_undecided(c, result);
   return to;
 }
 
-/// Returns the figures of a contestant. What was not measured is null and not 0, so that a program cannot take it for a
-/// measurement.
+/// Returns the figures of a contestant.
 inline json contestant_json(const contestant& c, const outcome& result) {
   json to;
   to["label"] = c.label;
   to["plan"] = c.plan.str();
+  to["plan_name"] = name(c.plan, result.graph);
   to["status"] = name(c.status);
   const std::vector<double> times = batch_times(c, result);
   to["seconds_per_batch"] = spread_json(times);
@@ -95,22 +109,164 @@ inline json overhead_json(const outcome& result) {
   return to;
 }
 
+/// Returns a run, or all batches of one plan that a stage timed in turns. Runs that were only timed have no loss
+/// (is_timed()), and FP32 no difference from itself, except where its roundings were perturbed: that difference is
+/// how far roundings alone lead losses apart. The plan of a large model has only its name, which keeps the file small.
+inline json run_json(const trial_group& group, const outcome& result) {
+  constexpr std::size_t large = 2000;
+  const trial& t = *group.shown;
+  const bool timed_only = is_timed(t.stage), fp32 = t.stage == stage::baseline && t.purpose == purpose::judge;
+  std::int64_t batches = 0;
+  for (const trial* run : group.runs) batches += run->sample.batches;
+  const double seconds = group.seconds();
+  json to;
+  to["number"] = t.number;
+  to["stage"] = name(t.stage);
+  to["label"] = t.label;
+  to["plan"] = t.plan.size() <= large ? json(t.plan.str()) : json();
+  to["plan_name"] = name(t.plan, result.graph);
+  to["runs"] = group.runs.size();
+  to["batches"] = batches;
+  to["seconds_per_batch"] = comp::json_of(std::isfinite(seconds) ? seconds : median(t.sample.batch_seconds));
+  to["loss"] = timed_only || batches == 0 ? json() : comp::json_of(t.sample.loss);
+  to["loss_against_fp32"] = timed_only || fp32 ? json() : json_of(change_of(t, result));
+  to["judged"] = is_judged(t);
+  to["ended"] = fate_text(t, result);
+  to["message"] = t.sample.message;
+  return to;
+}
+
+/// Returns what was measured of single operators: profiles of whole plans ("seconds" has forward and backward of each
+/// operator in turn), and the error of each operator alone in a low precision (op_error; NaN: it has none).
+inline json measurements_json(const outcome& result) {
+  const std::size_t n = result.graph.size();
+  json to{{"profiles", json::array()}, {"low_errors", json::object()}};
+  for (const trial& t : result.trials) {
+    if (trains(t.purpose) || !t.sample.ok()) continue;
+    const std::size_t low = t.purpose == purpose::sensitivity ? t.repeat : all_precisions.size();
+    if (t.purpose == purpose::profile && t.sample.curve.size() == 2 * n && t.plan.size() == n) {
+      to["profiles"].push_back({{"plan", t.plan.str()}, {"seconds", comp::json_of(t.sample.curve)}});
+    } else if (low < all_precisions.size() && t.sample.curve.size() == n) {
+      to["low_errors"][std::string{name(all_precisions[low])}] = comp::json_of(t.sample.curve);
+    }
+  }
+  return to;
+}
+
+/// Returns each operator with the reason for its precision; of a larger model the first 20,000, and none before there
+/// is a plan. "part" is its outermost scope, or its name up to the first dot.
+inline json operators_json(const outcome& result) {
+  constexpr std::string_view evidence[] = {"none",    "fixed",     "unsupported", "dropped",
+                                           "harmful", "undecided", "unasked",     "accepted"};
+  json all = json::array();
+  if (result.plan.size() != result.graph.size()) return all;
+  for (std::size_t i = 0; i < std::min<std::size_t>(result.graph.size(), 20'000); ++i) {
+    const op_info& op = result.graph[i];
+    json& to = all.emplace_back();
+    to["name"] = op.name;
+    to["kind"] = op.kind;
+    to["part"] = op.scopes.empty() ? op.name.substr(0, op.name.find('.')) : op.scopes.front();
+    to["sizes"] = op.k > 0             ? fmt::format("{} x {} x {}", op.m, op.n, op.k)
+                  : op.channels_in > 0 ? fmt::format("{} to {} channels", op.channels_in, op.channels_out)
+                  : op.outputs.empty() ? ""
+                                       : joined(op.outputs.front().shape, " x ");
+    if (i < result.reasons.size()) to["policy"] = name(result.reasons[i].category), to["why"] = result.reasons[i].text;
+    if (i < result.evidence.size()) {
+      const op_evidence& seen = result.evidence[i];
+      to["evidence"] = evidence[static_cast<std::size_t>(seen.what)];
+      to["saves"] = comp::json_of(seen.saves - seen.casts);
+    }
+  }
+  return all;
+}
+
+/// Returns the casts that a batch under the found plan needs, the ten largest one by one. Null where it needs none, and
+/// for a plan that the backend's own autocast runs, since only that knows its casts.
+inline json casts_json(const outcome& result) {
+  if (result.plan.count_low() == 0 || result.plan.runs_autocast()) return nullptr;
+  autocast::cast_list all = autocast::casts(result.graph, result.plan);
+  if (all.forward.empty()) return nullptr;
+  json to;
+  to["forward"] = all.forward.size();
+  to["backward"] = all.backward.size();
+  to["bytes"] = all.bytes();
+  std::ranges::stable_sort(all.forward, std::ranges::greater{}, &autocast::cast::bytes);
+  for (const autocast::cast& c : std::span{all.forward}.first(std::min<std::size_t>(10, all.forward.size()))) {
+    const char* what = !c.input ? "after" : c.differentiable ? "a parameter, before" : "data, before";
+    to["largest"].push_back({{"where", fmt::format("{} {}", what, result.graph[c.op].name)},
+                             {"from", name(c.from)},
+                             {"to", name(c.to)},
+                             {"bytes", c.bytes},
+                             {"readers", c.readers.size()}});
+  }
+  return to;
+}
+
+/// Returns the losses of FP32 and of the found plan, or of the accepted plan that lowers more, on the same batches, and
+/// the mean of their differences so far, which is what was judged; at most 500 of each, evenly spread, with the last
+/// batch among them. Null where there are none, or scores decided instead of losses.
+inline json curves_json(const outcome& result) {
+  constexpr std::size_t most = 500;
+  if (result.criterion == criterion::scores || result.contest.empty()) return nullptr;
+  if (result.plan == result.contest.front().plan) return nullptr;
+  const trial *own = judged_run(result.plan, result), *t = own != nullptr ? own : covering_run(result.plan, result);
+  const std::size_t n = t == nullptr ? 0 : std::min(t->sample.curve.size(), result.baseline.curve.size());
+  if (n == 0) return nullptr;
+  const std::span base{result.baseline.curve.data(), n};
+  const double scale = loss_scale(base);
+  double sum = 0;
+  json to;
+  to["of"] = own != nullptr ? "the found plan" : "a plan that lowers more";
+  to["scale"] = comp::json_of(scale);
+  std::size_t shown = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += t->sample.curve[i] - base[i];
+    if ((shown + 1) * n / std::min(n, most) - 1 > i) continue;
+    ++shown;
+    to["batches"].push_back(i + 1);
+    to["fp32"].push_back(comp::json_of(base[i]));
+    to["plan"].push_back(comp::json_of(t->sample.curve[i]));
+    to["difference"].push_back(comp::json_of(sum / static_cast<double>(i + 1) / scale));
+  }
+  return to;
+}
+
+/// Returns what was found as a title: "1.61 times as fast as FP32 (95%: 1.59 to 1.64)".
+inline std::string title_of(const outcome& result) {
+  if (result.plan == (result.contest.empty() ? plan{result.plan.size()} : result.contest.front().plan))
+    return "FP32 is the fastest plan here that keeps the loss";
+  std::string text = faster_text({result.speedup, result.speedup_bounds}, "FP32");
+  if (text[0] == 'a') text[0] = 'A';
+  return text;
+}
+
 }  // namespace detail
 
 /// Returns all figures of a search. "comp" is the label of the found plan, "rule_based" that of the fastest rule-based
-/// one, each null if there is none. "of" holds `info`.
+/// one, each null where there is none. "of" holds `info`.
 inline json summary(const outcome& result, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
   to["comp_version"] = detail::comp_version;
-  to["of"] = {{"model", info.model}, {"data", info.data}, {"command", info.command}, {"date", info.date}};
+  to["of"] = {{"model", info.model},
+              {"data", info.data},
+              {"command", info.command},
+              {"date", info.date},
+              {"use_command", info.use_command},
+              {"plan_file", info.plan_file}};
+  to["title"] = detail::title_of(result);
   to["plan"] = result.plan.str();
   to["plan_name"] = name(result.plan, result.graph);
   to["operators"] = result.graph.size();
   to["fingerprint"] = fmt::format("{:016x}", result.graph.fingerprint());
   to["hardware"] = json_of(result.hardware);
+  for (const precision p : all_precisions) to["letters"][std::string{letter(p)}] = name(p);
+  to["precisions"] = json::array();
+  for (const precision p : result.precisions) to["precisions"].push_back(name(p));
   to["judged_by"] = name(result.criterion);
   to["tolerance"] = result.tolerance;
+  to["higher_is_better"] = result.higher_is_better;
+  to["compiled"] = result.compiled;
   to["batches_per_epoch"] = result.batches_per_epoch > 0 ? json(result.batches_per_epoch) : json();
   to["runs"] = result.trials.size();
   to["runs_from_ledger"] = result.recalled;
@@ -130,112 +286,19 @@ inline json summary(const outcome& result, const report_info& info = {}) {
       winner != nullptr && rules != nullptr ? detail::json_of(detail::over(*winner, *rules, result)) : json();
   ratios["rule_based_over_fp32"] = rules != nullptr ? detail::json_of(rules->over_fp32) : json();
   to["overhead"] = detail::overhead_json(result);
+  to["trials"] = json::array();
+  for (const detail::trial_group& group : detail::grouped_trials(result))
+    to["trials"].push_back(detail::run_json(group, result));
+  to["operator_list"] = detail::operators_json(result);
+  to["measured"] = detail::measurements_json(result);
+  to["casts"] = detail::casts_json(result);
+  to["curves"] = detail::curves_json(result);
   return to;
 }
 
-/// Writes the figures to a file. Throws: `file_error` if it cannot be written; an old file is then still there.
+/// Writes the figures to a file. Throws: `file_error` where it cannot be written; an old file is then still there.
 inline void write_summary(const outcome& result, const std::string& path, const report_info& info = {}) {
   detail::write_file(path, summary(result, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
-}
-
-namespace detail {
-
-/// Returns a table as text, with columns as wide as their longest cell; the first is aligned left, the others right.
-inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
-/// Returns the sentences that belong to the table of the contest: ties, the front, what plans were judged and timed by.
-inline std::string contest_notes(const outcome& result) {
-  std::string text;
-  for (const contestant& c : result.contest) {
-    if (!tie_of(c, result).empty()) text += fmt::format("{} is as fast as {} within noise.\n", c.label, c.tie);
-  }
-  text += front_text(result);
-  if (result.criterion != criterion::batch_losses)
-    text += fmt::format("Plans were judged by {}.\n", name(result.criterion));
-  if (is_modelled(result.hardware))
-    text += fmt::format("Times are {}; none was measured on one.\n", result.hardware.name);
-  if (result.compiled) text += "Plans were timed by compiled steps.\n";
-  if (result.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(result.memory_limit));
-  return text;
-}
-
-/// Returns the table of the contest as text; a star marks the found plan.
-inline std::string contest_text(const outcome& result) {
-  const bool epochs = std::any_of(result.contest.begin(), result.contest.end(),
-                                  [](const contestant& c) { return c.epoch.has_value(); });
-  std::vector<std::vector<std::string>> rows{
-      {"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(result)}}};
-  if (epochs) rows.front().insert(rows.front().end(), {"epoch loss", "score"});
-  rows.front().emplace_back("peak memory");
-  for (const contestant& c : result.contest) {
-    const std::vector<double> times = batch_times(c, result);
-    const bool timed = !times.empty();
-    auto& row = rows.emplace_back();
-    row = {(&c == winner_of(result) ? "* " : "  ") + c.label,
-           c.status != status::ok ? std::string{name(c.status)}
-           : timed                ? time_text(median(times))
-                                  : "not run",
-           time_text(epoch_seconds(c, result)),
-           ratio_text(c.over_fp32.ratio),
-           timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
-           loss_cell(c, result)};
-    if (epochs) {
-      row.push_back(c.epoch ? loss_text(c.epoch->loss) : "-");
-      row.push_back(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
-    }
-    row.push_back(bytes_text(peak_of(c, result)) + (above_limit(c, result) ? " (too much)" : ""));
-  }
-  return aligned(rows) + contest_notes(result);
-}
-
-/// Returns the table of what the search cost, by stages, and what of it counts as training.
-inline std::string costs_text(const outcome& result) {
-  std::vector<std::vector<std::string>> rows{{"", "time", "runs", "batches"}};
-  for (const stage s : {stage::baseline, stage::losses, stage::times, stage::contest}) {
-    const stage_cost& cost = result.cost(s);
-    rows.push_back({fmt::format("  {}", cost_in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
-                    fmt::format("{}", cost.batches)});
-  }
-  rows.push_back({"  whole search", time_text(search_seconds(result))});
-  rows.push_back(
-      {"  kept as training", time_text(kept_seconds(result)), "", fmt::format("{}", result.trained_batches)});
-  rows.push_back({"  cost of the search", time_text(result.overhead_seconds())});
-  std::string text = aligned(rows);
-  text.insert(text.size() - 1, fmt::format(" ({})", overhead_text(result)));
-  if (result.recalled > 0) {
-    text += fmt::format("{} of {} runs came from the ledger, with the times that they took.\n", result.recalled,
-                        result.trials.size());
-  }
-  return text;
-}
-
-}  // namespace detail
-
-/// Returns the contest and the search's cost as a text; `*` marks the found plan. The cost is the search's time less
-/// the time that the batches which it trained, and which count as training, take under the found plan. If a plan
-/// damaged the training's weights, the first line says so.
-inline std::string table(const outcome& result) {
-  const std::string spoilt =
-      result.damaged_since
-          ? fmt::format("A plan spoilt the training: its weights are of no use since batch {}, counted from 0.\n",
-                        *result.damaged_since)
-          : std::string{};
-  return spoilt + detail::contest_text(result) + "\n" + detail::costs_text(result);
 }
 
 }  // namespace comp
