@@ -14,7 +14,7 @@
 #include <comp/observe/figures.hpp>
 #include <comp/observe/report.hpp>
 #include <comp/policy/plan_name.hpp>
-#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/losses/loss_test.hpp>
 #include <comp/search/observers.hpp>
 #include <cstddef>
 #include <optional>
