@@ -9,6 +9,7 @@
 #include <cassert>
 #include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
+#include <comp/policy/advice.hpp>
 #include <comp/search/convergence/loss_trials.hpp>
 #include <comp/search/convergence/sound_state.hpp>
 #include <comp/search/decision/guided_contest.hpp>
@@ -113,6 +114,8 @@ class search_run {
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
     log_.cost(stage::baseline).seconds += watch_.seconds();
     std::vector<std::string> findings = checked_.findings();
+    if (std::string none = policy::no_faster_precision(log_.hardware); !none.empty())
+      findings.push_back(std::move(none));
     if (is_modelled(log_.hardware)) {
       findings.push_back(
           fmt::format("all times are {}, and none was measured on one: time the plan there before its "
