@@ -2,9 +2,8 @@
 // The plan that TVM's ToMixedPrecision makes for a model. ALLOW: every floating-point input is cast to the low
 // precision. FOLLOW: the operator runs low where all its inputs are low already; otherwise they are cast to full
 // precision. DENY: full precision. An operator that runs low sums in its accumulation dtype and gives its output dtype.
-// Not here: TVM's passes around it (casts.hpp shares casts, as TVM's elimination of common subexpressions does;
-// constant folding and fast math are left to compilers), and its check that the bounds of a clip fit the low precision
-// (op_graph has no attributes of operators).
+// Not here: TVM's passes around it (docs/decisions.md, "Other systems' rules: two walks"; casts.hpp shares casts), and
+// its check that the bounds of a clip fit the low precision (op_graph has no attributes of operators).
 // Source: TVM RFC 0006, reference-level explanation; src/relay/transforms/to_mixed_precision.cc at 21095b98.
 #pragma once
 
