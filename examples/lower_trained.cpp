@@ -14,9 +14,9 @@
 
 /// The user's model and its training, which know nothing of comp.
 struct small_cnn : torch::nn::Module {
-  torch::nn::Conv2d stem{torch::nn::Conv2dOptions{1, 32, 3}.padding(1)};
-  torch::nn::Conv2d body{torch::nn::Conv2dOptions{32, 64, 3}.padding(1)};
-  torch::nn::Linear head{64 * 4 * 4, 10};
+  torch::nn::Conv2d stem{torch::nn::Conv2dOptions{1, 16, 3}.padding(1)};
+  torch::nn::Conv2d body{torch::nn::Conv2dOptions{16, 32, 3}.padding(1)};
+  torch::nn::Linear head{32 * 4 * 4, 10};
 
   small_cnn() {
     register_module("stem", stem);
@@ -31,7 +31,7 @@ struct small_cnn : torch::nn::Module {
 
 void train(small_cnn& net, const torch::Tensor& pixels, const torch::Tensor& labels) {
   torch::optim::Adam optimizer{net.parameters(), torch::optim::AdamOptions{3e-3}};
-  for (int epoch = 0; epoch < 10; ++epoch) {
+  for (int epoch = 0; epoch < 20; ++epoch) {
     for (const auto& batch : torch::randperm(pixels.size(0)).split(64)) {
       optimizer.zero_grad();
       torch::nn::functional::cross_entropy(net.forward(pixels.index({batch})), labels.index({batch})).backward();
