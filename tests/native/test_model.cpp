@@ -56,13 +56,13 @@ TEST_CASE("models have as many parameters as published") {
   CHECK(native_models::simple_net({.width = 32}).parameter_count() == 9 * 32 * 33);
 }
 
-TEST_CASE("a graph as models take it has each edge once, that to itself too, and rows of features that sum to 1") {
+TEST_CASE("a graph as models take it has each edge once, that to itself too, and rows of features of norm 1") {
   data_sets::graph of{.nodes = 60, .features = 3, .classes = 2};
   for (std::int32_t node = 0; node < 60; ++node) of.labels.push_back(node % 2);
   data_sets::set_edges(of, {{0, 1}, {1, 0}, {0, 1}, {2, 2}, {2, 2}, {0, 3}}, "a test");
   of.feature_node = {0, 0, 0, 1};
   of.feature_column = {2, 1, 2, 0};
-  of.feature_value = {1, 2, 1, 5};
+  of.feature_value = {1, 2, 1, -5};
   const auto set = native_models::graph_data(of, 1, 7);
   const host_csr& a = *set.adjacency;
   CHECK(std::vector<std::int32_t>(a.begin.begin(), a.begin.begin() + 5) == std::vector<std::int32_t>{0, 3, 5, 6, 8});
@@ -72,7 +72,7 @@ TEST_CASE("a graph as models take it has each edge once, that to itself too, and
   CHECK(a.value[1] == doctest::Approx(1 / std::sqrt(6.0)));
   CHECK(a.value[5] == 1);
   CHECK(set.features->column == std::vector<std::int32_t>{1, 2, 0});  // what is twice at one place is added up
-  CHECK(set.features->value == std::vector<float>{0.5F, 0.5F, 1});
+  CHECK(set.features->value == std::vector<float>{0.5F, 0.5F, -1});
   CHECK(set.train.size() == 7);
   CHECK(set.train.layout() == example_layout{.input_shape = {3}, .target_shape = {60}});
   std::vector<float> values(3);

@@ -68,6 +68,10 @@ TEST_CASE("a GPU below 7.0 is warned of as Paddle does, with its name and capabi
   const comp::hardware cpu{.name = "CPU", .kind = comp::device_kind::cpu, .isa = {"avx512_bf16"}};
   CHECK(machine_advice(cpu, precision::bf16).empty());
   CHECK(machine_advice(cpu, precision::fp16).front() == "this CPU has no amx_fp16: choose another");
+  CHECK(machine_advice({.name = "an old CPU", .kind = comp::device_kind::cpu, .isa = {"avx2"}}, precision::bf16) ==
+        std::vector<std::string>{"an old CPU has none of avx512_bf16, amx_bf16 and amx_fp16, and mixed precision needs "
+                                 "one of them: leave it off, it would save memory but no time"});
+  CHECK(no_faster_precision({}).empty());  // nothing is known
 }
 
 TEST_CASE("float16 starts with Volta, bfloat16 and TF32 with Ampere, FP8 with Ada") {

@@ -2,6 +2,7 @@
 // Trainers that break, or say what is not so: a search tells of it.
 #include <doctest/doctest.h>
 
+#include <comp/policy/advice.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <stdexcept>
 
@@ -23,6 +24,8 @@ fake::world sound() {
 struct says : fake::trainer {
   std::function<void(comp::sample&)> change = [](comp::sample&) {};
   std::function<void(const plan&)> before = [](const plan&) {};
+  comp::hardware machine = {};
+  comp::hardware hardware() const { return machine; }
   using fake::trainer::run_epoch;
   using fake::trainer::trainer;
   comp::sample run_batch() {
@@ -47,6 +50,21 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST_CASE("a sound trainer is told nothing") {
   says trainer{sound()};
   CHECK(warnings_of(trainer) == "");
+}
+
+TEST_CASE("a machine that computes in no precision faster than in FP32 is told of, in the words of its advice") {
+  using comp::device_kind;
+  const auto said = [](comp::hardware machine, std::vector<comp::precision> named) {
+    says trainer{sound()};
+    trainer.machine = std::move(machine);
+    return warnings_of(trainer, {.precisions = std::move(named)});
+  };
+  const comp::hardware old{.name = "Tesla K40m", .kind = device_kind::cuda, .compute_capability = 35};
+  CHECK(said(old, {comp::precision::bf16}) == comp::policy::machine_advice(old, comp::precision::bf16).front());
+  CHECK(said({.name = "an old CPU", .kind = device_kind::cpu, .isa = {"avx2"}}, {comp::precision::bf16}) == "");
+  CHECK(said({.name = "V100", .kind = device_kind::cuda, .compute_capability = 70}, {comp::precision::bf16}) == "");
+  CHECK(said({.name = "a CPU", .kind = device_kind::cpu, .isa = {"amx_bf16"}}, {}) == "");
+  CHECK(said({.name = "a GPU", .kind = device_kind::cuda}, {}) == "");
 }
 
 TEST_CASE("a trainer that breaks ends its search with its own words, whatever runs when it does") {

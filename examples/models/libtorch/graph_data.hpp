@@ -11,7 +11,7 @@
 namespace torch_models {
 
 struct graph_set {
-  torch::Tensor features = {};          // (N,F), rows sum to 1; sparse if a dense one would have more than 80 MB
+  torch::Tensor features = {};          // (N,F), rows of L1 norm 1; sparse if a dense one would have more than 80 MB
   torch::Tensor adjacency = {};         // (N,N), sparse: D^-1/2 (A + I) D^-1/2
   edge_list edges = {};                 // the edges of A + I
   columns train = {}, validation = {};  // node numbers and their classes, each (1,n)
@@ -28,7 +28,7 @@ inline torch::Tensor numbers(const std::vector<std::int32_t>& from) {
 inline torch::Tensor feature_matrix(const data_sets::graph& from) {
   const torch::Tensor nodes = numbers(from.feature_node);
   const torch::Tensor values = torch::tensor(torch::ArrayRef<float>(from.feature_value));
-  const torch::Tensor sums = torch::zeros({from.nodes}).index_add(0, nodes, values).clamp_min(1e-12);
+  const torch::Tensor sums = torch::zeros({from.nodes}).index_add(0, nodes, values.abs()).clamp_min(1e-12);
   const torch::Tensor matrix =
       torch::sparse_coo_tensor(torch::stack({nodes, numbers(from.feature_column)}),
                                values / sums.index_select(0, nodes), {from.nodes, from.features})

@@ -52,7 +52,7 @@ class node_data {
 };
 
 struct graph_set {
-  sparse features = {};   // (nodes, features), rows sum to 1
+  sparse features = {};   // (nodes, features), rows of L1 norm 1
   sparse adjacency = {};  // (nodes, nodes): D^-1/2 (A + I) D^-1/2
   node_data train, validation;
 };
@@ -90,7 +90,7 @@ inline sparse feature_matrix(const data_sets::graph& of) {
   for (std::size_t i = 0; i < of.feature_node.size(); ++i)
     all[{of.feature_node[i], of.feature_column[i]}] += of.feature_value[i];
   std::vector<float> sums(static_cast<std::size_t>(of.nodes));
-  for (const auto& [place, value] : all) sums[static_cast<std::size_t>(place.first)] += value;
+  for (const auto& [place, value] : all) sums[static_cast<std::size_t>(place.first)] += std::abs(value);
   host_csr m{.rows = of.nodes, .columns = of.features, .begin = std::vector<std::int32_t>(sums.size() + 1)};
   for (const auto& [place, value] : all) {
     const auto node = static_cast<std::size_t>(place.first);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Advice to a person on what keeps a model from using a machine's matrix units: precisions that the machine lacks,
 // sizes to pad, a layout to change, too few matrix products for mixed precision to pay. Nothing is trained.
-// Use before a search, or after one that found nothing faster than FP32.
+// Use before a search, or after one that found nothing faster than FP32. A search itself warns of a GPU that computes in
+// no precision faster than in FP32.
 // Source: Paddle's guide to automatic mixed precision, sections 1.1, 1.3, 1.4, 4 and 5; tensor_core.hpp.
 #pragma once
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
@@ -15,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace comp::policy {
@@ -44,15 +47,22 @@ inline bool is_contraction(const op_info& op) {
 }
 inline bool is_convolution(const op_info& op) { return op.channels_in != 0 || op.channels_out != 0; }
 
+/// Returns: a sentence if `machine` has no matrix unit for any precision below FP32; empty if it has one, or may have.
+inline std::string no_faster_precision(const hardware& machine) {
+  if (std::ranges::any_of(all_precisions, [&](precision p) { return has_unit(p, machine); })) return {};
+  const int has = machine.compute_capability;
+  const std::string lacks =
+      machine.kind == device_kind::cpu
+          ? "has none of avx512_bf16, amx_bf16 and amx_fp16, and mixed precision needs one of them"
+          : fmt::format("has compute capability {}.{}, and mixed precision needs 7.0 or higher", has / 10, has % 10);
+  return fmt::format("{} {}: leave it off, it would save memory but no time", machine.name, lacks);
+}
+
 /// Returns: a sentence for each thing that stands in the way of `low` on `machine`; empty if nothing does.
 inline std::vector<std::string> machine_advice(const hardware& machine, precision low) {
   std::vector<std::string> all;
-  const int has = machine.compute_capability;
-  if (machine.kind == device_kind::cuda && has > 0 && has < 70) {
-    all.push_back(fmt::format(
-        "{} has compute capability {}.{}, and mixed precision needs 7.0 or higher: leave it off, it would save memory "
-        "but no time",
-        machine.name, has / 10, has % 10));
+  if (std::string none = no_faster_precision(machine); !none.empty()) {
+    all.push_back(std::move(none));
   } else if (const std::string missing = no_unit(low, machine); !missing.empty()) {
     const bool fp16_instead = machine.kind == device_kind::cuda && (low == precision::bf16 || low == precision::tf32);
     all.push_back(fmt::format("{}: {}", missing, fp16_instead ? "use fp16, with loss scaling" : "choose another"));

@@ -13,6 +13,7 @@
 #include <cassert>
 #include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
+#include <comp/policy/advice.hpp>
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/final_contest.hpp>
 #include <comp/search/decision/guided_search.hpp>
@@ -59,6 +60,9 @@ struct search_start {
     require<error>(checked.why_pointless().empty(), "{}", checked.why_pointless());
     log.cost(stage::baseline).seconds += watch.seconds();
     std::vector<std::string> findings = checked.findings();
+    if (std::string none = policy::no_faster_precision(log.hardware);
+        !none.empty() && log.hardware.kind == device_kind::cuda)
+      findings.push_back(std::move(none));  // of a CPU the warning about precisions says it
     if (is_modelled(log.hardware)) {
       findings.push_back(
           fmt::format("all times are {}, and none was measured on one: time the plan there before its "
