@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Advice to a person on what keeps a model from using a machine's matrix units: precisions that the machine lacks,
 // sizes to pad, a layout to change, too few matrix products for mixed precision to pay. Nothing is trained.
-// Use before a search, or after one that found nothing faster than FP32. A search itself warns of a GPU that computes in
-// no precision faster than in FP32.
-// Source: Paddle's guide to automatic mixed precision, sections 1.1, 1.3, 1.4, 4 and 5; tensor_core.hpp.
+// Use before a search, or after one that found nothing faster than FP32. A search itself warns of a GPU that computes
+// in no precision faster than in FP32. Source: Paddle's guide to automatic mixed precision, sections 1.1, 1.3, 1.4, 4
+// and 5; tensor_core.hpp.
 #pragma once
 
 #include <fmt/core.h>
