@@ -211,7 +211,7 @@ TEST_CASE("each run is listed once, the batches of a plan in turns as one, with 
   const json trials = comp::summary(found, {})["trials"];
   REQUIRE(trials.size() == 12);
   const json expected = {{"number", 2},
-                         {"stage", "epochs"},
+                         {"stage", "losses"},
                          {"label", ""},
                          {"plan", "b1b1b1b1b1b1"},
                          {"plan_name", "all but 2 layer_norm, 2 softmax and 2 add in bf16"},
