@@ -317,7 +317,7 @@ class Pair:
             return [*search, *ABLATION.get(name, [])], ''
         if kind == 'race':
             of = dict(zip(*[iter(settings)] * 2))
-            given = [word for key in ('--limit', '--batch', '--side', '--size', '--weights') if key in of for word in (key, of[key])]
+            given = [word for key in ('--limit', '--batch', '--side', '--size', '--weights', '--learning-rate') if key in of for word in (key, of[key])]
             given += ['--data', self.data.parent, '--set', self.data.name] if self.data else []
             return [self.bench, '--models', self.about['model'], *given, '--seconds', self.race_seconds, '--json', '{out}/race.json'], ''
         found = self.results.get(('search', way if name in ABLATION or scaling else 'comp', seed), {})

@@ -33,7 +33,7 @@ struct options {
   std::int64_t limit = 0, batch = 0, side = 0;
   int threads = 0;
   std::string size = {};
-  double seconds = 10;
+  double seconds = 10, learning_rate = 0;
   std::size_t rounds = 60, epochs = 0, seeds = 1;
   bool quick = false, stock = false, searches = true;
 };
@@ -43,7 +43,7 @@ torch_models::job make(const options& chosen, const std::string& model, std::uin
                                                        {"gan", "mnist"},        {"gcn", "cora"},
                                                        {"gat", "cora"},         {"bert", "squad-v2"}};
   torch_models::job_options o{.size = chosen.size, .weights = chosen.weights, .batch = chosen.batch,
-                              .limit = chosen.limit, .side = chosen.side, .seed = seed};
+                              .limit = chosen.limit, .side = chosen.side, .learning_rate = chosen.learning_rate, .seed = seed};
   const auto own = sets.find(model);
   const std::string set = !chosen.set.empty() ? chosen.set : own != sets.end() ? own->second : "";
   if (!chosen.data.empty() && !set.empty() && std::filesystem::exists(chosen.data / set)) o.data = chosen.data / set;
@@ -244,6 +244,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", chosen.threads, "That compute (default: all cores)");
   app.add_option("--size", chosen.size, "Of bert: small, base, tiny; of gan: connected, convolutional; of vgg16: plain");
   app.add_option("--weights", chosen.weights, "Pre-trained weights of bert, as train's");
+  app.add_option("--learning-rate", chosen.learning_rate, "Of the optimisers (default: each job's own)");
   app.add_option("--seconds", chosen.seconds, "Of each model's contest, at least")->capture_default_str();
   app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")->check(CLI::Range(8, 1000))->capture_default_str();
   app.add_option("--epochs", chosen.epochs, "Trained each way for the scores; 0: none")->capture_default_str();
