@@ -19,6 +19,7 @@ namespace {
 torch_models::job_options options_of(const train::options& chosen) {
   return {.data = chosen.data,
           .size = chosen.size,
+          .weights = chosen.weights,
           .batch = static_cast<std::int64_t>(chosen.batch),
           .limit = static_cast<std::int64_t>(chosen.limit),
           .side = chosen.side,
@@ -56,8 +57,8 @@ void write_weights(const torch_models::job& from, const std::string& path) {
 int run(const train::options& chosen) {
   train::require_model_of(chosen, train::libtorch_models);
   if (const int threads = train::threads_of(chosen)) at::set_num_threads(threads);
-  torch_models::job job =
-      train::naming("--data", [&] { return torch_models::make_job(chosen.model, options_of(chosen)); });
+  torch_models::job job = train::naming(chosen.weights.empty() ? "--data" : "--data or --weights",
+                                        [&] { return torch_models::make_job(chosen.model, options_of(chosen)); });
   comp::libtorch::setup setup = torch_models::setup_of(job);
   setup.program.separate_products = train::separates_products(chosen);
   if (chosen.scaling == "off") setup.scale_loss = comp::libtorch::loss_scaling::never;

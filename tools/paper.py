@@ -30,6 +30,11 @@ WAYS = ('fp32', 'amp', 'comp')
 BY_EPOCHS = ['--judge-by', 'epochs', '--stage1', 'greedy']
 ABLATION = {'stage 1 alone': [*BY_EPOCHS, '--stage2', 'none'], 'stage 2 alone': ['--stage1', 'none', '--stage2', 'greedy'],
             'both stages': [*BY_EPOCHS, '--stage2', 'greedy']}
+# Figure 8 in FP16: a way is "both stages/off" there. Its stages are the paper's enumeration where that has few plans.
+FP16 = {scaling: ['--target', 'A100', '--precisions', 'fp16', '--scaling', scaling] for scaling in ('off', 'pytorch')}
+FEW = 64
+PAPER = {'stage 1 alone': ['--stage2', 'none'], 'stage 2 alone': ['--stage1', 'none'], 'both stages': []}
+ENUMERATED = [f'{way}/off' for way in PAPER]  # the paper scales no losses
 TIME_UP = 'the time of this run was used up: the same command goes on'
 
 
@@ -176,6 +181,8 @@ class Jobs:
         others = max(0.0, now - busy - (own_now - own)) / max(seconds * len(os.sched_getaffinity(0)), 1e-9)
         said = {'seconds': round(seconds, 2), 'others': round(others, 3), 'command': ' '.join(command)}
         last = next((line for line in reversed(text.splitlines()) if line.strip()), 'it said nothing')
+        if process.returncode and 'search space has' in last:
+            return said | {'status': 'ok', 'why': '', 'figures': {'refused': last}}
         if process.returncode:
             return said | {'status': 'failed', 'why': f'it ended with {process.returncode}: {last}'}
         try:
@@ -210,7 +217,7 @@ def of_race(folder):
             'peaks': {way: made['step'][name]['peak_bytes'] for way, name in zip(WAYS, ('fp32', 'autocast', 'comp'))}}
 
 
-READ = {'probe': lambda folder: [of_search(folder), of_training(folder)], 'search': of_search, 'train': of_training, 'race': of_race}
+READ = {'probe': lambda folder: [of_search(folder), of_training(folder)], 'search': of_search, 'enumeration': of_search, 'train': of_training, 'race': of_race}
 
 
 # --- one model on one backend
@@ -220,27 +227,34 @@ class Pair:
         self.about, self.options, self.data = about, options, data.get(about['data'])
         self.set, self.results, self.probed = facts['data'][about['data']], {}, None
         self.weight = 3 if about['name'] in facts['models'] else 1  # of its part of the time
-        self.files = [[str(f.resolve()), f.stat().st_size] for f in sorted([self.data, *self.data.glob('*')])] if self.data else []
+        self.made_up = not self.data and 'made_up' in about  # pictures of the same size, which tell nothing of scores
+        self.weights = options.weights if 'weights' in about else None
+        self.from_scratch = about['model'] == 'bert' and not self.weights
+        read = [*([self.data, *self.data.glob('*')] if self.data else []), *([self.weights] if self.weights else [])]
+        self.files = [[str(f.resolve()), f.stat().st_size] for f in sorted(read)]
         program = {'libtorch': 'train_libtorch', 'cuda': 'train_cuda'}.get(about['backend'], 'train')
         self.train, self.bench = options.programs / 'examples/train', options.programs / 'bench/bench_libtorch'
         self.why = ''  # not measured at all
         if not os.access(options.programs / 'examples' / program, os.X_OK):
             self.why = f"this build has no {program} (backend {about['backend']})"
-        elif about['data'] != 'random' and not self.data:
+        elif about['data'] != 'random' and not self.data and not self.made_up:
             self.why = f"no {self.set['title']} in {options.data or 'a folder given with --data'}: get it from {self.set['from']}"
         if options.only and about['model'] not in options.only:
             self.why = 'not asked for (--only)'
-        self.seeds, self.race_seconds, self.examples = (1, 2, 0) if options.quick else (3, 60, self.set.get('examples', 0))
+        seeds = 1 if self.made_up else 3
+        self.seeds, self.race_seconds, self.examples = (1, 2, 0) if options.quick else (seeds, 60, 0 if self.made_up else self.set.get('examples', 0))
         self.epochs, self.limit = 1, 0
 
     def __str__(self):
-        return f"{self.about['name']} on {self.set['title']}, {self.about['backend']}"
+        return f"{self.about['name']} on {self.set['title']}{' (made-up pictures)' * self.made_up}, {self.about['backend']}"
 
     def settings(self, seed, limit=0):
         quick = self.options.quick
-        given = [*self.about.get('args', []), *(self.about['quick'] if quick else [])]
+        given = [*self.about.get('args', []), *(self.about['quick'] if quick else self.about['made_up'] if self.made_up else [])]
         if limit and not quick:
             given += ['--limit', limit]
+        if self.weights:
+            given += [*self.about['weights'], '--weights', self.weights]
         data = ['--data', self.data] if self.data else []
         return ['--model', self.about['model'], '--backend', self.about['backend'], *data, *given, '--seed', seed]
 
@@ -258,15 +272,26 @@ class Pair:
     def seconds_of(self, kind, way, epochs, limit):
         batch, start = self.probed['batch'], self.probed['start']
         epoch = batch * 4 / 3 * (max(1, math.ceil(limit / self.about['batch'])) if limit else self.probed['batches'])
+        if kind == 'enumeration':
+            return start + (1 + FEW) * (epoch + batch)
         if kind == 'search':
-            return start + epoch + (12 * epoch + 60 * batch if way in ABLATION else 120 * batch)
+            return start + epoch + (12 * epoch + 60 * batch if way.partition('/')[0] in ABLATION else 120 * batch)
         return start + (epochs * epoch if kind == 'train' else self.race_seconds + 250 * batch)
 
     def jobs_of(self):
         """(kind, way, seed) in the order in which each is worth its time."""
         race = [[('race', '', 1)]] if self.about['backend'] == 'libtorch' else [[]]
+        if self.made_up:
+            return [[('search', 'comp', 1)], *race]
         of_seeds = [[('search', 'comp', seed), *(('train', way, seed) for way in WAYS)] for seed in range(1, self.seeds + 1)]
-        return [of_seeds[0], *race, [(kind, way, 1) for way in ABLATION for kind in ('search', 'train')], *of_seeds[1:]]
+        return [of_seeds[0], *race, [(kind, way, 1) for way in ABLATION for kind in ('search', 'train')], self.fp16_jobs(), *of_seeds[1:]]
+
+    def fp16_jobs(self):
+        """Of the host's models. Of those that are not in the table of FP16, what comp finds for an A100."""
+        if not self.about.get('fp16'):
+            return [('search', 'comp/off', 1)] if self.about['backend'] == 'host' and self.weight > 1 else []
+        ways = [f'{way}/{scaling}' for scaling in FP16 for way in (*ABLATION, 'comp')]
+        return [(kind, way, 1) for way in ways for kind in ('enumeration', 'search', 'train') if kind != 'enumeration' or way in ENUMERATED]
 
     def total(self, epochs, limit):
         return sum(self.seconds_of(kind, way, epochs, limit) for part in self.jobs_of() for kind, way, _ in part)
@@ -283,17 +308,19 @@ class Pair:
 
     def command_of(self, kind, way, seed):
         """The command, or None and what it lacks."""
-        settings = self.settings(seed, self.limit if self.limit < self.examples else 0)
+        name, _, scaling = way.partition('/')
+        settings = [*self.settings(seed, self.limit if self.limit < self.examples else 0), *FP16.get(scaling, [])]
         search = [self.train, *settings, '--epochs', 1, '--out', '{out}']
+        if kind == 'enumeration':
+            return [*search, '--search', 'paper', '--plans', FEW, *PAPER[name]], ''
         if kind == 'search':
-            return [*search, *ABLATION.get(way, [])], ''
+            return [*search, *ABLATION.get(name, [])], ''
         if kind == 'race':
             of = dict(zip(*[iter(settings)] * 2))
-            given = [word for key in ('--limit', '--batch', '--side') if key in of for word in (key, of[key])]
-            given += ['--bert', of['--size']] if self.about['model'] == 'bert' else []
+            given = [word for key in ('--limit', '--batch', '--side', '--size', '--weights', '--learning-rate') if key in of for word in (key, of[key])]
             given += ['--data', self.data.parent, '--set', self.data.name] if self.data else []
             return [self.bench, '--models', self.about['model'], *given, '--seconds', self.race_seconds, '--json', '{out}/race.json'], ''
-        found = self.results.get(('search', way if way in ABLATION else 'comp', seed), {})
+        found = self.results.get(('search', way if name in ABLATION or scaling else 'comp', seed), {})
         if found.get('status') == 'left':
             return None, found['why']
         if found.get('status') != 'ok':
@@ -307,7 +334,11 @@ class Pair:
         return [self.train, *settings, '--epochs', self.epochs, '--out', '{out}', '--plan', file], ''
 
     def do(self, jobs, kind, way, seed):
-        """Ways that have the same plan share one training."""
+        """Ways that have the same plan share one training. A stage that was enumerated is not searched again."""
+        enumerated = self.results.get(('enumeration', way, seed), {})
+        if kind == 'search' and 'plans' in (enumerated.get('figures') or {}):
+            self.results[kind, way, seed] = enumerated
+            return
         command, why = self.command_of(kind, way, seed)
         name = f'{self}: {kind} {way}, seed {seed}'
         self.results[kind, way, seed] = {'name': name, 'status': 'left', 'why': why} if not command else jobs.get(
@@ -346,6 +377,8 @@ def arguments():
                                     "beside the paper's numbers: OUT/paper.html. What is there is not run again.")
     asked.add_argument('--quick', action='store_true', help='15 minutes: small batches, few epochs, one seed; to see that it runs, not what it gives')
     asked.add_argument('--data', type=pathlib.Path, help='folder that is looked through for the data sets, under their public file names')
+    asked.add_argument('--weights', type=pathlib.Path, help='pre-trained weights of BERT-base for LibTorch, in safetensors\' format with '
+                       'Hugging Face\'s names (default: from scratch)')
     asked.add_argument('--only', action='append', metavar='MODEL', help='this model alone; may be given again')
     asked.add_argument('--hours', type=float, help='that all may take (default: 10; with --quick a quarter)')
     asked.add_argument('--epochs', type=int, default=100, help='of each training at most (default: %(default)s, the paper\'s)')
@@ -360,6 +393,8 @@ def arguments():
             asked.error(f'--only {model} (there are {", ".join(sorted(known))}): name one of those')
     if given.data and not given.data.is_dir():
         asked.error(f'--data {given.data} is no folder: give the one that the data sets are in')
+    if given.weights and not given.weights.is_file():
+        asked.error(f'--weights {given.weights} is no file: give one in safetensors\' format')
     if given.write_docs and given.quick:
         asked.error('--write-docs with --quick (a quick run says nothing about scores): leave one out')
     if not (given.hours is None or 0 < given.hours < math.inf) or given.epochs < 1 or not (given.job_limit is None or given.job_limit > 0):

@@ -14,6 +14,8 @@ DISTURBED = 0.1  # part of the cores that other programs had
 COLOURS = {'amp': '#e69f00', 'comp': 'var(--accent)', 'fp32': 'var(--ink);stroke-dasharray:5 3'}
 STAGES = ('baseline', 'losses', 'times', 'contest')
 ABLATION = ('stage 1 alone', 'stage 2 alone', 'both stages', 'comp')
+# Of the table of claims: pairs of which backend, and what their ways end with (FP16 and no scaling, as the paper's).
+COLUMNS = {'host': ('host', ''), 'LibTorch': ('libtorch', ''), 'A100': ('host', '/off')}
 
 
 # --- figures
@@ -93,6 +95,37 @@ def verdict(pair):
     return f'NOT reached: {lost:.4f} below, FP32 varies by {max(fp32[s] for s in both) - min(fp32[s] for s in both):.4f}'
 
 
+def saved(pair):
+    """Parts of FP32's and of AMP's peak."""
+    fp32, amp, comp = peaks(pair)
+    return [1 - comp / of if of and comp else None for of in (fp32, amp)]
+
+
+def cost(pair, way='comp'):
+    shares = [number(of['share_of_100_epochs']) for of in over(pair, 'search', way).values()]
+    return statistics.median(known) if (known := [share for share in shares if share is not None]) else None
+
+
+def does_not_converge(pair, way):
+    """Whether the training gave its plan up, or ended without a loss; None where there was none."""
+    of = figures(pair, 'train', way)
+    return of and bool(of['fallbacks'] or number(of['epochs'][-1]['loss']) is None)
+
+
+def averages(facts, pairs, backend, of):
+    """How many of the paper's models have all figures of `of`, and the mean of each."""
+    known = [of(p) for p in pairs if p.about['backend'] == backend and p.about['name'] in facts['models']]
+    known = [each for each in known if all(number(f) is not None for f in each)]
+    return len(known), [statistics.mean(column) for column in zip(*known)] or [None]
+
+
+def average_rows(facts, pairs, of, row):
+    for backend in dict.fromkeys(p.about['backend'] for p in pairs):
+        count, means = averages(facts, pairs, backend, of)
+        if count:
+            yield row(f"average, {backend} ({count} of the paper's)", means)
+
+
 def given_up(pair, way):
     """; AMP's plan given up 2 times, of trainings that went on with a more conservative one."""
     times_given_up = sum(len(of['fallbacks']) for of in over(pair, 'train', way).values())
@@ -122,30 +155,36 @@ def speed_rows(facts, pairs):
     for pair in shown(facts, pairs, ['speed']):
         ratios, dagger = speeds(pair)
         yield row(str(pair), pair, [times(r) + (dagger if r else '') for r in ratios])
-    for backend in dict.fromkeys(p.about['backend'] for p in pairs):
-        known = [speeds(p)[0][:2] for p in pairs if p.about['backend'] == backend and p.about['name'] in facts['models']]
-        if known := [both for both in known if all(r and number(r[0]) for r in both)]:
-            means = [f'{statistics.mean(both[i][0] for both in known):.2f}x' for i in (0, 1)]
-            yield row(f"average, {backend} ({len(known)} of the paper's)", None, [*means, '', ''])
+    yield from average_rows(facts, pairs, lambda p: [r and r[0] for r in speeds(p)[0][:2]],
+                            lambda name, means: row(name, None, [*(f'{mean:.2f}x' for mean in means), '', '']))
 
 
 def memory_rows(facts, pairs):
-    def saving(of, comp):
-        return f'{1 - comp / of:.1%}' if of and comp else NONE
+    def row(name, pair, parts, peak):
+        return [name, paper_says(facts, pair, what='saving', over='FP32'), parts[0], paper_says(facts, pair, what='saving', over='AMP'), parts[1], *peak]
+
+    def texts(parts):
+        return [NONE if part is None else f'{part:.1%}' for part in parts]
     for pair in shown(facts, pairs, ['saving', 'memory']):
         fp32, amp, comp = peaks(pair)
         ours = ', '.join(f'{peak / 2**20:.0f}' if peak else NONE for peak in (fp32, amp, comp)) + ' MiB' if fp32 else NONE
-        yield [str(pair), paper_says(facts, pair, what='saving', over='FP32'), saving(fp32, comp), paper_says(facts, pair, what='saving', over='AMP'),
-               saving(amp, comp), paper_says(facts, pair, what='memory'), ours]
-    yield ['average in the paper', paper_says(facts, None, what='saving', over='FP32'), '', paper_says(facts, None, what='saving', over='AMP'), '', '', '']
+        yield row(str(pair), pair, texts(saved(pair)), [paper_says(facts, pair, what='memory'), ours])
+    yield from average_rows(facts, pairs, saved, lambda name, means: row(name, None, texts(means), ['', '']))
+
+
+def scratch(pair):
+    return ', from scratch' * pair.from_scratch
 
 
 def score_rows(facts, pairs):
     for pair in (p for p in pairs if p.results):
-        cells = [over_seeds(scores(pair, way).values(), '{:.4f}'.format) for way in ('fp32', 'amp', 'comp')]
         search = figures(pair, 'search', 'comp')
+        if pair.made_up:
+            yield [str(pair), pair.about.get('score', 'accuracy'), search['model'] if search else NONE, *['made-up pictures'] * 4]
+            continue
+        cells = [over_seeds(scores(pair, way).values(), '{:.4f}'.format) + scratch(pair) for way in ('fp32', 'amp', 'comp')]
         amount = f"{pair.epochs} epochs of {search['model']}" if search else NONE
-        yield [str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')]
+        yield [str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + scratch(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')]
 
 
 def plan_of(search):
@@ -166,18 +205,96 @@ def cost_rows(facts, pairs):
                over_seeds([s['share_of_100_epochs'] for s in seeds], '{:.1%}'.format) + mark(pair, 'search', 'comp'),
                over_seeds([s['search_seconds'] for s in seeds], '{:.1f} s'.format),
                '; '.join(f"{name} {stages[name]:.1f} s" for name in STAGES if name in stages) or NONE, lowered(seeds)]
-    yield ['average in the paper', paper_says(facts, None, what='cost'), '', '', '', '']
+    yield from average_rows(facts, pairs, lambda p: [cost(p)], lambda name, means: [name, paper_says(facts, None, what='cost'), f'{means[0]:.1%}', '', '', ''])
 
 
 def ablation_rows(facts, pairs):
     def score(pair, way):
-        return over_seeds([value for seed, value in scores(pair, way).items() if seed == 1], '{:.4f}'.format)
+        return over_seeds([value for seed, value in scores(pair, way).items() if seed == 1], '{:.4f}'.format) + scratch(pair)
 
     def cell(pair, way):
         of = figures(pair, 'search', way)
         return f"{times(of['ratios'].get('comp_over_fp32'))}{mark(pair, 'search', way)}; {score(pair, way)}" if of else NONE
-    for pair in (p for p in pairs if p.results):
+    for pair in (p for p in pairs if p.results and not p.made_up):
         yield [str(pair), paper_says(facts, pair, what='both stages'), score(pair, 'fp32'), *(cell(pair, way) for way in ABLATION)]
+
+
+def found_speed(pair, way):
+    of = figures(pair, 'search', way)
+    return of and number((of['ratios'].get('comp_over_fp32') or [None])[0])
+
+
+def fp16_rows(facts, pairs):
+    def trained(pair, way):
+        of = figures(pair, 'train', way)
+        if not of:
+            return NONE
+        if of['fallbacks']:
+            first = of['fallbacks'][0]
+            return f"{'NaN' if first['why'] == 'not_finite' else first['why']} in epoch {first['epoch']}"
+        last = of['epochs'][-1]
+        return f"{over_seeds([last['score']], '{:.4f}'.format)}{scratch(pair)}, loss {over_seeds([last['loss']], '{:.4f}'.format)}"
+
+    def cell(pair, way):
+        speed, listed = found_speed(pair, way), figures(pair, 'enumeration', way) or {}
+        by = 'guided' if way.startswith('comp') else 'enumerated' if 'plans' in listed else 'greedy'
+        return f'{speed:.2f}x, {by}; {trained(pair, way)}' if speed else NONE
+    for pair in (p for p in pairs if p.results and p.about.get('fp16')):
+        for scaling in ('off', 'pytorch'):
+            yield [str(pair), scaling, trained(pair, 'fp32'), *(cell(pair, f'{way}/{scaling}') for way in ABLATION)]
+
+
+def speed_over(pair, ending, which):
+    """comp's speed over FP32 (0) or AMP (1), with its bounds."""
+    if not ending:
+        return speeds(pair)[0][which]
+    of = figures(pair, 'search', f'comp{ending}')
+    return of and of['ratios'].get(('comp_over_fp32', 'comp_over_rule_based')[which])
+
+
+def not_slower(pair, ending):
+    ratio = speed_over(pair, ending, 0)
+    return ratio and float(max(r for r in ratio if number(r) is not None) >= 1)
+
+
+def gain_of_stage_2(pair, ending):
+    both, first = (found_speed(pair, way + ending) for way in ('both stages', 'stage 1 alone'))
+    return both and first and both / first
+
+
+def needs_stage_1(pair, ending):
+    lost = [does_not_converge(pair, way + ending) for way in ('stage 2 alone', 'both stages')]
+    return None if None in lost or pair.about['model'] not in ('gan', 'bert') else float(lost == [True, False])
+
+
+def keeps_score(pair, ending):
+    said = '' if ending or pair.from_scratch or pair.made_up else verdict(pair)
+    return float(said.startswith('reached')) if 'eached' in said else None
+
+
+# Of one pair; None where nothing was measured. Memory on a GPU is not modelled, and one seed does not tell scores.
+CLAIMS = {'over_fp32': lambda pair, ending: (speed_over(pair, ending, 0) or [None])[0],
+          'over_amp': lambda pair, ending: (speed_over(pair, ending, 1) or [None])[0],
+          'memory_of_fp32': lambda pair, ending: None if ending else saved(pair)[0],
+          'memory_of_amp': lambda pair, ending: None if ending else saved(pair)[1],
+          'cost': lambda pair, ending: cost(pair, f'comp{ending}'), 'not_slower': not_slower, 'keeps_score': keeps_score,
+          'gain_of_stage_2': gain_of_stage_2, 'needs_stage_1': needs_stage_1}
+
+
+def claim_rows(facts, pairs):
+    """A claim about an average holds where the mean reaches it, one about each model where all do."""
+    for claim in facts['claims']:
+        cells, held = [], {True: [], False: []}
+        for column, (backend, ending) in COLUMNS.items():
+            count, [mean] = averages(facts, pairs, backend, lambda p: [CLAIMS[claim['of']](p, ending)])
+            if not count:
+                cells.append(NONE)
+                continue
+            each = claim['form'] == 'each'
+            cells.append(f'{mean * count:.0f} of {count}' if each else f"{claim['form'].format(mean)}, mean of {count}")
+            held[claim.get('least', -math.inf) <= mean <= claim.get('most', math.inf)].append(column)
+        words = [word + f": {', '.join(columns)}" * all(held.values()) for word, columns in (('held', held[True]), ('not held', held[False])) if columns]
+        yield [claim['text'], *cells, '; '.join(words) or NONE, claim['because']]
 
 
 def plan_rows(facts, pairs):
@@ -186,7 +303,7 @@ def plan_rows(facts, pairs):
             yield [str(pair), str(seed), lowered([of]), plan_of(of)]
 
 
-TABLES = (speed_rows, memory_rows, score_rows, cost_rows, ablation_rows)
+TABLES = (claim_rows, speed_rows, memory_rows, score_rows, cost_rows, ablation_rows, fp16_rows)
 
 
 def tables(facts, pairs, makers=TABLES):
@@ -239,7 +356,7 @@ def table(header, rows):
     head = ''.join(f'<th scope="col">{text(h)}</th>' for h in header)
 
     def cell(i, words):
-        return f'<td class="{"t" if i == 0 or header[i] == "plan" else "e"}">{f"<code>{text(words)}</code>" if header[i] == "plan" else text(words)}</td>'
+        return f'<td class="{"t" if i == 0 or header[i] in ("plan", "because") else "e"}">{f"<code>{text(words)}</code>" if header[i] == "plan" else text(words)}</td>'
     body = '\n'.join('<tr>' + ''.join(cell(i, words) for i, words in enumerate(row)) + '</tr>' for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 

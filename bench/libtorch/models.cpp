@@ -28,12 +28,12 @@ using json = nlohmann::json;
 struct options {
   std::vector<std::string> models = {"alexnet",  "vgg16", "gan", "gcn",     "gat",  "bert", "simplenet",
                                      "resnet18", "lstm",  "gru", "encoder", "unet", "vit",  "experts"};
-  std::filesystem::path data = {}, file = {};
+  std::filesystem::path data = {}, file = {}, weights = {};
   std::string set = {};  // of the folder, for all models; empty: each model's own
   std::int64_t limit = 0, batch = 0, side = 0;
   int threads = 0;
-  std::string bert = "small";
-  double seconds = 10;
+  std::string size = {};
+  double seconds = 10, learning_rate = 0;
   std::size_t rounds = 60, epochs = 0, seeds = 1;
   bool quick = false, stock = false, searches = true;
 };
@@ -42,12 +42,16 @@ torch_models::job make(const options& chosen, const std::string& model, std::uin
   static const std::map<std::string, const char*> sets{{"alexnet", "cifar100"}, {"vgg16", "cifar100"},
                                                        {"gan", "mnist"},        {"gcn", "cora"},
                                                        {"gat", "cora"},         {"bert", "squad-v2"}};
-  torch_models::job_options o{.batch = chosen.batch, .limit = chosen.limit, .side = chosen.side, .seed = seed};
+  torch_models::job_options o{.size = chosen.size,
+                              .weights = chosen.weights,
+                              .batch = chosen.batch,
+                              .limit = chosen.limit,
+                              .side = chosen.side,
+                              .learning_rate = chosen.learning_rate,
+                              .seed = seed};
   const auto own = sets.find(model);
   const std::string set = !chosen.set.empty() ? chosen.set : own != sets.end() ? own->second : "";
   if (!chosen.data.empty() && !set.empty() && std::filesystem::exists(chosen.data / set)) o.data = chosen.data / set;
-  if (model == "bert") o.size = chosen.bert;
-  if (model == "gan") o.size = "connected";
   if (model == "gcn" || model == "gat") o.batch = o.limit = 0;  // a step is the whole graph
   if (model == "simplenet") o.limit = 0;
   if (chosen.quick) {
@@ -243,9 +247,14 @@ int main(int argc, char** argv) {
   app.add_option("--limit", chosen.limit, "Training examples per epoch (default: all)");
   app.add_option("--batch", chosen.batch, "Examples per batch (default: each job's own)");
   app.add_option("--threads", chosen.threads, "That compute (default: all cores)");
-  app.add_option("--bert", chosen.bert, "Size of BERT: base, small, tiny")->capture_default_str();
+  app.add_option("--size", chosen.size,
+                 "Of bert: small, base, tiny; of gan: connected, convolutional; of vgg16: plain");
+  app.add_option("--weights", chosen.weights, "Pre-trained weights of bert, as train's");
+  app.add_option("--learning-rate", chosen.learning_rate, "Of the optimisers (default: each job's own)");
   app.add_option("--seconds", chosen.seconds, "Of each model's contest, at least")->capture_default_str();
-  app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")->check(CLI::Range(8, 1000))->capture_default_str();
+  app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")
+      ->check(CLI::Range(8, 1000))
+      ->capture_default_str();
   app.add_option("--epochs", chosen.epochs, "Trained each way for the scores; 0: none")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "Of those trainings")->capture_default_str();
   app.add_option("--json", chosen.file, "Where the figures go");

@@ -190,7 +190,7 @@ native::model image_model(const options& chosen, const data_sets::images& of) {
   if (chosen.model == "gan") return gan({.batch = batch_for(chosen, 156)});
   if (chosen.model == "lenet5") return lenet5({.batch = batch, .classes = classes});
   if (chosen.model == "alexnet") return alexnet({.batch = batch, .classes = classes});
-  return vgg16({.batch = batch, .classes = classes});
+  return vgg16({.batch = batch, .classes = classes, .batch_norm = chosen.size != "plain"});
 }
 
 job image_job(const options& chosen) {

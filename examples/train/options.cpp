@@ -59,7 +59,7 @@ void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend != "cuda" || chosen.target.empty(),
                              "--target {} with backend cuda (only host and libtorch have it): leave it out",
                              chosen.target);
-  const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert", gan = chosen.model == "gan";
+  const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert";
   comp::require<comp::error>(transformer || bert || chosen.attention == "auto",
                              "--attention {} with model {} (only transformer and bert have it): leave it out",
                              chosen.attention, chosen.model);
@@ -69,15 +69,19 @@ void require_heard(const options& chosen) {
                              "--layers {} --width {} --heads {} --context {} with model {} (only the transformer has "
                              "them): leave them out",
                              chosen.layers, chosen.width, chosen.heads, chosen.context, chosen.model);
+  comp::require<comp::error>(chosen.weights.empty() || (bert && chosen.backend == "libtorch"),
+                             "--weights {} with model {} (only bert has it, with backend libtorch): leave it out",
+                             chosen.weights.string(), chosen.model);
   const bool graph = chosen.model == "gcn" || chosen.model == "gat";
   comp::require<comp::error>(!graph || (chosen.batch == 0 && chosen.limit == 0),
                              "--batch {} --limit {} with model {} (a step is the whole graph): leave them out",
                              chosen.batch, chosen.limit, chosen.model);
   const bool of_gan = chosen.size == "connected" || chosen.size == "convolutional";
-  comp::require<comp::error>(
-      chosen.size.empty() || (of_gan ? gan : bert),
-      "--size {} with model {} (bert has base, small and tiny, gan connected and convolutional): leave it out",
-      chosen.size, chosen.model);
+  const char* sized = of_gan ? "gan" : chosen.size == "plain" ? "vgg16" : "bert";
+  comp::require<comp::error>(chosen.size.empty() || chosen.model == sized,
+                             "--size {} with model {} (bert has base, small and tiny, gan connected and convolutional, "
+                             "vgg16 plain): leave it out",
+                             chosen.size, chosen.model);
 }
 
 /// Makes the choices of the paper's search, which scales no losses. Throws: `settings_error` for a strategy beside it.
@@ -184,9 +188,15 @@ void describe(CLI::App& app, options& chosen) {
          "where it is faster, on does so in all epochs")
       ->check(CLI::IsMember({"off", "measured", "on"}))
       ->capture_default_str();
-  job->add_option("--size", chosen.size,
-                  "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional")
-      ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
+  job->add_option(
+         "--size", chosen.size,
+         "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional; of vgg16: plain is "
+         "without batch norm")
+      ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional", "plain"}));
+  job->add_option("--weights", chosen.weights,
+                  "Pre-trained weights of libtorch's bert: a safetensors file with Hugging Face's names; the learning "
+                  "rate is then 3e-5")
+      ->check(CLI::ExistingFile);
   job->add_option("--side", chosen.side, "What libtorch brings JPEG pictures to: 224 is ImageNet's (default: 64)")
       ->transform(whole(32, 1024));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")

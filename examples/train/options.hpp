@@ -45,8 +45,9 @@ struct options {
   bool resume = false;
   std::filesystem::path plan = {};
   std::filesystem::path weights_out = {};
-  std::string size = {};  // which bert or gan; empty: the model's own default
-  std::int64_t side = 0;  // [pixels] that libtorch scales pictures to; 0: 64
+  std::filesystem::path weights = {};  // bert's pre-trained ones, for libtorch
+  std::string size = {};               // which bert, gan or vgg16; empty: the model's own default
+  std::int64_t side = 0;               // [pixels] that libtorch scales pictures to; 0: 64
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // the number of the cuda backend's GPU

@@ -66,7 +66,10 @@ struct named_path {
 
 /// Returns: what `train` reads.
 inline std::vector<named_path> inputs_of(const options& chosen) {
-  return {{"--data", chosen.data}, {"--plan", chosen.plan}, {"--warm-start", chosen.warm_start}};
+  return {{"--data", chosen.data},
+          {"--weights", chosen.weights},
+          {"--plan", chosen.plan},
+          {"--warm-start", chosen.warm_start}};
 }
 
 /// Returns: what `train` writes.

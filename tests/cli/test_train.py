@@ -139,7 +139,7 @@ class Train(Runs):
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'products', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
                        'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
-                       'memory-limit', 'slowdown', 'warm-start', 'weights-out'):
+                       'memory-limit', 'slowdown', 'warm-start', 'weights', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
         got = subprocess.run([TRAIN, '--version'], text=True, capture_output=True)
@@ -380,7 +380,8 @@ class Train(Runs):
                 ('mlp', '--heads', '2', 'only the transformer'), ('bert', '--context', '64', 'only the transformer'),
                 ('gcn', '--limit', '256', 'the whole graph'), ('gat', '--batch', '64', 'the whole graph'),
                 ('mlp', '--size', 'tiny', 'bert has base, small and tiny'), ('gan', '--size', 'tiny', 'gan connected'),
-                ('bert', '--size', 'connected', 'gan connected')):
+                ('bert', '--size', 'connected', 'gan connected'), ('alexnet', '--size', 'plain', 'vgg16 plain'),
+                ('bert', '--weights', str(DIGITS), 'with backend libtorch')):
             with self.subTest(f'{model} {option}'):
                 self.refused(self.train(option, value, model=model), f'{option} {value} ', f'with model {model} (', why)
         got = self.train('--scaling', 'apex')
@@ -794,6 +795,10 @@ class TrainLibTorch(Runs):
 
     def test_a_model_that_it_lacks_is_refused_with_those_it_has(self):
         self.refused(self.train('--model', 'mlp'), 'mlp is no model of backend libtorch (it trains alexnet, vgg16, gan,')
+
+    def test_weights_that_cannot_be_used_are_named(self):
+        self.refused(self.train('--model', 'bert', '--weights', str(DIGITS)), 'train: --data or --weights: ', 'is no whole safetensors file')
+        self.refused(self.train('--model', 'gan', '--weights', str(DIGITS)), 'only bert has it')
 
 
 if __name__ == '__main__':

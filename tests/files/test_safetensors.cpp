@@ -61,7 +61,8 @@ TEST_CASE("a safetensors file that is not whole and right is refused with what i
   CHECK(has(refused(R"({"__metadata__":{"k":1}})", 0), "a text is needed"));
   CHECK(has(refused(R"({"__metadata__":[]})", 0), "an object of texts is needed"));
   const auto tensor = [](const std::string& fields) { return R"({"t":{)" + fields + "}}"; };
-  CHECK(has(refused(tensor(R"("dtype":"F64","shape":[1],"data_offsets":[0,8])"), 8), "\"F32\" is needed"));
+  CHECK(has(refused(tensor(R"("dtype":"F64","shape":[1],"data_offsets":[0,8])"), 8),
+            "\"F32\", \"F16\" or \"BF16\" is needed"));
   CHECK(has(refused(tensor(R"("dtype":"F32","shape":[1])"), 4), "data_offsets"));
   CHECK(has(refused(tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1)"), 4), "no such field"));
   CHECK(has(refused(tensor(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4), "a whole number from 0"));
@@ -81,6 +82,22 @@ TEST_CASE("a safetensors file that is not whole and right is refused with what i
   CHECK(has(refused(two(0, 0), 8), "they overlap"));
   CHECK(has(refused(two(0, 8), 12), "nothing is between"));
   CHECK(has(refused(two(0, 4), 12), "has 4 bytes after its last tensor"));
+}
+
+TEST_CASE("FP16 and BF16 are read as the FP32 of the same value, and other dtypes are refused or left out") {
+  const std::uint16_t fp16[] = {0x3c00, 0xc001, 0x0001, 0x8000, 0x7bff, 0x7c00}, bf16[] = {0x3f80, 0xc049};
+  std::string data(24, '\0');
+  std::memcpy(data.data(), fp16, 12);
+  std::memcpy(data.data() + 12, bf16, 4);
+  const std::string text = file_of(R"({"h":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]},)"
+                                   R"("b":{"dtype":"BF16","shape":[2],"data_offsets":[12,16]},)"
+                                   R"("i":{"dtype":"I64","shape":[1],"data_offsets":[16,24]}})",
+                                   data);
+  CHECK(has(refused(text), "field i.dtype is \"I64\" (\"F32\", \"F16\" or \"BF16\" is needed)"));
+  const auto read = comp::parse_safetensors(text, "f", comp::other_dtypes::left_out).tensors;
+  REQUIRE(read.size() == 2);
+  CHECK(read[0] == comp::named_tensor{"b", {2}, {1, -3.140625F}});
+  CHECK(read[1] == comp::named_tensor{"h", {2, 3}, {1, -(2 + 0x1p-9F), 0x1p-24F, -0.0F, 65504, INFINITY}});
 }
 
 TEST_CASE("no cut of a safetensors file is read, and none crashes") {

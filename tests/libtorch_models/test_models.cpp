@@ -81,6 +81,66 @@ TEST_CASE("an answer lies in the text, ends where it begins or later, and is com
   CHECK(span[0][2].item<double>() == 6);  // 3 + 4 against 1 + 0
 }
 
+TEST_CASE("BERT's weights are those of a file with Hugging Face's names, but for the head's") {
+  const test_data::folder in;
+  std::vector<std::pair<std::string, std::string>> names{
+      {"embeddings.token.weight", "embeddings.word_embeddings.weight"},
+      {"embeddings.position.weight", "embeddings.position_embeddings.weight"},
+      {"embeddings.segment.weight", "embeddings.token_type_embeddings.weight"},
+      {"embeddings.norm.weight", "embeddings.LayerNorm.gamma"},
+      {"embeddings.norm.bias", "embeddings.LayerNorm.beta"}};
+  for (const std::string layer : {"0", "1"}) {
+    for (const std::string kind : {".weight", ".bias"}) {
+      const std::string ours = layer == "0" ? "block1." : "block2.", theirs = "encoder.layer." + layer + ".";
+      for (const std::string part : {"query", "key", "value"})
+        names.emplace_back(ours + "attention." + part + kind, theirs + "attention.self." + part + kind);
+      names.emplace_back(ours + "attention.output" + kind, theirs + "attention.output.dense" + kind);
+      names.emplace_back(ours + "attention_norm" + kind, theirs + "attention.output.LayerNorm" + kind);
+      names.emplace_back(ours + "up" + kind, theirs + "intermediate.dense" + kind);
+      names.emplace_back(ours + "down" + kind, theirs + "output.dense" + kind);
+      names.emplace_back(ours + "norm" + kind, theirs + "output.LayerNorm" + kind);
+    }
+  }
+  const bert_options shape{.layers = 2, .width = 4, .heads = 2, .vocabulary = 7, .positions = 5};
+  bert_for_spans net(shape);
+  const auto parameters = net->named_parameters();
+  REQUIRE(parameters.size() == names.size() + 2);
+  const torch::Tensor head = parameters["head.weight"].detach().clone();
+  std::vector<comp::named_tensor> tensors{{"bert.pooler.dense.bias", {1}, {1}}};
+  for (const auto& [ours, theirs] : names) {
+    const torch::Tensor& p = parameters[ours];
+    std::vector<float> values(static_cast<std::size_t>(p.numel()));
+    for (float& value : values)
+      value = static_cast<float>(tensors.size()) + 0.125F * static_cast<float>(&value - values.data());
+    tensors.push_back({"bert." + theirs, p.sizes().vec(), values});
+  }
+  const std::string file = in.path() / "w.safetensors";
+  const auto read = [&](const bert_options& o) {
+    comp::write_safetensors(file, tensors);
+    bert_for_spans other(o);
+    return message_of<comp::file_error>([&] { read_bert_weights(other, file); });
+  };
+  comp::write_safetensors(file, tensors);
+  read_bert_weights(net, file);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    CAPTURE(names[i].first);
+    CHECK(parameters[names[i].first].flatten().equal(torch::tensor(torch::ArrayRef<float>(tensors[i + 1].values))));
+  }
+  CHECK(parameters["head.weight"].equal(head));
+  for (comp::named_tensor& t : tensors) t.name.erase(0, 5);  // without "bert."
+  CHECK(read(shape).empty());
+  CHECK(read({.layers = 1, .width = 4, .heads = 2, .vocabulary = 7, .positions = 5}) ==
+        "\"" + file + "\" has more layers than this bert (which has 1): give weights of this --size");
+  CHECK(read({.layers = 2, .width = 4, .heads = 2, .vocabulary = 9, .positions = 5}) ==
+        "\"" + file +
+            "\": tensor embeddings.word_embeddings.weight is (7,4) ((9,4) is expected): give weights of this "
+            "--size, and the vocabulary that they were trained with");
+  tensors.pop_back();
+  CHECK(read(shape) == "\"" + file +
+                           "\" has no tensor encoder.layer.1.output.LayerNorm.bias ((4) is expected): give a file "
+                           "of Hugging Face's BERT with as many layers");
+}
+
 /// The job's first loss, its loss after training on the same rows over and over, and its score on them.
 struct learnt {
   double first = 0, last = 0, score = 0;
@@ -99,6 +159,8 @@ TEST_CASE("each network learns a few examples by heart") {
   CHECK(alex.last < alex.first);
   const learnt vgg = learn(make_job("vgg16", {.batch = 4, .limit = 4}), 12);
   CHECK(vgg.last < 0.5 * vgg.first);
+  const learnt plain = learn(make_job("vgg16", {.size = "plain", .batch = 4, .limit = 4}), 12);
+  CHECK(plain.last < plain.first);
   const learnt bert = learn(make_job("bert", {.size = "tiny", .batch = 8, .limit = 8, .learning_rate = 2e-3}), 60);
   CHECK(bert.last < 0.3 * bert.first);
   CHECK(bert.score > 0.8);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// BERT on SQuAD: which words of a text answer a question, if any do. It trains from scratch, with a learning rate for
-// that, because pre-trained weights are not available everywhere. The batch is that of the CoMP paper, section 4.1.
+// BERT on SQuAD: which words of a text answer a question, if any do. It is fine-tuned from job_options::weights, or
+// trained from scratch without them, each with the learning rate for that. The batch is that of the CoMP paper, section
+// 4.1.
+// Source: Devlin et al. 2019, appendix A.3 (the rate of fine-tuning is one of its three)
 #pragma once
 
 #include <examples/data/read_squad.hpp>
 #include <examples/data/squad_spans.hpp>
-#include <libtorch/bert.hpp>
+#include <libtorch/bert_weights.hpp>
 #include <libtorch/job.hpp>
 
 namespace torch_models {
@@ -126,6 +128,7 @@ inline job bert_job(const job_options& o) {
   }
   shape.vocabulary = set->vocabulary;
   bert_for_spans net(shape);
+  if (!o.weights.empty()) read_bert_weights(net, o.weights.string());
   net->to(o.device);
   job made{.name = "bert",
            .modules = {{"net", net.ptr()}},
@@ -134,10 +137,12 @@ inline job bert_job(const job_options& o) {
            .clip_norm = 1};
   made.train = detail::on_device(detail::first_rows(set->train, o.limit), o.device);
   made.validation = detail::on_device(set->validation, o.device);
-  made.description = fmt::format("bert of {} layers, width {}, on {} windows of {} tokens of {}", shape.layers,
-                                 shape.width, made.examples(), length, set->source);
+  made.description =
+      fmt::format("bert of {} layers, width {}, {}on {} windows of {} tokens of {}", shape.layers, shape.width,
+                  o.weights.empty() ? "" : "pre-trained, ", made.examples(), length, set->source);
   made.optimizers = {std::make_shared<torch::optim::AdamW>(
-      net->parameters(), torch::optim::AdamWOptions(detail::rate(o, 1e-4)).weight_decay(0.01))};
+      net->parameters(),
+      torch::optim::AdamWOptions(detail::rate(o, o.weights.empty() ? 1e-4 : 3e-5)).weight_decay(0.01))};
   made.phases = {{"forward", [net](const columns& rows) mutable {
                     return torch::cross_entropy_loss(net->forward(rows[0], rows[1], rows[2]).flatten(0, 1),
                                                      rows[3].flatten());

@@ -43,7 +43,7 @@ job image_job(const char* name, const job_options& o, std::int64_t usual_batch, 
                              "images of {}x{}x{} for {} (it reads three channels of one side, a multiple of 32): "
                              "use CIFAR or a folder of JPEG pictures",
                              some.size(1), side, some.size(3), name);
-  Net net{image_options{.side = side, .classes = set.classes}};
+  Net net{image_options{.side = side, .classes = set.classes, .batch_norm = o.size != "plain"}};
   job made = classification(name, net, std::move(set), some, chosen(o.batch, usual_batch), o);
   made.optimizers = {std::make_shared<torch::optim::SGD>(
       net->parameters(), torch::optim::SGDOptions(rate(o, usual_rate)).momentum(0.9).weight_decay(5e-4))};
@@ -56,6 +56,8 @@ job image_job(const char* name, const job_options& o, std::int64_t usual_batch, 
 }  // namespace detail
 
 inline job alexnet_job(const job_options& o) { return detail::image_job<alexnet>("alexnet", o, 156, 0.01); }
-inline job vgg16_job(const job_options& o) { return detail::image_job<vgg16>("vgg16", o, 128, 0.02); }
+inline job vgg16_job(const job_options& o) {
+  return detail::image_job<vgg16>(o.size == "plain" ? "plain vgg16" : "vgg16", o, 128, 0.02);
+}
 
 }  // namespace torch_models

@@ -22,15 +22,16 @@ namespace torch_models {
 using columns = std::vector<torch::Tensor>;
 
 struct job_options {
-  std::filesystem::path data = {};    // the published folder or file; empty: made-up data of the same shapes
-  std::string size = {};              // bert: base, small or tiny; gan: connected or convolutional
-  std::int64_t batch = 0;             // 0: the paper's
-  std::int64_t limit = 0;             // how many training examples, from the first; 0: all
-  std::int64_t side = 0;              // [pixels] of JPEG pictures (0: 64) and made-up images (0: 32)
-  std::int64_t width = 0;             // the width of SimpleNet; 0: 1024 (the guide has 8192)
-  std::int64_t steps_per_epoch = 10;  // for graphs: a step reads all the data
-  double learning_rate = 0;           // 0: the job's own
-  std::uint64_t seed = 1;             // for weights, made-up data, splits and dropout
+  std::filesystem::path data = {};     // the published folder or file; empty: made-up data of the same shapes
+  std::string size = {};               // bert: base, small, tiny; gan: connected, convolutional; vgg16: plain
+  std::filesystem::path weights = {};  // bert's pre-trained ones (bert_weights.hpp); empty: from scratch
+  std::int64_t batch = 0;              // 0: the paper's
+  std::int64_t limit = 0;              // how many training examples, from the first; 0: all
+  std::int64_t side = 0;               // [pixels] of JPEG pictures (0: 64) and made-up images (0: 32)
+  std::int64_t width = 0;              // the width of SimpleNet; 0: 1024 (the guide has 8192)
+  std::int64_t steps_per_epoch = 10;   // for graphs: a step reads all the data
+  double learning_rate = 0;            // 0: the job's own
+  std::uint64_t seed = 1;              // for weights, made-up data, splits and dropout
   torch::Device device = torch::kCPU;
 };
 

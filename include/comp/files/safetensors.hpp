@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes safetensors files of FP32 tensors. Python's safetensors and other libraries read the format, too:
+// Writes safetensors files of FP32 tensors, and reads those of FP32, FP16 and BF16 as FP32. Python's safetensors and
+// other libraries read the format, too:
 //   8 bytes  length of the header, little-endian
 //   header   {"__metadata__":{"key":"text"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
 //   data     the tensors' values, little-endian, row-major, without gaps
-// Other dtypes are refused. Reading it runs no code, unlike pickles, and needs no library.
+// Other dtypes are refused or left out. Reading it runs no code, unlike pickles, and needs no library.
 // Source: github.com/huggingface/safetensors, README.md.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/core/stored_state.hpp>
 #include <comp/files/file.hpp>
@@ -17,13 +19,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace comp {
+
+/// What a reader does with tensors that are not FP32, FP16 or BF16, as the tables of integers that models have.
+enum class other_dtypes { refused, left_out };
 
 /// The contents of a safetensors file.
 struct tensor_file {
@@ -40,10 +47,32 @@ inline constexpr std::size_t tensor_file_limit = std::size_t{1} << 40;      // b
 inline constexpr std::size_t tensor_header_limit = std::size_t{100} << 20;  // as in the format's own reader
 inline constexpr std::string_view metadata_field = "__metadata__";
 
-/// Reads a shape, and returns the bytes of a tensor of that shape.
+/// Returns the value of FP16's bits.
+inline float fp16_value(std::uint16_t bits) {
+  using limits = std::numeric_limits<float>;
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float size = exponent == 31  ? (fraction == 0 ? limits::infinity() : limits::quiet_NaN())
+                     : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                     : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  return std::copysign(size, bits >> 15 ? -1.0F : 1.0F);
+}
+
+/// Reads the values of a tensor, each of `width` bytes.
+inline std::vector<float> values_of(std::string_view bytes, std::size_t width, bool fp16) {
+  std::vector<float> values(bytes.size() / width);
+  if (width == sizeof(float) && !bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  for (std::size_t i = 0; width == 2 && i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bytes.data() + 2 * i, 2);
+    values[i] = fp16 ? fp16_value(bits) : std::bit_cast<float>(std::uint32_t{bits} << 16);
+  }
+  return values;
+}
+
+/// Reads a shape, and returns how many values a tensor of that shape has.
 /// Throws: `file_error` if those are more than any file has. Each product is checked before it is made: an overflow
 /// would let a huge shape pass for a small one.
-inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>& extents) {
+inline std::size_t count_of(const json_reader& shape, std::vector<std::int64_t>& extents) {
   std::size_t count = 1;
   shape.each([&](const json_reader& extent) {
     extents.push_back(extent.integer(0, static_cast<std::int64_t>(tensor_file_limit)));
@@ -51,27 +80,31 @@ inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>&
     if (by > 0 && count > tensor_file_limit / by) shape.fail("a shape that fits into a file");
     count *= by;
   });
-  return count * sizeof(float);
+  return count;
 }
 
-/// Reads one tensor of a header with its values from `data`. Appends the values' begin and end in `data` to `places`.
-inline named_tensor tensor_from(const std::string& name, const json_reader& from, std::string_view data,
-                                std::vector<std::pair<std::size_t, std::size_t>>& places) {
+/// Reads one tensor of a header with its values from `data`; nothing if its dtype is another one and `others` are left
+/// out. Appends the values' begin and end in `data` to `places`.
+inline std::optional<named_tensor> tensor_from(const std::string& name, const json_reader& from, std::string_view data,
+                                               std::vector<std::pair<std::size_t, std::size_t>>& places,
+                                               other_dtypes others) {
   from.only({"dtype", "shape", "data_offsets"});
-  if (from["dtype"].text() != "F32") from["dtype"].fail("\"F32\"");
+  const std::string& dtype = from["dtype"].text();
+  const std::size_t width = dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : 0;
+  if (width == 0 && others == other_dtypes::refused) from["dtype"].fail("\"F32\", \"F16\" or \"BF16\"");
   named_tensor tensor{.name = name};
-  const std::size_t bytes = bytes_of(from["shape"], tensor.shape);
+  const std::size_t bytes = width * count_of(from["shape"], tensor.shape);
   std::vector<std::size_t> ends;
   from["data_offsets"].each([&](const json_reader& at) {
     ends.push_back(static_cast<std::size_t>(at.integer(0, static_cast<std::int64_t>(data.size()))));
   });
-  if (ends.size() != 2 || ends[0] > ends[1] || ends[1] - ends[0] != bytes) {
+  if (ends.size() != 2 || ends[0] > ends[1] || (width > 0 && ends[1] - ends[0] != bytes)) {
     from["data_offsets"].fail(
         fmt::format("a begin and an end within the file's {} bytes of data, {} bytes apart", data.size(), bytes));
   }
-  tensor.values.resize(bytes / sizeof(float));
-  if (bytes > 0) std::memcpy(tensor.values.data(), data.data() + ends[0], bytes);
   places.emplace_back(ends[0], ends[1]);
+  if (width == 0) return std::nullopt;
+  tensor.values = values_of(data.substr(ends[0], bytes), width, dtype == "F16");
   return tensor;
 }
 
@@ -112,7 +145,8 @@ inline void write_safetensors(const std::string& path, const std::vector<named_t
 /// Returns the tensors of a safetensors text, in the order of their names; `path` is the file's name in errors.
 /// Throws: `file_error` unless it is a whole file: lengths, types and shapes are checked, and that the tensors' values
 /// lie one behind the other without gaps and overlaps.
-inline tensor_file parse_safetensors(std::string_view text, const std::string& path) {
+inline tensor_file parse_safetensors(std::string_view text, const std::string& path,
+                                     other_dtypes others = other_dtypes::refused) {
   const json_place place{path, 0, "write the file again"};
   std::uint64_t length = 0;
   if (text.size() >= sizeof length) std::memcpy(&length, text.data(), sizeof length);
@@ -129,7 +163,8 @@ inline tensor_file parse_safetensors(std::string_view text, const std::string& p
   for (const auto& field : header.items()) {
     const auto from = all[field.key()];
     if (field.key() != detail::metadata_field) {
-      file.tensors.push_back(detail::tensor_from(field.key(), from, data, places));
+      auto tensor = detail::tensor_from(field.key(), from, data, places, others);
+      if (tensor) file.tensors.push_back(*std::move(tensor));
       continue;
     }
     if (!field.value().is_object()) from.fail("an object of texts");
@@ -148,8 +183,8 @@ inline tensor_file parse_safetensors(std::string_view text, const std::string& p
 }
 
 /// Reads a safetensors file of comp's or of another program's. Throws: `file_error`.
-inline tensor_file read_safetensors(const std::string& path) {
-  return parse_safetensors(detail::read_file(path, detail::tensor_file_limit), path);
+inline tensor_file read_safetensors(const std::string& path, other_dtypes others = other_dtypes::refused) {
+  return parse_safetensors(detail::read_file(path, detail::tensor_file_limit), path, others);
 }
 
 }  // namespace comp
