@@ -77,7 +77,7 @@ class Train(Runs):
         return [json.loads(line) for line in text[:text.rfind('\n') + 1].splitlines()]
 
     def runs(self):
-        return [(line['stage'], line['plan'], line.get('repeat')) for line in self.ledger() if 'stage' in line]
+        return [(line['stage'], line.get('purpose'), line['plan'], line.get('repeat')) for line in self.ledger() if 'stage' in line]
 
     def squad(self):
         """A folder of questions whose answers are a word of their text, and a vocabulary."""
@@ -569,7 +569,7 @@ class Train(Runs):
         self.assertIn('Plans were judged by mean losses of whole epochs.', got.stdout)
         runs = [(line['stage'], line['sample']['batches']) for line in self.ledger() if 'stage' in line]
         self.assertEqual(runs[0], ('baseline', 4))
-        self.assertEqual(set(runs), {('baseline', 4), ('epochs', 4), ('batches', 1)})
+        self.assertEqual(set(runs), {('baseline', 4), ('losses', 4), ('times', 1)})
         self.refused(self.train('--search', 'paper', '--stage1', 'random'), 'the paper enumerates')
         self.refused(self.train('--search', 'paper', '--plans', '1'), 'exhaustive may try 1')
 
