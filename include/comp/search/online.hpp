@@ -193,7 +193,7 @@ class online {
       failure = std::current_exception();
       trainer_.set_precision(comp::plan{trainer_.graph().size()});
     }
-    trainer_.set_over(failure);
+    trainer_.set_over(std::move(failure));
   }
 
   detail::loop_trainer trainer_;
