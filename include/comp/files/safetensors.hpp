@@ -11,15 +11,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <comp/core/error.hpp>
+#include <comp/core/half.hpp>
 #include <comp/core/stored_state.hpp>
 #include <comp/files/file.hpp>
 #include <comp/files/json_reader.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -46,16 +45,6 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::size_t tensor_file_limit = std::size_t{1} << 40;      // bytes of a file
 inline constexpr std::size_t tensor_header_limit = std::size_t{100} << 20;  // as in the format's own reader
 inline constexpr std::string_view metadata_field = "__metadata__";
-
-/// Returns the value of FP16's bits.
-inline float fp16_value(std::uint16_t bits) {
-  using limits = std::numeric_limits<float>;
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const float size = exponent == 31  ? (fraction == 0 ? limits::infinity() : limits::quiet_NaN())
-                     : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                     : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  return std::copysign(size, bits >> 15 ? -1.0F : 1.0F);
-}
 
 /// Reads the values of a tensor, each of `width` bytes.
 inline std::vector<float> values_of(std::string_view bytes, std::size_t width, bool fp16) {

@@ -31,6 +31,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace comp {
@@ -270,8 +271,7 @@ class loss_verdicts {
     if (i > run.curves.size()) return {};
     std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];
     curve.resize(std::min(n, curve.size()));
-    for (double& value : curve) value *= loss_sign();
-    return curve;
+    return detail::make_lower_better(std::move(curve), loss_sign());
   }
 
   const sample& fp32_;

@@ -32,6 +32,12 @@ inline double student_t(double normal, double freedom) {
   return std::sqrt(freedom * std::expm1(wallace * wallace / freedom));
 }
 
+/// Returns: the losses times `loss_sign`, which is -1 for losses that are maximised, else 1.
+inline std::vector<double> make_lower_better(std::vector<double> losses, double loss_sign) {
+  for (double& loss : losses) loss *= loss_sign;
+  return losses;
+}
+
 /// The mean of a series that may drift and whose neighbours may be correlated.
 struct series_mean {
   double mean = 0;
@@ -191,11 +197,10 @@ inline path_mean mean_of_path(std::span<const double> path) {
 inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> candidate,
                                      double loss_sign) {
   const std::size_t n = std::min(fp32.size(), candidate.size());
-  std::vector<double> a{candidate.begin(), candidate.begin() + static_cast<std::ptrdiff_t>(n)},
-      b{fp32.begin(), fp32.begin() + static_cast<std::ptrdiff_t>(n)};
-  for (auto* losses : {&a, &b}) {
-    for (double& loss : *losses) loss *= loss_sign;
-  }
+  const auto first = [&](std::span<const double> losses) {
+    return detail::make_lower_better({losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(n)}, loss_sign);
+  };
+  const std::vector<double> a = first(candidate), b = first(fp32);
   return detail::differences(a, b, detail::loss_scale(b));
 }
 

@@ -12,6 +12,7 @@
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/core/training_progress.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <cstddef>
 #include <limits>
 #include <span>
@@ -95,11 +96,6 @@ class recent_levels {
   guard_settings settings_;
   normal_levels state_;
 };
-
-inline std::vector<double> make_lower_better(std::vector<double> losses, double loss_sign) {
-  for (double& loss : losses) loss *= loss_sign;
-  return losses;
-}
 
 /// Collects the losses of an epoch while it runs, and returns the status to end it with.
 class epoch_watch {

@@ -199,9 +199,9 @@ class shadow_watch {
   /// Keeps references to its arguments. `epochs`: those of the whole training.
   shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
                training_record& record, const check_state& from)
-      : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
+      : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, checks_{from} {}
 
-  const check_state& state() const { return audits_.state(); }
+  const check_state& state() const { return checks_.state(); }
   /// Returns: FP32's training next to the plan; empty if none is under way.
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
@@ -211,10 +211,10 @@ class shadow_watch {
     const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
     // The batches of the search have already shown that it does no slow harm.
-    if (beginning.known < std::log(beginning.missed)) audits_.pass_beginning();
+    if (beginning.known < std::log(beginning.missed)) checks_.pass_beginning();
     if (!state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look) {
       shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
-    } else if (epoch > 0 && !record_.begun() && audits_.is_due(done, record_.means())) {
+    } else if (epoch > 0 && !record_.begun() && checks_.is_due(done, record_.means())) {
       shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_check(guard_.worse, epoch), false);
     }
   }
@@ -247,12 +247,12 @@ class shadow_watch {
   void drop_shadow() { shadow_.reset(); }
   void plan_changed(std::size_t epoch) {
     drop_shadow();
-    audits_.plan_changed(epoch);
+    checks_.plan_changed(epoch);
   }
 
  private:
   void pass_check() {
-    shadow_->watches_beginning() ? audits_.pass_beginning() : audits_.record_passed(shadow_->epoch());
+    shadow_->watches_beginning() ? checks_.pass_beginning() : checks_.record_passed(shadow_->epoch());
     shadow_.reset();
   }
 
@@ -277,7 +277,7 @@ class shadow_watch {
   evaluator& run_;
   const outcome& log_;
   training_record& record_;
-  check_times audits_;
+  check_times checks_;
   std::optional<fp32_shadow> shadow_ = {};
 };
 

@@ -4,6 +4,7 @@
 // and give the same bits except for a NaN's payload.
 #pragma once
 
+#include <comp/core/half.hpp>
 #include <cstdint>
 
 #include "host_device.hpp"
@@ -51,19 +52,7 @@ constexpr std::uint16_t fp16_bits(float x) {
   const std::uint32_t biased = exponent < -14 ? 0 : static_cast<std::uint32_t>(exponent + 14) << 10;
   return static_cast<std::uint16_t>(sign | (biased + fraction));
 }
-constexpr float fp16_value(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
-  std::uint32_t exponent = bits >> 10 & 31U, fraction = bits & 0x3ffU;
-  if (exponent == 31) {
-    const std::uint32_t quiet = fraction ? 0x400000U : 0;
-    return __builtin_bit_cast(float, sign | 0x7f800000U | quiet | fraction << 13);
-  }
-  if (exponent == 0) {
-    const float value = static_cast<float>(fraction) * 0x1p-24F;
-    return sign ? -value : value;
-  }
-  return __builtin_bit_cast(float, sign | (exponent + 112) << 23 | fraction << 13);
-}
+using comp::detail::fp16_value;
 
 COMP_HD float load(float x) { return x; }
 COMP_HD float load(bf16 x) { return bits_as<float>(std::uint32_t{x.bits} << 16); }
