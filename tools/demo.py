@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ./run demo: three small trainings, each of which finds its plan while it trains, then a table and a sentence on each, on
+# ./run demo: four small trainings, each of which finds its plan while it trains, then a table and a sentence on each, on
 # the terminal and in OUT/report.html. The sentences follow from the figures (OUT/NAME/summary.json) of this machine.
 # Usage: demo.py TEXT [OUT [TRAIN]]      (TEXT: what the transformer reads)
 import collections
@@ -16,22 +16,25 @@ import paper_page
 from paper_page import NONE, number, times
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PRECISIONS = {'1': 'fp32', 't': 'tf32', 'b': 'bf16', '0': 'fp16', 'e': 'fp8_e4m3', 'E': 'fp8_e5m2'}
-HEADER = ['training', 'FP32 batch', 'rules over FP32', 'found over FP32', 'found plan', "loss over FP32's", 'search cost']
+PRECISIONS = {'d': 'fp64', '1': 'fp32', 't': 'tf32', 'b': 'bf16', '0': 'fp16', 'e': 'fp8_e4m3', 'E': 'fp8_e5m2'}
+HEADER = ['training', 'plain batch', 'rules over plain', 'found over plain', 'found plan', "loss over plain's", 'search cost']
 RIGHT = 1.05  # a found plan that may be so much faster than the rules does not show them to be right
-NOTE = ('"Over FP32" is how many times as fast a batch is, with its 95% interval.\n'
+NOTE = ('Plain is the training without a plan: FP32, and FP64 of the potential. "Over plain" is how many times as fast a batch is,\n'
+        'with its 95% interval. '
         "The search's cost is what it took beyond the training that it did, in brackets as a part of 100 epochs.")
 
 
 def trainings(text):
     """Name, what is trained, and options of `train`: a model of which the rules are expected to be right, one of which they
-    are expected to lose to FP32, and one of which the best plan is another."""
+    are expected to lose to FP32, and one of which the best plan is another. The last is in FP64, a program of its own
+    without options, so that there is something to gain on any CPU."""
     return [('mlp', 'perceptron, digits',
              ['--model', 'mlp', '--data', 'examples/data/optdigits.csv.gz', '--batch', 256, '--epochs', 200]),
             ('gat', 'graph attention, made-up graph', ['--model', 'gat', '--epochs', 100]),
             ('transformer', 'narrow transformer, text',
              ['--model', 'transformer', '--data', text, '--width', 64, '--heads', 2, '--context', 64, '--batch', 128,
-              '--limit', 12800, '--epochs', 5])]
+              '--limit', 12800, '--epochs', 5]),
+            ('potential', 'potential in FP64, made-up clusters', [])]
 
 
 # --- figures of a summary
@@ -71,7 +74,11 @@ def row(title, summary):
 
 
 def verdict(summary):
-    """What the figures say of the rules, of FP32 and of the found plan: only what their intervals show."""
+    """What the figures say of the rules, of the plain training and of the found plan: only what their intervals show."""
+    return sentence(summary).replace('FP32', 'FP64' if summary['fp32'] == 'as written' else 'FP32')
+
+
+def sentence(summary):
     rules, found, beside = (ratio(summary, name) for name in ('rule_based_over_fp32', 'comp_over_fp32', 'comp_over_rule_based'))
     fp32_kept = summary['comp'] == summary['fp32']
     if rules is None:
@@ -124,11 +131,11 @@ def page(names, rows, verdicts):
     reports = ''.join(f'<section><h2><a href="{name}/report.html">{text(cells[0])}</a></h2><p>{text(words)}</p>'
                       f'<iframe src="{name}/report.html" title="{text(cells[0])}" loading="lazy" style="width:100%;height:70vh;border:0"></iframe></section>'
                       for name, cells, words in zip(names, rows, verdicts))
-    return paper_page.page(ROOT, 'What a search finds', '<h1>Three trainings, and what their searches found</h1>'
+    return paper_page.page(ROOT, 'What a search finds', '<h1>Four trainings, and what their searches found</h1>'
                            f'<section>{paper_page.table(HEADER, rows)}<p class="soft">{text(NOTE)}</p><ul>{said}</ul></section>{reports}')
 
 
-def main(text, out='out/demo', train='build/release/examples/train'):
+def main(text, out='out/demo', programs='build/release/examples'):
     out, jobs, failed = pathlib.Path(out), trainings(text), 0
     for number_of, (name, title, options) in enumerate(jobs, 1):
         folder = out / name
@@ -136,7 +143,7 @@ def main(text, out='out/demo', train='build/release/examples/train'):
         (folder / 'summary.json').unlink(missing_ok=True)
         print(f'{number_of} of {len(jobs)}: {title}', flush=True)
         with (folder / 'train.txt').open('w') as said:
-            status = subprocess.run([str(word) for word in (train, *options, '--out', folder)], stdout=said).returncode
+            status = subprocess.run([str(word) for word in (pathlib.Path(programs) / ('train' if options else name), *options, '--out', folder)], stdout=said).returncode
         if status > 128 or status < 0:
             print('The demo was stopped; ./run demo begins anew.')
             return status if status > 0 else 128 - status
@@ -146,7 +153,7 @@ def main(text, out='out/demo', train='build/release/examples/train'):
     print(f'\n{text_table([HEADER, *rows])}\n{NOTE}\n')
     for cells, words in zip(rows, verdicts):
         print(f'{cells[0]}: {words}')
-    print(f'\nwritten: {out / "report.html"} (open it), and of each training plan.json, search.jsonl and what train says in {out}/*/')
+    print(f'\nwritten: {out / "report.html"} (open it), and of each training plan.json, search.jsonl and what its program says in {out}/*/')
     return int(failed > 0)
 
 

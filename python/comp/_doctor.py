@@ -56,7 +56,8 @@ class Doctor:
         batch: for a model (inputs, target): a tensor, or a tuple or dict of arguments. Without `loss` it is all inputs.
         loss: a function of the model's output and the target. Without it the loss is the output itself, its `.loss`, or
             the mean of its squares if it is no single number.
-        low: the precision in which each operator is run once more, on some of its rows: "bf16" or "fp16".
+        low: the precision in which each operator is run once more, on some of its rows: "bf16", "fp16", or "fp32" for those in
+            FP64.
         share: how much of the operators' time these runs may take; 0: there are none.
 
         With a model, its gradients, its buffers and the random generators are as before when it returns. After a step

@@ -63,6 +63,10 @@ class Verdicts(unittest.TestCase):
         self.says('The rules gain nothing that can be shown over FP32, 1.02x (0.90 to 1.10). The search keeps FP32.', comp='fp32', rules=(1.02, .9, 1.1))
         self.says('The rules are faster than FP32, 1.50x (1.40 to 1.60), but their loss was not accepted. The search keeps FP32.', comp='fp32', accepted=False)
 
+    def test_a_training_in_fp64(self):
+        plain = summary(comp='as written', rules=(1.3, 1.2, 1.4), fp32='as written')
+        self.assertEqual(demo.verdict(plain), 'The rules are faster than FP64, 1.30x (1.20 to 1.40). The search keeps FP64.')
+
     def test_without_rules(self):
         self.says('FP32 is kept: no other plan was better.', comp='fp32', rules=None, rule_based=None)
         self.says('The found plan runs at 1.80x (1.70 to 1.90) of the speed of FP32; no rules were timed.', rules=None, rule_based=None)
@@ -86,8 +90,9 @@ class Rows(unittest.TestCase):
 FAKE = '''#!/usr/bin/env python3
 import json, os, pathlib, signal, sys
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-print('words of', given['--model'])
-left = json.loads(os.environ['FAKE'])[given['--model']]
+name = given.get('--model', pathlib.Path(sys.argv[0]).name)
+print('words of', name)
+left = json.loads(os.environ['FAKE'])[name]
 if left == 'fail': sys.exit('train: the disk is full')
 if left == 'Ctrl-C': sys.exit(os.kill(os.getppid(), signal.SIGINT) or 130)
 if left is not None: pathlib.Path(given['--out'], 'summary.json').write_text(left)
@@ -99,14 +104,14 @@ class Runs(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder, self.out = pathlib.Path(folder.name), pathlib.Path(folder.name, 'out')
-        self.train = self.folder / 'train'
-        self.train.write_text(FAKE)
-        self.train.chmod(0o755)
+        for name in ('train', 'potential'):
+            (self.folder / name).write_text(FAKE)
+            (self.folder / name).chmod(0o755)
 
     def demo(self, **left):
         whole = json.dumps(summary())
-        fake = json.dumps({'mlp': whole, 'gat': whole, 'transformer': whole} | left)
-        return subprocess.run([sys.executable, '-B', ROOT / 'tools/demo.py', 'text.txt', self.out, self.train], text=True, capture_output=True,
+        fake = json.dumps({'mlp': whole, 'gat': whole, 'transformer': whole, 'potential': whole} | left)
+        return subprocess.run([sys.executable, '-B', ROOT / 'tools/demo.py', 'text.txt', self.out, self.folder], text=True, capture_output=True,
                               env={**os.environ, 'FAKE': fake})
 
     def page(self):
@@ -115,12 +120,12 @@ class Runs(unittest.TestCase):
     def test_one_table_a_sentence_each_and_one_page(self):
         got = self.demo(gat=json.dumps(summary(comp='fp32', rules=(.88, .8, .92))))
         self.assertEqual((got.returncode, got.stderr), (0, ''))
-        self.assertEqual(got.stdout.count('12.5 ms'), 3)
+        self.assertEqual(got.stdout.count('12.5 ms'), 4)
         for words in ('The rules lose to FP32: their plan runs at 0.88x (0.80 to 0.92) of its speed.', 'The found plan is faster than FP32 and the rules'):
             self.assertIn(words, got.stdout)
             self.assertIn(words, self.page())
         self.assertNotIn('words of', got.stdout)
-        for name in ('mlp', 'gat', 'transformer'):
+        for name in ('mlp', 'gat', 'transformer', 'potential'):
             self.assertEqual((self.out / name / 'train.txt').read_text(), f'words of {name}\n')
             self.assertIn(f'<iframe src="{name}/report.html"', self.page())
 
@@ -129,7 +134,7 @@ class Runs(unittest.TestCase):
         got = self.demo(gat='fail')  # an earlier run's summary is not taken for this one's
         self.assertEqual(got.returncode, 1)
         self.assertIn('the disk is full', got.stderr)
-        self.assertEqual(got.stdout.count('12.5 ms'), 2)
+        self.assertEqual(got.stdout.count('12.5 ms'), 3)
         self.assertIn('gat/summary.json says nothing of this training (it is missing): see', got.stdout)
 
     def test_damaged_summaries_are_named(self):
@@ -139,7 +144,7 @@ class Runs(unittest.TestCase):
                 got = self.demo(mlp=left)
                 self.assertEqual(got.stderr, '')
                 self.assertIn('mlp/summary.json says nothing of this training (it is damaged: ', got.stdout)
-                self.assertEqual(got.stdout.count('12.5 ms'), 2)
+                self.assertEqual(got.stdout.count('12.5 ms'), 3)
 
     def test_words_of_a_summary_cannot_become_markup(self):
         self.demo(mlp=json.dumps(summary(plan_name='<script>')))

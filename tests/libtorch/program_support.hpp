@@ -177,7 +177,7 @@ struct outcome {
 }
 
 [[maybe_unused]] comp::plan everywhere(const comp::op_graph& graph, precision low) {
-  comp::plan made{graph.size()};
+  comp::plan made = as_written(graph);
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (graph[i].choosable) made[i] = low;
   }
@@ -204,7 +204,7 @@ auto run_low(program& p, const std::vector<std::string>& names, auto&& forward) 
     forward();
   }
   p.record(false);
-  comp::plan chosen{p.graph().size()};
+  comp::plan chosen = as_written(p.graph());
   for (const std::string& name : names) chosen[index_of(p.graph(), name)] = precision::bf16;
   p.set_plan(chosen);
   const auto r = p.enter();

@@ -129,20 +129,6 @@ TEST_CASE("a thread started in a region is not in it; threads have regions of th
   CHECK(wrong == std::vector<int>(4));
 }
 
-TEST_CASE("backward in a region is an error that says so") {
-  small_program s;
-  SUBCASE("under a plan") {
-    const auto r = s.p.enter();
-    const auto loss = s.forward();
-    CHECK_THROWS_WITH_AS(loss.backward(torch::ones_like(loss.detach())), doctest::Contains("backward()"), comp::error);
-  }
-  SUBCASE("while recording") {
-    s.p.record(true);
-    const auto r = s.p.enter();
-    const auto loss = s.forward().sum();
-    CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("call backward() after the region has ended"), comp::error);
-  }
-}
 
 TEST_CASE("a region in LibTorch's autocast is an error that says so; where that is switched on inside, it decides") {
   small_program s;

@@ -185,20 +185,22 @@ TEST_CASE("a plan chooses for operators that compute in floating point") {
     torch::dropout(y, 0.5, true);
   });
   const auto choosable = [&](std::string_view name) { return at_name(graph, name).choosable; };
-  for (const auto* name : {"mm", "embedding", "index_select", "scaled_dot_product_attention", "bmm", "dropout"}) {
+  for (const auto* name : {"mm", "embedding", "index_select", "scaled_dot_product_attention", "bmm", "dropout", "exp"}) {
     CAPTURE(name);
     CHECK(choosable(name));
   }
   for (const auto* name :
-       {"zeros", "rand_like", "clone", "detach", "to", "exp", "gt", "argmax", "contiguous", "add", "linalg_inv"}) {
+       {"zeros", "rand_like", "clone", "detach", "to", "gt", "argmax", "contiguous", "add", "linalg_inv"}) {
     CAPTURE(name);
     CHECK_FALSE(choosable(name));
   }
+  for (const comp::op_info& op : graph)
+    CHECK(op.as_written == (op.name == "exp" ? comp::precision::fp64 : comp::precision::fp32));
   CHECK(at_name(graph, "bmm").flops == 2 * 4 * 4 * 4);
   CHECK(at_name(graph, "scaled_dot_product_attention").flops == 2 * 2 * 4 * 4 * 4);
 }
 
-TEST_CASE("written tensors, integers and FP64 are never cast") {
+TEST_CASE("written tensors and integers are never cast, and FP64 is not unless the plan says so") {
   const auto x = torch::randn({3, 3});
   const auto wide = torch::randn({3, 3}, torch::kDouble);
   const auto index = torch::tensor({2, 0, 1});

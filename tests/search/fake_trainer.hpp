@@ -112,7 +112,7 @@ struct counters {
 class minimal_trainer {
  public:
   explicit minimal_trainer(world given, std::uint64_t seed = 1) : world_{std::move(given)}, machine_{seed} {
-    now_ = plan{world_.graph.size()};
+    now_ = as_written(world_.graph);
   }
 
   const comp::op_graph& graph() const { return world_.graph; }

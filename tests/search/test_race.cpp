@@ -397,7 +397,7 @@ TEST_CASE("where FP32 is kept for losses that decide nothing it is told what is 
   contestant faster{.label = "rule-based bf16", .over_fp32 = {1.26, {1.1, 1.4}}};
   faster.loss = comp::loss_verdict{comp::loss_answer::rejected, 0.0576, 4.4857, 0.01};
   CHECK(
-      comp::why_fp32_is_kept(faster, 0.01) ==
+      comp::why_fp32_is_kept("FP32", faster, 0.01) ==
       "FP32 is kept although \"rule-based bf16\" is 1.10 to 1.40 times as fast (95%; its loss is +5.76% +- 448.57% above "
       "FP32's, which leaves open whether it is within the tolerance): search again when losses fall evenly, later in the "
       "training or with more data, or raise settings.budget to judge it by more batches, or settings.tolerance");

@@ -27,13 +27,13 @@ TEST_CASE("FP32 comes first among the precisions that are searched, none twice")
   world.precisions = {precision::fp16, precision::fp32, precision::bf16};
   fake::trainer trainer{world};
   fake::minimal_trainer minimal{world};
-  CHECK(comp::searched_precisions(comp::trainer_of{trainer}, {}) ==
+  CHECK(comp::searched_precisions(comp::trainer_of{trainer}, trainer.graph(), {}) ==
         std::vector{precision::fp32, precision::fp16, precision::bf16});
   comp::search_settings settings;
   settings.precisions = {precision::bf16, precision::bf16};
-  CHECK(comp::searched_precisions(comp::trainer_of{trainer}, settings) ==
+  CHECK(comp::searched_precisions(comp::trainer_of{trainer}, trainer.graph(), settings) ==
         std::vector{precision::fp32, precision::bf16});
-  CHECK(comp::searched_precisions(comp::trainer_of{minimal}, {}) ==
+  CHECK(comp::searched_precisions(comp::trainer_of{minimal}, minimal.graph(), {}) ==
         std::vector{precision::fp32, precision::bf16, precision::fp16});
 }
 

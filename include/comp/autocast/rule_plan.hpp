@@ -39,6 +39,8 @@ struct handed {
   bool loose = false;
 };
 
+constexpr precision narrower(precision a, precision b) { return traits(a).bytes < traits(b).bytes ? a : b; }
+
 /// True if the graph says which operator made each input.
 inline bool knows_sources(const op_info& op) {
   return op.producers.empty() ||
@@ -75,10 +77,10 @@ inline std::optional<precision> met_by_inputs(const std::vector<handed>& carried
   return widest;
 }
 
-/// The widest format of the floating-point tensors that an operator reads; FP32 when it reads none.
+/// The widest format of the floating-point tensors that an operator reads; when it reads none, what it is written in.
 inline precision met(const op_graph& graph, const std::vector<handed>& carried, const op_info& op, bool promoting) {
   return (knows_sources(op) ? met_by_inputs(carried, op, promoting) : met_by_producers(graph, carried, op))
-      .value_or(precision::fp32);
+      .value_or(op.as_written);
 }
 
 /// What an operator whose precision cannot be chosen hands on: an in-place write keeps the format of the tensor that it
@@ -105,7 +107,7 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// Makes the rule-based plan for one low precision.
 ///   allow:                 `low`, or the policy's own precision if that is larger, so that a policy made for FP16
 ///                          never gives FP8.
-///   deny:                  FP32.
+///   deny:                  as it is written, FP32 or FP64.
 ///   follow, infer, clear:  the widest format that the operator reads, so low only if all of its inputs are.
 ///   fixed:                 the policy's precision, whatever the category.
 /// The model's data, and operators that read only integers (an embedding), count as FP32. Parameters are cast to the
@@ -115,20 +117,20 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// it reads, unless the model's author fixed it (op_info::author): then it hands on FP32.
 /// Throws: what the policy throws.
 plan rule_plan(const OperatorPolicy auto& policy, const op_graph& graph, precision low) {
-  plan result{graph.size()};
+  plan result = as_written(graph);
   std::vector<detail::handed> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const decision said = policy.classify(graph[i]);
     const precision read =
         detail::met(graph, carried, graph[i], said.category == category::infer || promotes(graph[i].kind));
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
-    if (graph[i].author != author_choice::none) carried[i] = {};
+    if (graph[i].author != author_choice::none) carried[i] = {graph[i].as_written};
     if (!graph[i].choosable) continue;
     result[i] = said.fixed                         ? said.compute
                 : cast_target(graph[i])            ? carried[i].in
                 : said.category == category::allow ? detail::lowered(said, low)
-                : said.category == category::deny  ? precision::fp32
-                                                   : read;
+                : said.category == category::deny  ? graph[i].as_written
+                                                   : detail::narrower(read, graph[i].as_written);
     carried[i].in = detail::handed_on(result[i]);
     carried[i].loose = carried[i].loose && cast_target(graph[i]);
   }

@@ -126,12 +126,13 @@ inline typed_plan typed(const op_graph& graph, const plan& p) {
   typed_plan types{.plan = p, .handed_on = std::vector<precision>(graph.size(), precision::fp32)};
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const std::optional<precision> to = cast_target(graph[i]);
-    types.handed_on[i] = to && !is_low(p[i])    ? *to
+    types.handed_on[i] = to && !is_lowered(graph[i], p[i]) ? *to
                          : is_carrier(graph, i) ? detail::carried_on(graph, types.handed_on, i)
                                                 : detail::handed_on(p[i]);
   }
   types.written = types.handed_on;
-  types.parameters.assign(graph.size(), precision::fp32);
+  const plan own = as_written(graph);
+  types.parameters.assign(own.begin(), own.end());
   return types;
 }
 

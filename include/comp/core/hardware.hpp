@@ -46,6 +46,7 @@ struct matrix_unit {
 
 constexpr matrix_unit unit_for(precision p) {
   switch (p) {
+    case precision::fp64:
     case precision::fp32:
       return {};
     case precision::tf32:

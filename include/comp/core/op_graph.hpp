@@ -58,6 +58,7 @@ class op_graph {
       mix_text(op.name);
       mix_text(op.kind);
       mix(computes(op));  // freeing the blocks that its author fixed leaves the model the same
+      if (op.as_written != precision::fp32) mix_text(name(op.as_written));
       for (const auto* tensors : {&op.inputs, &op.outputs}) {
         mix(tensors->size());
         for (const tensor_info& tensor : *tensors) {
@@ -110,5 +111,22 @@ class op_graph {
   std::vector<std::uint32_t> consumers_;
   std::vector<std::uint32_t> first_consumer_ = {0};
 };
+
+/// Returns: FP64 if an operator whose precision can be chosen is written in it; else FP32.
+inline precision widest_written(const op_graph& graph) {
+  const bool any = std::any_of(graph.begin(), graph.end(), [](const op_info& op) {
+    return op.choosable && op.as_written == precision::fp64;
+  });
+  return any ? precision::fp64 : precision::fp32;
+}
+
+/// What the plan is called, in tables, that a search compares all others with.
+inline std::string_view reference_label(const op_graph& graph) {
+  return widest_written(graph) == precision::fp64 ? "as written" : "fp32";
+}
+/// The same in sentences.
+inline std::string_view reference_name(const op_graph& graph) {
+  return widest_written(graph) == precision::fp64 ? "the model as written" : "FP32";
+}
 
 }  // namespace comp

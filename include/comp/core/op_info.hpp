@@ -63,6 +63,7 @@ struct op_info {
   /// True: the operator's readers get FP32 whatever it computes in, because code that the backend does not see reads
   /// its result.
   bool hands_on_fp32 = false;
+  precision as_written = precision::fp32;  // the format that it computes in without a plan: FP32 or FP64
   bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
   comp::product product = comp::product::all;  // which of a linear layer's products it is
   author_choice author = author_choice::none;  // other than none: `choosable` is false because of the model's author
@@ -99,6 +100,9 @@ inline op_info gradient_operator(const op_info& layer, std::size_t at, product o
 
 /// Returns: true if the operator computes in a precision of its own, instead of handing on the format that it reads.
 inline bool computes(const op_info& op) { return op.choosable || op.author != author_choice::none; }
+
+/// Returns: true if `p` is a lower precision than the operator has without a plan. It is then called low, or lowered.
+inline bool is_lowered(const op_info& op, precision p) { return p != op.as_written; }
 
 /// Estimates how long an operator takes if nothing was measured, in operations: max(operations, 16 * bytes), since
 /// machines do about 16 operations in the time in which they move a byte.

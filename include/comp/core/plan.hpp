@@ -60,8 +60,13 @@ class plan {
 
   /// Returns the number of operators in a lower precision than FP32.
   std::size_t count_low() const {
+    return static_cast<std::size_t>(std::count_if(choices_.begin(), choices_.end(), is_low));
+  }
+  /// Returns the number of operators in a lower precision than they have without a plan.
+  /// Requires: `graph` has as many operators.
+  std::size_t count_lowered(const op_graph& graph) const {
     std::size_t low = 0;
-    for (const precision p : choices_) low += is_low(p);
+    for (std::size_t i = 0; i < choices_.size(); ++i) low += is_lowered(graph[i], choices_[i]);
     return low;
   }
   /// Returns true if an operator has a format below 16 bits.
@@ -85,6 +90,13 @@ class plan {
   std::vector<precision> choices_;
   run_by run_by_ = run_by::operators;
 };
+
+/// Returns: the plan that changes nothing: each operator has the precision that it has without a plan.
+inline plan as_written(const op_graph& graph) {
+  plan all{graph.size()};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = graph[i].as_written;
+  return all;
+}
 
 /// Returns: the letters of a plan's text, without a mark behind them.
 inline std::string_view letters_of(std::string_view text) {
@@ -114,20 +126,25 @@ inline plan parse_plan(std::string_view text) {
 }
 
 /// Checks that `p` can be a plan for `graph`.
-/// Throws: `plan_error` unless `p` has one precision for each operator, and FP32 for each that is not choosable.
+/// Throws: `plan_error` unless `p` has one precision for each operator, which is not wider than the operator is written
+/// in, and is that for each operator that is not choosable.
 inline void require_fits(const plan& p, const op_graph& graph) {
   require<plan_error>(p.size() == graph.size(),
                       "plan has {} operators, the model {} (they must agree): use a plan that was made for this model",
                       p.size(), graph.size());
   require<plan_error>(
-      !p.is_tuned() || p.count_low() == 0,
+      !p.is_tuned() || p.count_lowered(graph) == 0,
       "plan \"...{}\" lowers {} operators (only FP32 has that mark: other plans are tuned without it): delete "
       "the mark",
-      tuned_mark, p.count_low());
+      tuned_mark, p.count_lowered(graph));
   for (std::size_t i = 0; i < p.size(); ++i) {
-    require<plan_error>(graph[i].choosable || p[i] == precision::fp32,
-                        "plan gives operator {} (\"{}\") {} (its precision cannot be chosen): leave it at fp32", i,
-                        graph[i].name, name(p[i]));
+    const precision own = graph[i].as_written;
+    require<plan_error>(graph[i].choosable || p[i] == own,
+                        "plan gives operator {} (\"{}\") {} (its precision cannot be chosen): leave it at {}", i,
+                        graph[i].name, name(p[i]), name(own));
+    require<plan_error>(p[i] != precision::fp64 || own == precision::fp64,
+                        "plan gives operator {} (\"{}\") fp64 (it is written in {}, and plans only lower): leave it at {}",
+                        i, graph[i].name, name(own), name(own));
   }
 }
 

@@ -29,17 +29,19 @@ enum class precision : std::uint8_t {
   fp8_block128,  // scaled by blocks of 128, as DeepSeek-V3
   mxfp8,
   mxfp4,
-  nvfp4
+  nvfp4,
+  fp64  // last, as ledgers hold numbers of precisions
 };
 
 inline constexpr std::array all_precisions{
     precision::fp32,     precision::tf32,         precision::bf16,  precision::fp16,  precision::fp8_e4m3,
-    precision::fp8_e5m2, precision::fp8_block128, precision::mxfp8, precision::mxfp4, precision::nvfp4};
+    precision::fp8_e5m2, precision::fp8_block128, precision::mxfp8, precision::mxfp4, precision::nvfp4,
+    precision::fp64};
 
 /// Size, range and rounding of a format. `bytes` is the size in memory, which for TF32 is that of FP32: a GPU rounds to
 /// TF32 only inside its Tensor Cores. For a format below 16 bits `bytes` is an element without its scale; two elements
 /// of 4 bits share a byte.
-/// Source: IEEE 754-2019 (fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8),
+/// Source: IEEE 754-2019 (fp64, fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8),
 /// OCP Microscaling Formats 1.0 (mxfp8, mxfp4, and the elements of nvfp4).
 struct precision_traits {
   std::string_view name;
@@ -73,6 +75,8 @@ constexpr precision_traits traits(precision p) {
       return {"mxfp4", '4', 0.5, 2, 1, 6.0, 0x1p-2};
     case precision::nvfp4:
       return {"nvfp4", 'n', 0.5, 2, 1, 6.0, 0x1p-2};
+    case precision::fp64:
+      return {"fp64", 'd', 8, 11, 52, 0x1.fffffffffffffp1023, 0x1p-53};
   }
   return {};
 }
@@ -109,8 +113,8 @@ constexpr std::optional<precision> precision_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// True for every format that is less precise than FP32. An operator in such a format is called low, or lowered.
-constexpr bool is_low(precision p) { return p != precision::fp32; }
+/// True for every format that is less precise than FP32.
+constexpr bool is_low(precision p) { return p != precision::fp32 && p != precision::fp64; }
 constexpr bool is_fp8(precision p) { return p == precision::fp8_e4m3 || p == precision::fp8_e5m2; }
 /// True for every format below 16 bits, whose values have scales.
 constexpr bool is_scaled(precision p) { return traits(p).bytes < 2; }

@@ -31,19 +31,25 @@ constexpr product gradient_named(std::string_view name) {
   return product::all;
 }
 
-/// The precisions of a layer's products.
+/// The precisions of a layer's products, and the one that it has without a plan.
 struct product_precisions {
   precision forward = precision::fp32, input_gradient = precision::fp32, weight_gradient = precision::fp32;
+  precision as_written = precision::fp32;
   constexpr product_precisions() = default;
   constexpr product_precisions(precision all)  // NOLINT: an operator that is whole has one
       : forward{all}, input_gradient{all}, weight_gradient{all} {}
+  constexpr product_precisions(precision all, precision own) : product_precisions{all} { as_written = own; }
   constexpr product_precisions(precision y, precision dx, precision dw)
       : forward{y}, input_gradient{dx}, weight_gradient{dw} {}
   constexpr precision& of(product p) {
     return p == product::input_gradient ? input_gradient : p == product::weight_gradient ? weight_gradient : forward;
   }
   /// Returns whether a plain operator cannot do them, because they differ or round to a format below 16 bits.
-  constexpr bool need_rounding() const { return is_scaled(forward) || *this != product_precisions{forward}; }
+  constexpr bool need_rounding() const {
+    return is_scaled(forward) || input_gradient != forward || weight_gradient != forward;
+  }
+  /// Returns whether one of them is another than without a plan.
+  constexpr bool lowers() const { return forward != as_written || need_rounding(); }
   bool operator==(const product_precisions&) const = default;
 };
 

@@ -92,6 +92,7 @@ constexpr operand_format format_of(precision p, product of, operand o) {
               scale_rounding::nearest,
               gradient ? element_rounding::stochastic : element_rounding::nearest_even,
               of == product::weight_gradient ? transform::hadamard16 : transform::none};
+    case precision::fp64:
     case precision::fp32:
     case precision::tf32:
     case precision::bf16:

@@ -33,8 +33,7 @@ constexpr double smallest_subnormal(precision p) {
 /// The smallest value that the format rounds to infinity: half a unit in the last place above its largest finite value.
 constexpr double overflows_from(precision p) {
   double unit = smallest_subnormal(p);
-  const double next = 2 * smallest_normal(p);
-  for (double top = next; top <= traits(p).largest; top *= 2) unit *= 2;
+  for (double top = smallest_normal(p); top <= traits(p).largest / 2; top *= 2) unit *= 2;
   return traits(p).largest + unit / 2;
 }
 
@@ -182,7 +181,7 @@ class counted_block {
       std::array<float, all_precisions.size()> of{};
       for (const precision p : all_precisions) {
         of[static_cast<std::size_t>(p)] =
-            p == precision::fp32 ? std::numeric_limits<float>::infinity() : static_cast<float>(overflows_from(p));
+            !is_low(p) ? std::numeric_limits<float>::infinity() : static_cast<float>(overflows_from(p));
       }
       return of;
     }();

@@ -4,6 +4,7 @@
 // Otherwise use load_plan of plan_file.hpp.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/later_plan.hpp>
@@ -23,7 +24,7 @@ struct plan_listing {
   /// One operator of the model that the plan was found for.
   struct entry {
     std::string name, kind;
-    precision chosen = precision::fp32;
+    precision chosen = precision::fp32, as_written = precision::fp32;
     bool hands_on_fp32 = false;
     author_choice author = author_choice::none;
   };
@@ -40,6 +41,14 @@ struct plan_listing {
   COMP_INLINE void require_operator(std::size_t i, const std::string& name, const std::string& kind) const;
   /// Returns the precision of operator `i`. Requires: i < size().
   precision chosen(std::size_t i) const { return operators ? (*operators)[i].chosen : (*letters)[i]; }
+  /// Returns true if an operator has another precision than without a plan. Letters alone tell that FP32 is lower
+  /// than an operator is written in if another one has FP64.
+  bool lowers() const {
+    if (operators)
+      return std::ranges::any_of(*operators, [](const entry& op) { return op.chosen != op.as_written; });
+    const bool wide = std::ranges::find(*letters, precision::fp64) != letters->end();
+    return std::ranges::any_of(*letters, [&](precision p) { return is_low(p) || (wide && p == precision::fp32); });
+  }
   std::size_t size() const { return operators ? operators->size() : letters->size(); }
   bool runs_autocast() const { return letters && letters->runs_autocast(); }
   /// Returns `p`, run by autocast or tuned if the file's plan is.

@@ -43,6 +43,7 @@ inline json plan_json(const plan& p, const op_graph& graph, const hardware& mach
     op["name"] = graph[i].name;
     op["kind"] = graph[i].kind;
     op["precision"] = name(p[i]);
+    if (graph[i].as_written != precision::fp32) op["as_written"] = name(graph[i].as_written);
     if (graph[i].hands_on_fp32) op["hands_on_fp32"] = true;
     if (graph[i].author != author_choice::none) op["author"] = name(graph[i].author);
     list.push_back(std::move(op));
@@ -140,9 +141,9 @@ inline void check_facts(const json_reader& from) {
 COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file) {
   std::size_t kept = 0, first = 0;
   for (std::size_t i = 0; i < to.plan.size(); ++i) {
-    if (graph[i].author == author_choice::none || to.plan[i] == precision::fp32) continue;
+    if (graph[i].author == author_choice::none || to.plan[i] == graph[i].as_written) continue;
     if (kept++ == 0) first = i;
-    to.plan[i] = precision::fp32;
+    to.plan[i] = graph[i].as_written;
   }
   if (kept == 0) return;
   to.warnings.push_back(
@@ -179,12 +180,17 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   if (const auto list = from.find("operators")) {
     listing.operators.emplace();
     list->each([&](const json_reader& op) {
-      op.only({"name", "kind", "precision", "hands_on_fp32", "author"});
-      const auto chosen = precision_of(std::string_view{op["precision"].text()});
-      if (!chosen) op["precision"].fail(fmt::format("one of {}", names_of(all_precisions)));
+      op.only({"name", "kind", "precision", "as_written", "hands_on_fp32", "author"});
+      const auto precision_at = [&](const json_reader& from) {
+        const auto named = precision_of(std::string_view{from.text()});
+        if (!named) from.fail(fmt::format("one of {}", names_of(all_precisions)));
+        return *named;
+      };
+      const auto own = op.find("as_written");
       const auto hands_on = op.find("hands_on_fp32");
       const auto author = op.find("author");
-      listing.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean(),
+      listing.operators->push_back({op["name"].text(), op["kind"].text(), precision_at(op["precision"]),
+                                    own ? precision_at(*own) : precision::fp32, hands_on && hands_on->boolean(),
                                     author ? author->one_of(author_choice::autocast_on) : author_choice::none});
     });
   }

@@ -22,7 +22,7 @@ namespace comp {
 /// Throws: as load_listing does.
 inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {
   const plan_listing from = load_listing(path);
-  loaded_plan result{.plan = plan{graph.size()}};
+  loaded_plan result{.plan = as_written(graph)};
   std::size_t matched = 0;
   const auto set = [&](std::size_t i, precision p) {
     ++matched;

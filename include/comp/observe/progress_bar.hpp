@@ -69,10 +69,11 @@ class progress_bar {
     leave();
     const paired_speedup over_fp32{result.speedup, result.speedup_bounds};
     const bool fp32 = !result.contest.empty() && result.plan == result.contest.front().plan;
-    const char* kept =
-        too_noisy_to_tell(result.contest) ? "FP32, too noisy to tell" : "FP32, no accepted plan is faster";
+    const std::string kept =
+        fmt::format("{}, {}", reference_name(result.graph),
+                    too_noisy_to_tell(result) ? "too noisy to tell" : "no accepted plan is faster");
     std::string text = fmt::format("Found {}: {}", detail::printable(name(result.plan, result.graph), 80),
-                                   fp32 ? kept : detail::faster_text(over_fp32, "FP32"));
+                                   fp32 ? kept : detail::faster_text(over_fp32, reference_name(result.graph)));
     if (result.recalled > 0) {
       text += fmt::format("; {} of {} runs came from the ledger", result.recalled, result.trials.size());
     }

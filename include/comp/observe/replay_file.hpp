@@ -6,6 +6,7 @@
 #pragma once
 
 #include <comp/files/file.hpp>
+#include <comp/files/json_reader.hpp>
 #include <comp/files/ledger_lines.hpp>
 #include <comp/search/trainer/replay.hpp>
 #include <cstddef>

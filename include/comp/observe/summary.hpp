@@ -183,7 +183,7 @@ inline json operators_json(const outcome& result) {
 /// Returns the casts that a batch under the found plan needs, the ten largest one by one. Null where it needs none, and
 /// for a plan that the backend's own autocast runs, since only that knows its casts.
 inline json casts_json(const outcome& result) {
-  if (result.plan.count_low() == 0 || result.plan.runs_autocast()) return nullptr;
+  if (result.plan.count_lowered(result.graph) == 0 || result.plan.runs_autocast()) return nullptr;
   autocast::cast_list all = autocast::casts(result.graph, result.plan);
   if (all.forward.empty()) return nullptr;
   json to;
@@ -233,10 +233,12 @@ inline json curves_json(const outcome& result) {
 
 /// Returns what was found as a title: "1.61 times as fast as FP32 (95%: 1.59 to 1.64)".
 inline std::string title_of(const outcome& result) {
-  if (result.plan == (result.contest.empty() ? plan{result.plan.size()} : result.contest.front().plan))
-    return "FP32 is the fastest plan here that keeps the loss";
-  std::string text = faster_text({result.speedup, result.speedup_bounds}, "FP32");
-  if (text[0] == 'a') text[0] = 'A';
+  const std::string reference{reference_name(result.graph)};
+  std::string text =
+      result.plan == (result.contest.empty() ? as_written(result.graph) : result.contest.front().plan)
+          ? reference + " is the fastest plan here that keeps the loss"
+          : faster_text({result.speedup, result.speedup_bounds}, reference);
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text;
 }
 

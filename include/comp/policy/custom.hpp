@@ -32,14 +32,14 @@ constexpr std::string_view name(selector s) {
 }
 
 /// A rule-based plan runs the operator in `low`; a search does so without a trial if its sizes suit the matrix units.
-/// Throws: `settings_error` for FP32, which is not below FP32.
+/// Throws: `settings_error` for FP64, which is below nothing.
 inline decision allow(precision low) {
-  require<settings_error>(is_low(low),
+  require<settings_error>(low != precision::fp64,
                           "allow({}) lowers nothing (allow names a low precision): use deny() or fixed({})", name(low),
                           name(low));
   return {.category = category::allow, .compute = low, .output = low};
 }
-/// The operator runs in FP32 in a rule-based plan; a search may still try it in a low precision.
+/// The operator runs as it is written in a rule-based plan; a search may still try it in a low precision.
 constexpr decision deny() { return {.category = category::deny}; }
 /// The operator runs in the precision of its inputs.
 constexpr decision follow() { return {.category = category::follow}; }

@@ -65,18 +65,19 @@ inline std::string name(const plan& p, const op_graph& graph) {
   for (std::size_t i = 0; i < p.size(); ++i) {
     if (graph.empty() || graph[i].choosable) shares[static_cast<std::size_t>(p[i])].second.push_back(i);
   }
-  std::sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) {
+  const precision reference = widest_written(graph);
+  std::sort(shares.begin(), shares.end(), [&](const auto& a, const auto& b) {
     if (a.second.size() != b.second.size()) return a.second.size() > b.second.size();
-    return is_low(a.first) != is_low(b.first) ? is_low(a.first) : a.first < b.first;
+    return (a.first == reference) != (b.first == reference) ? b.first == reference : a.first < b.first;
   });
-  const precision most = shares.front().second.empty() ? precision::fp32 : shares.front().first;
+  const precision most = shares.front().second.empty() ? reference : shares.front().first;
   const auto told = [&](detail::name_detail detail) {
     std::string text{name(most)};
     for (auto at = shares.begin() + 1; at != shares.end() && !at->second.empty(); ++at) {
       const std::string those = detail::operators_in_words(at->second, graph, detail);
       const bool alone = shares[2].second.empty();
-      text = alone && at->first == precision::fp32 ? fmt::format("all but {} in {}", those, text)
-             : alone && most == precision::fp32    ? fmt::format("{} but {} in {}", text, those, name(at->first))
+      text = alone && at->first == reference ? fmt::format("all but {} in {}", those, text)
+             : alone && most == reference          ? fmt::format("{} but {} in {}", text, those, name(at->first))
                                                    : fmt::format("{}, {} in {}", text, those, name(at->first));
     }
     return shares[1].second.empty() ? "all in " + text : text;

@@ -20,9 +20,9 @@
 
 namespace comp::policy {
 
-/// Returns the number of elements of which each size must be a multiple; 1 for FP32, which has no matrix unit.
+/// Returns the number of elements of which each size must be a multiple; 1 for formats without a matrix unit.
 constexpr std::int64_t required_multiple(precision p) {
-  return p == precision::fp32 ? 1 : static_cast<std::int64_t>(16 / traits(p).bytes);
+  return !is_low(p) ? 1 : static_cast<std::int64_t>(16 / traits(p).bytes);
 }
 
 /// Returns the multiple that runs fastest: 16 for FP16 and BF16 from compute capability 8.0, by Paddle's guide
@@ -66,7 +66,7 @@ inline std::string unfit_sizes(const op_info& op, precision p) {
 
 /// Returns: why `machine` has no matrix unit for `p`; empty if it has one.
 inline std::string no_unit(precision p, const hardware& machine) {
-  if (p == precision::fp32) return "fp32 has no matrix unit";
+  if (!is_low(p)) return fmt::format("{} has no matrix unit", name(p));
   if (has_unit(p, machine)) return {};
   const matrix_unit needed = unit_for(p);
   if (machine.kind == device_kind::cpu) {

@@ -191,7 +191,7 @@ class online {
     } catch (const detail::loop_trainer::loop_ended&) {
     } catch (...) {
       failure = std::current_exception();
-      trainer_.set_precision(comp::plan{trainer_.graph().size()});
+      trainer_.set_precision(as_written(trainer_.graph()));
     }
     trainer_.set_over(std::move(failure));
   }

@@ -185,7 +185,7 @@ class search_run {
       warn(fmt::format(
           "FP32 needs more memory than there is: the plan \"{}\" takes its place, is what \"fp32\" stands for, and what losses are "
           "judged against ({} of {} operators are low in it, whose harm {}): make the batch smaller to search against FP32",
-          name(plans_.fp32(), log_.graph), plans_.fp32().count_low(), plans_.fp32().size(),
+          name(plans_.fp32(), log_.graph), plans_.fp32().count_lowered(log_.graph), plans_.fp32().size(),
           run_.restores() ? "was looked for as far as memory allows" : "nobody looked for"));
     }
     if (!run_.last_was_recalled()) {
@@ -222,7 +222,7 @@ class search_run {
   std::size_t look_at_rules() {
     const plan& fp32 = plans_.fp32();
     log_.compiled = false;  // the times are those of the batches that judge losses
-    log_.contest.push_back({.label = "fp32", .plan = fp32, .over_fp32 = {1, {1, 1}}});
+    log_.contest.push_back({.label = std::string{reference_label(log_.graph)}, .plan = fp32, .over_fp32 = {1, {1, 1}}});
     log_.contest.front().seconds = log_.baseline.batch_seconds;
     log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
     const std::vector<racer> racers = plans_.racers(fp32);
@@ -253,7 +253,7 @@ class search_run {
   void end_damaged(const damaged_training& damage) {
     log_.damaged_since = damage.since;
     warn(damage.what());
-    log_.contest.assign(1, {.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
+    log_.contest.assign(1, {.label = std::string{reference_label(log_.graph)}, .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
     take(0);
     log_.run_seconds = run_.seconds();
   }
@@ -322,7 +322,7 @@ class search_run {
   void take(std::size_t index) {
     const contestant& winner = log_.contest[index];
     assert(may_win(winner.plan) && run_.unchecked().from == nullptr);
-    if (winner.plan == plans_.fp32()) warn(too_noisy_to_tell(log_.contest));
+    if (winner.plan == plans_.fp32()) warn(too_noisy_to_tell(log_));
     log_.plan = winner.plan;
     log_.speedup = winner.plan == plans_.fp32() ? 1 : winner.over_fp32.ratio;
     log_.speedup_bounds = winner.plan == plans_.fp32() ? interval{1, 1} : winner.over_fp32.bounds;

@@ -235,15 +235,15 @@ class cost_model {
     }
   }
 
-  // Estimates operators by work_of(): a low precision takes a little more than half of FP32's time, as a tensor of half
-  // the bytes does. If no operator has a size, all count the same. A cast is estimated by its bytes.
+  // Estimates operators by work_of(): FP64 takes twice FP32's time, and a low precision a little more than half of it, as
+  // tensors of twice and half the bytes do. If no operator has a size, all count the same. A cast is estimated by its bytes.
   void estimate() {
     double most = 0;
     for (const op_info& op : graph_) most = std::max(most, work_of(op));
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       const double work = most > 0 ? work_of(graph_[i]) / most : 1;
       for (const precision p : all_precisions) {
-        const double part = p == precision::tf32 ? 0.6 : p == precision::fp32 ? 1 : 0.55;
+        const double part = p == precision::fp64 ? 2 : p == precision::fp32 ? 1 : p == precision::tf32 ? 0.6 : 0.55;
         base_[i][index_of(p)] = work * part;
       }
       tensors_[i].cast_seconds = most > 0 ? 16 * 1.5 * bytes_of(i) / most : 0.1;
@@ -263,11 +263,11 @@ class cost_model {
       const op_info& op = graph_[i];
       const double took = speed_ * (times[i].forward + times[i].backward);
       if (op.choosable) all.push_back(took);
-      if (op.choosable && p[i] == precision::fp32 && op.bytes > 0 && op.flops <= 4 * op.bytes) {
+      if (op.choosable && p[i] == op.as_written && op.bytes > 0 && op.flops <= 4 * op.bytes) {
         bytes += static_cast<double>(op.bytes), seconds += took;
       }
     }
-    if (!(bytes > 0) && p.count_low() > 0) return;
+    if (!(bytes > 0) && p.count_lowered(graph_) > 0) return;
     const double usual = median(all);
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       const double size = bytes_of(i);

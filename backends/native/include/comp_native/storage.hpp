@@ -17,6 +17,7 @@ enum class storage : std::uint8_t { fp32, bf16, fp16 };
 
 constexpr storage storage_of(precision p) {
   switch (p) {
+    case precision::fp64:  // no device has it
     case precision::fp32:
     case precision::tf32:
       return storage::fp32;

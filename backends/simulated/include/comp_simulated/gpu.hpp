@@ -38,6 +38,8 @@ struct gpu {
       case precision::mxfp4:
       case precision::nvfp4:
         return fp4;
+      case precision::fp64:  // not modelled
+        return 0;
     }
     return 0;
   }

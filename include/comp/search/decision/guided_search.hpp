@@ -75,7 +75,7 @@ class next_question {
       const std::vector<plan> starts{best, accepted_.allowed()};
       const plan p = drawn ? costs_.perhaps_cheapest(levels, starts, per_byte_, random_)
                            : costs_.cheapest(levels, starts, per_byte_);
-      if (!candidates.insert(p).second || tried_.contains(p) || p.count_low() == 0) return;
+      if (!candidates.insert(p).second || tried_.contains(p) || p == run.fp32()) return;
       const double pays = worth(p, best, noise, run, test);
       if (pays > 0 && (!found || pays > found->pays)) found = question{p, pays};
     };

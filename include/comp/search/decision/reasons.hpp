@@ -54,7 +54,7 @@ inline std::string not_lowered(const tried_low& history) {
 
 inline std::string reason_of(const op_info& op, const decision& by_policy, op_role role, segment_kind segment,
                              const tried_low& history, precision chosen, precision low, const hardware& machine) {
-  const bool is_fp32 = chosen == precision::fp32;
+  const bool is_fp32 = !is_lowered(op, chosen);
   const auto lowered = [&] {
     return history.any_plan ? fmt::format("the fastest plan that kept the loss has it in {}", name(chosen))
                             : fmt::format("batches were fastest with it in {}; no loss was looked at", name(chosen));
@@ -156,7 +156,7 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
                                       const std::vector<segment_kind>& segments, const std::string& winner,
                                       bool searched, const plan& stage_two = {}) {
   const std::size_t n = result.graph.size();
-  const plan base = result.contest.empty() ? plan{n} : result.contest.front().plan;
+  const plan base = result.contest.empty() ? as_written(result.graph) : result.contest.front().plan;
   const bool guided = result.evidence.size() == n;
   const auto history = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(result, base);
   const precision low = result.precisions.size() > 1 ? result.precisions[1] : precision::fp32;

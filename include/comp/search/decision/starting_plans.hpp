@@ -54,7 +54,7 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
   if (!source) return {};
   std::vector<rival> all;
   for (rival& r : source(graph, lows)) {
-    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "comp" && !r.label.starts_with("comp:"),
+    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "as written" && r.label != "comp" && !r.label.starts_with("comp:"),
                             "rival labelled \"{}\" (a label tells it apart from fp32 and comp): give it another",
                             r.label);
     try {
@@ -114,7 +114,7 @@ class starting_plans {
   starting_plans(any_trainer& trainer, any_policy policy, const search_settings& settings, outcome& log)
       : policy_{std::move(policy)}, settings_{settings}, log_{log} {
     const std::vector<precision> supported = trainer.supported_precisions();
-    log.precisions = searched_precisions(trainer, settings);
+    log.precisions = searched_precisions(trainer, log.graph, settings);
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
     if (lows_.empty() && settings.precisions.empty() && supported.size() > 1) {
       log.warnings.push_back(
@@ -124,7 +124,7 @@ class starting_plans {
     }
     require<graph_error>(!log.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
-    runs_ = op_support{trainer, log.graph, lows_};
+    runs_ = op_support{trainer, log.graph, lows_, !settings.precisions.empty()};
     candidates_ = make_candidate_space(policy_, log.graph, log.hardware, lows_, settings.losses_tie, runs_);
     require_supported(candidates_, log.graph, supported, runs_);
     fp32_ = runs_.widest(log.graph);
@@ -133,6 +133,8 @@ class starting_plans {
     }
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, log.warnings);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
+    if (widest_written(log.graph) == precision::fp64 && contains(lows_, precision::fp32) && !settings.verbatim)
+      rivals_.push_back({"rule-based all fp32", all_in(precision::fp32), true});
     if (trainer.has.own_autocast && any_may_change() && !settings.verbatim) add_autocast(trainer);
     if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change() && !settings.verbatim) add_tuned(trainer);
   }
@@ -150,13 +152,7 @@ class starting_plans {
   /// with everything low.
   std::vector<plan> smaller() const {
     std::vector<plan> plans = rules();
-    for (const precision low : lows_) {
-      plan all = fp32_;
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (log_.graph[i].choosable) all[i] = low;
-      }
-      plans.push_back(with_fixed(std::move(all)));
-    }
+    for (const precision low : lows_) plans.push_back(all_in(low));
     std::erase(plans, fp32_);
     return plans;
   }
@@ -186,7 +182,7 @@ class starting_plans {
   /// Returns: the plans that take part in the contest: FP32, the rule-based plans, the rivals and `proposal`.
   std::vector<racer> racers(const plan& proposal) const {
     std::vector<racer> all;
-    enter(all, fp32_, "fp32");
+    enter(all, fp32_, reference_label(log_.graph));
     for (const precision low : lows_) {
       if (has_rule(low)) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
     }
@@ -217,6 +213,13 @@ class starting_plans {
     }
     return all;
   }
+  plan all_in(precision low) const {
+    plan all = fp32_;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (log_.graph[i].choosable) all[i] = low;
+    }
+    return with_fixed(std::move(all));
+  }
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 
   // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend
@@ -240,7 +243,7 @@ class starting_plans {
         const plan by_operators = real.as_autocast(false);
         require<error>(with_fixed(by_operators) == by_operators,
                        "it gives operators another precision than the policy");
-        if (real.count_low() > 0)
+        if (real.count_lowered(log_.graph) > 0)
           rivals_.push_back({fmt::format("rule-based autocast {}", name(low)), std::move(real), true});
       } catch (const std::exception& e) {
         log_.warnings.push_back(fmt::format("the backend's own autocast to {} was no rival: {}", name(low), e.what()));

@@ -283,9 +283,11 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
                                               : segment_kind::enumerated;
     if (roles[i] == op_role::view) continue;
     levels.clear();
-    for (const precision p : all_precisions) {  // FP32 first
+    for (const precision p : all_precisions) {
       if (nearby.test(static_cast<std::size_t>(p))) levels.push_back(p);
     }
+    if (!levels.empty() && levels.back() == precision::fp64)  // the widest first
+      std::rotate(levels.begin(), levels.end() - 1, levels.end());
     base[i] = levels.empty() ? support.widest(i) : levels.front();
     if (levels.size() > 1) groups.add(i, levels);
   }

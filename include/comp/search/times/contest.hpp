@@ -29,16 +29,17 @@ inline bool too_noisy(const contestant& c) {
 }
 
 /// Returns: the warning that FP32 was kept because the times are too noisy; nothing if they are not.
-inline std::optional<std::string> too_noisy_to_tell(const std::vector<contestant>& contest) {
+inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
+  const std::vector<contestant>& contest = result.contest;
   const auto at = std::find_if(contest.begin(), contest.end(), [](const contestant& c) {
     return c.status == status::ok && (!c.loss || c.loss->answer != loss_answer::rejected) && too_noisy(c);
   });
   if (at == contest.end()) return {};
   const interval& bounds = at->over_fp32.bounds;
   return fmt::format(
-      "too noisy to tell: FP32 kept (\"{}\" is {:.2f} to {:.2f} times as fast, 95%): search again when nothing else runs on "
+      "too noisy to tell: {} kept (\"{}\" is {:.2f} to {:.2f} times as fast, 95%): search again when nothing else runs on "
       "the machine, or with a higher {}",
-      at->label, bounds.low, bounds.high, by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
+      reference_name(result.graph), at->label, bounds.low, bounds.high, by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
 }
 
 /// Runs further rounds of FP32 and the fastest plan if noise hides which of the two is faster: at most three times as
@@ -159,12 +160,12 @@ inline std::string why_not_taken(const contestant& fastest, double tolerance, bo
       setting("tolerance"), setting("budget"));
 }
 
-/// Returns: the warning for FP32, kept because the losses of a plan that is faster decided nothing.
-inline std::string why_fp32_is_kept(const contestant& faster, double tolerance) {
+/// Returns: the warning for FP32 (`reference`), kept because the losses of a plan that is faster decided nothing.
+inline std::string why_fp32_is_kept(std::string_view reference, const contestant& faster, double tolerance) {
   return fmt::format(
-      "FP32 is kept although \"{}\" is {:.2f} to {:.2f} times as fast (95%; {}): search again when losses fall evenly, later "
+      "{} is kept although \"{}\" is {:.2f} to {:.2f} times as fast (95%; {}): search again when losses fall evenly, later "
       "in the training or with more data, or raise {} to judge it by more batches, or {}",
-      faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance),
+      reference, faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance),
       setting("budget"), setting("tolerance"));
 }
 

@@ -131,7 +131,7 @@ class trainer_of final : public any_trainer {
   }
   std::vector<precision> supported_precisions() const override {
     if constexpr (detail::knows_precisions<B>) return std::as_const(trainer_).supported_precisions();
-    return {precision::fp32, precision::bf16, precision::fp16};
+    return {precision::fp32, precision::bf16, precision::fp16, precision::fp64};
   }
   bool supports([[maybe_unused]] const op_info& op, [[maybe_unused]] precision p) const override {
     if constexpr (detail::supports_some<B>) return std::as_const(trainer_).supports(op, p);
@@ -169,37 +169,45 @@ class trainer_of final : public any_trainer {
   B& trainer_;
 };
 
-/// Knows which operators a backend runs in which precision, if the backend can say: FP8 may exist for matrix products
-/// only, and FP32 may be missing. A precision that an operator lacks is not searched. Plans that would need it, such as
-/// a rule's, get the first searched precision that the operator has. Inert for a backend without `supports`.
+/// Knows which operators run in which precision. A backend may say that FP8 exists for matrix products only, or that FP32
+/// is missing; no operator gets a wider precision than it is written in, and one in FP64 none below FP32 unless the user
+/// asks for it. A precision that an operator lacks is not searched. Plans that would need it, such as a rule's, get the
+/// first searched precision that the operator has.
 class op_support {
  public:
-  op_support() = default;  // the backend runs every operator in every precision
-  /// `lows`: the searched low precisions, in order of preference.
-  op_support(const any_trainer& trainer, const op_graph& graph, std::span<const precision> lows) {
-    if (!trainer.has.supports) return;
-    lows_.assign(lows.begin(), lows.end());
+  op_support() = default;  // every operator is written in FP32, and runs in every precision
+  /// `lows`: the searched low precisions, in order of preference. `asked`: the user named them.
+  op_support(const any_trainer& trainer, const op_graph& graph, std::span<const precision> lows, bool asked = false)
+      : lows_(lows.begin(), lows.end()) {
+    if (!trainer.has.supports && widest_written(graph) == precision::fp32) return;
+    const auto runs = [&](const op_info& op, precision p) {
+      if (p == precision::fp64 && op.as_written != p) return false;
+      if (is_low(p) && op.as_written == precision::fp64 && !asked) return false;
+      return !trainer.has.supports || trainer.supports(op, p);
+    };
     for (const op_info& op : graph) {
+      as_written_.push_back(op.as_written);
       auto& unsupported = unsupported_.emplace_back();
-      for (const precision p : all_precisions) unsupported.set(static_cast<std::size_t>(p), !trainer.supports(op, p));
+      for (const precision p : all_precisions) unsupported.set(static_cast<std::size_t>(p), !runs(op, p));
     }
   }
   bool supports(std::size_t op, precision p) const {
     return unsupported_.empty() || !unsupported_[op].test(static_cast<std::size_t>(p));
   }
-  /// Returns: the widest precision that the backend runs operator `op` in, among FP32 and the searched ones; FP32 if it
-  /// has none of them.
+  /// Returns: the widest precision that the backend runs operator `op` in, among the one that it is written in and the
+  /// searched ones; the former if it has none of them.
   precision widest(std::size_t op) const {
-    if (supports(op, precision::fp32)) return precision::fp32;
+    const precision own = as_written_.empty() ? precision::fp32 : as_written_[op];
+    if (supports(op, own)) return own;
     for (const precision p : all_precisions) {
       const bool searched = std::find(lows_.begin(), lows_.end(), p) != lows_.end();
       if (searched && supports(op, p)) return p;
     }
-    return precision::fp32;
+    return own;
   }
   /// Returns: the plan that "FP32" stands for: each operator in its widest precision.
   plan widest(const op_graph& graph) const {
-    plan all{graph.size()};
+    plan all = as_written(graph);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (graph[i].choosable) all[i] = widest(i);
     }
@@ -220,6 +228,7 @@ class op_support {
 
  private:
   std::vector<std::bitset<all_precisions.size()>> unsupported_ = {};  // per operator; empty: nothing is lacking
+  std::vector<precision> as_written_ = {};                            // per operator; empty: FP32
   std::vector<precision> lows_ = {};
 };
 

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <optional>
 #include <span>
 #include <string>
@@ -172,11 +173,13 @@ inline std::string sentence_of_ignored(precision low) {
 inline std::vector<std::string> problems_of_ignored_precisions(const outcome& result) {
   std::map<precision, bool> changed_nothing;
   for (const trial& t : result.trials) {
-    const auto low = std::find_if(t.plan.begin(), t.plan.end(), is_low);
-    if (t.stage != stage::losses || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
-    const bool one_low_precision = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
-    if (!one_low_precision || t.purpose != purpose::judge) continue;
-    const auto at = changed_nothing.try_emplace(*low, true).first;
+    if (t.stage != stage::losses || !t.sample.ok() || t.sample.curve.size() < 2) continue;
+    std::set<precision> lows;
+    for (std::size_t i = 0; i < t.plan.size(); ++i) {
+      if (is_lowered(result.graph[i], t.plan[i])) lows.insert(t.plan[i]);
+    }
+    if (lows.size() != 1 || t.purpose != purpose::judge) continue;
+    const auto at = changed_nothing.try_emplace(*lows.begin(), true).first;
     at->second = at->second && changes_nothing(result.baseline, t.sample);
   }
   std::vector<std::string> sentences;

@@ -28,8 +28,7 @@ class trainer_check {
 
   /// Trains the next batches under `p`, up to one that fails. What is wrong with FP32's batches is reported. A low
   /// precision may fail, because a search copes with that.
-  sample run_batches(const plan& p, std::size_t count) {
-    const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
+  sample run_batches(const plan& p, std::size_t count, bool lowered = false) {
     sample run{.loss = 0};
     problem wrong, fatal;
     try {
@@ -41,10 +40,10 @@ class trainer_check {
         const double loss = next.loss;
         complete(next, watch.seconds());
         append(run, next);
-        if (next.not_finite > 0 && fp32) ++count;  // another batch tells whether all of them are lost
+        if (next.not_finite > 0 && !lowered) ++count;  // another batch tells whether all of them are lost
         if (keeps_losing(run)) {
           run.status = status::not_finite;
-          if (fp32) fatal = sentence_of_lost_losses(loss);
+          if (!lowered) fatal = sentence_of_lost_losses(loss);
         }
       }
     } catch (const interrupted&) {
@@ -58,7 +57,7 @@ class trainer_check {
     } catch (const std::exception& e) {
       run.status = status::failed;
       run.message = e.what();
-      if (fp32) wrong = fmt::format("a batch in FP32 ended with an exception: {}", e.what());
+      if (!lowered) wrong = fmt::format("a batch in FP32 ended with an exception: {}", e.what());
     } catch (...) {
       run.status = status::failed;
       wrong =
@@ -147,7 +146,7 @@ inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, 
 inline void check_batches(any_trainer& trainer, const op_graph& graph, check_report& report) {
   using verdict = check_report::verdict;
   std::vector<precision> lows = trainer.supported_precisions();
-  std::erase_if(lows, [](precision p) { return !is_low(p); });
+  std::erase_if(lows, [&](precision p) { return p == precision::fp64 || p == widest_written(graph); });
   const op_support support{trainer, graph, lows};
   const plan fp32 = support.widest(graph);
   run_and_undo(trainer, [&](const auto& put_back) {
@@ -171,7 +170,7 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
       }
       if (p == fp32) continue;
       put_back();
-      const sample lowered = run.run_batches(p, 2);
+      const sample lowered = run.run_batches(p, 2, true);
       const problem ignored = changes_nothing(first, lowered) ? problem{sentence_of_ignored(low)} : std::nullopt;
       const std::string what_happened =
           lowered.ok() ? fmt::format("loss {:.6g}", lowered.loss)

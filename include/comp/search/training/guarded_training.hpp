@@ -331,7 +331,7 @@ class guarded_training {
   void change_to(later_plan next) {
     if (next.plan == plans_.current()) return;
     shadow_watch_.drop_shadow();
-    if (!only_raises(plans_.current(), next.plan)) shadow_watch_.plan_changed(result().epochs.size());
+    if (!only_raises(plans_.current(), next.plan, plans_.fp32())) shadow_watch_.plan_changed(result().epochs.size());
     plans_.change_to(next.plan);
     record_.add_change(std::move(next));
   }

@@ -88,10 +88,11 @@ namespace comp::detail {
 
 // Knows at which batches of a training the plan changes, or may change, for another reason than harm.
 
-/// Returns: true if `to` is nowhere less precise than `from`, so that it needs no new evidence.
-inline bool only_raises(const plan& from, const plan& to) {
+/// Returns: true if `to` is nowhere less precise than `from`, so that it needs no new evidence. `reference`: the plan
+/// that stands for FP32.
+inline bool only_raises(const plan& from, const plan& to, const plan& reference) {
   for (std::size_t i = 0; i < to.size(); ++i) {
-    const bool is_raised = !is_low(to[i]) || (is_scaled(from[i]) && !is_scaled(to[i]));
+    const bool is_raised = to[i] == reference[i] || (is_scaled(from[i]) && !is_scaled(to[i]));
     if (to[i] != from[i] && !is_raised) return false;
   }
   return true;

@@ -2,6 +2,8 @@
 // How a doctor examines the operators of a region and their gradients (doctor.hpp).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
@@ -84,8 +86,10 @@ class examining_session final : public recording_session {
 class examining {
  public:
   examining(const std::vector<named_module>& models, const doctor_settings& settings) : device_{device_of(models)} {
-    require<settings_error>(settings.low == precision::bf16 || settings.low == precision::fp16,
-                            "doctor for {} (operators are run again in bf16 or fp16): give one of those",
+    constexpr std::array known{precision::bf16, precision::fp16, precision::fp32};
+    require<settings_error>(std::ranges::find(known, settings.low) != known.end(),
+                            "doctor for {} (operators are run again in bf16 or fp16, those in fp64 in fp32 if you like): "
+                            "give one of those",
                             name(settings.low));
     require<settings_error>(settings.share >= 0,
                             "share {} of the operators' time (it cannot be less than none): give 0 "

@@ -30,13 +30,14 @@ class low_errors {
   low_errors(precision low, double share, at::DeviceType device) : low_{low}, share_{share}, device_{device} {}
 
   /// Returns: the relative error of `op`, which made `results` of `arguments` in `seconds`; NaN if the time is used up,
-  /// or if the operator draws random numbers or does not run alone. `is_weight(tensor)`: its rows are not those of a
+  /// or if the operator draws random numbers, does not run alone or has the low precision already. `is_weight(tensor)`: its rows are not those of a
   /// batch.
   double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
                  double seconds, auto&& is_weight) {
     constexpr double at_least = 0.02;  // [s] that is allowed in any case, for small models
     allowed_ += share_ * seconds;
     if (share_ == 0 || spent_ > std::max(at_least, allowed_)) return unknown;
+    if (scalar_type(low_) == full_format(arguments, traits(op), device_)) return unknown;
     if (op.hasTag(at::Tag::nondeterministic_seeded)) return unknown;
     const comp::detail::stopwatch watch;
     const at::NoGradGuard no_gradients;
@@ -107,7 +108,7 @@ class low_errors {
 
   void cast_all(torch::jit::Stack& stack, const c10::OperatorHandle& op) const {
     const op_traits& known = traits(op);
-    cast_read(stack, known, scalar_type(low_), device_, !keeps_affine(known, device_));
+    cast_read(stack, known, scalar_type(low_), device_, !keeps_affine(known, scalar_type(low_), device_));
   }
   std::vector<at::Tensor> tensors(const torch::jit::Stack& results) const {
     std::vector<at::Tensor> eligible;

@@ -17,7 +17,7 @@ namespace comp::libtorch::detail {
 /// An operator that was captured by its name (plan/evaluator.hpp).
 struct captured_name {
   std::string layer, kind;
-  precision chosen = precision::fp32;
+  precision chosen = precision::fp32, as_written = precision::fp32;
 };
 
 /// Operators of a region that were captured.

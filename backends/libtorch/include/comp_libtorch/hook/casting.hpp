@@ -73,6 +73,21 @@ inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::Scal
   }
 }
 
+/// Returns: FP64 if what the operator reads has a tensor in it, other than a number beside values; else FP32. It is the
+/// format that the operator computes in without a plan, as types are promoted.
+inline at::ScalarType full_format(const torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
+  const std::size_t first = stack.size() - known.arguments.size();
+  at::ScalarType full = at::kFloat;
+  for (std::size_t i = 0; i < known.arguments.size(); ++i) {
+    if (known.arguments[i] != argument_use::read && known.arguments[i] != argument_use::affine) continue;
+    for_each_tensor(stack[first + i], [&](const at::Tensor& t, int) {
+      if (t.scalar_type() == at::kDouble && is_eligible(t, device) && !is_number_beside_values(t, known, stack, device))
+        full = at::kDouble;
+    });
+  }
+  return full;
+}
+
 /// Casts the inputs of an operator that writes and does not promote (index_add_, mm.out) to the format of what it
 /// writes.
 inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
@@ -87,28 +102,30 @@ inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at:
   if (written) cast_read(stack, known, *written, device, true);
 }
 
-/// Casts results to FP32, for code that comp does not see. The caller of an in-place operator gets its own tensor back
+/// Casts results to `full`, for code that comp does not see. The caller of an in-place operator gets its own tensor back
 /// whatever is on the stack, so that tensor stays low.
-inline void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
+inline void hand_on(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType full,
+                    at::DeviceType device) {
   replace(
-      stack, op.schema().returns().size(), device, [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
-      [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
+      stack, op.schema().returns().size(), device,
+      [full](const at::Tensor& t) { return is_below(t.scalar_type(), full); },
+      [full](const at::Tensor& t) { return cast(t, full, at::MemoryFormat::Preserve); });
 }
 
-/// Casts the arguments of an operator outside the recorded sequence: whatever computes does it in FP32.
-inline void cast_to_fp32(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
+/// Casts the arguments of an operator outside the recorded sequence: whatever computes does it in FP32, or FP64.
+inline void cast_to_full(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   if (known.writes && !known.pointwise) follow_written(stack, known, device);
-  if (!known.writes && !known.views && !known.makes) cast_read(stack, known, at::kFloat, device, true);
+  if (!known.writes && !known.views && !known.makes) cast_read(stack, known, full_format(stack, known, device), device, true);
 }
 
 /// Casts the arguments of an operator in a block of the author's, if no recording says what it reads without a plan. If
-/// autocast is off in the block, it reads FP32. In an autocast of the model's own, tensors in that autocast's format
-/// stay and the rest becomes FP32.
+/// autocast is off in the block, it reads FP32 or FP64. In an autocast of the model's own, tensors in that autocast's
+/// format stay and the rest becomes FP32 or FP64.
 inline void cast_for_author(torch::jit::Stack& stack, const op_traits& known, author_choice block,
                             at::DeviceType device) {
-  if (block == author_choice::autocast_off) return cast_to_fp32(stack, known, device);
+  if (block == author_choice::autocast_off) return cast_to_full(stack, known, device);
   if (known.writes || known.views || known.makes) return;
-  cast_read(stack, known, at::kFloat, device, true, at::autocast::get_autocast_dtype(device));
+  cast_read(stack, known, full_format(stack, known, device), device, true, at::autocast::get_autocast_dtype(device));
 }
 
 /// Makes the first argument of aten::view contiguous if its strides (channels-last) do not allow the new shape.

@@ -67,15 +67,15 @@ class product_finder final : public listener {
   at::DeviceType device_;
 };
 
-/// Returns: the arguments on top of `stack`, with floating tensors replaced by FP32 ones without memory. FP32, because
-/// a recording is in FP32.
+/// Returns: the arguments on top of `stack`, with floating tensors replaced by ones without memory, low ones by FP32:
+/// a recording is of the model as written.
 inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                         at::DeviceType device) {
   torch::jit::Stack bare{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
   replace(
       bare, bare.size(), device, [](const at::Tensor& t) { return t.layout() == at::kStrided; },
       [](const at::Tensor& t) {
-        return at::empty_strided(t.sizes(), t.strides(), t.options().dtype(at::kFloat).device(at::kMeta));
+        return at::empty_strided(t.sizes(), t.strides(), t.options().dtype(is_full(t.scalar_type()) ? t.scalar_type() : at::kFloat).device(at::kMeta));
       });
   return bare;
 }

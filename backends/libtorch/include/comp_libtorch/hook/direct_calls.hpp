@@ -97,11 +97,9 @@ struct direct_call<Operator, Result(Arguments...)> {
   static Result run(c10::DispatchKeySet keys, Arguments... arguments) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
     std::array<at::Tensor, sizeof...(Arguments)> casts;
-    if (listening == nullptr) {
-      require_no_backward();
-    } else {
+    if (listener* hears = hearing()) {
       const std::array<const at::Tensor*, sizeof...(Arguments)> tensors{tensor_in(std::as_const(arguments))...};
-      if (!listening->called_directly(handle(), tensors.data(), casts.data())) return run_boxed(keys, arguments...);
+      if (!hears->called_directly(handle(), tensors.data(), casts.data())) return run_boxed(keys, arguments...);
     }
     return call(std::index_sequence_for<Arguments...>{}, casts, arguments...);
   }

@@ -7,7 +7,6 @@
 #include <ATen/core/stack.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <comp/core/error.hpp>
 #include <functional>
 #include <memory>
 
@@ -41,6 +40,7 @@ class listener {
 };
 
 inline thread_local listener* listening = nullptr;
+inline thread_local const torch::autograd::Node* listening_in = nullptr;  // the backward's node in which that began
 inline thread_local bool in_checkpoint = false;  // gradients are off in it, but the backward will compute them
 inline c10::DispatchKey claimed_key = c10::DispatchKey::Undefined;  // set once, by dispatch_key.hpp
 inline c10::DispatchKeySet claimed_keys = {};                       // that one, and the one for random numbers
@@ -54,11 +54,10 @@ inline bool only_autograd_sees(const at::TensorImpl& tensor) {
   return of_tensors.has_all(tensor.key_set()) && of_thread.has_all(c10::impl::tls_local_dispatch_key_set().included_);
 }
 
-/// Throws: `error` when an autograd node is being evaluated on this thread.
-inline void require_no_backward() {
-  require<error>(torch::autograd::get_current_node() == nullptr,
-                 "an operator of a backward pass was dispatched in a region (a region is for the forward; precisions "
-                 "of the backward follow from it): call backward() after the region has ended");
+/// Returns: the listener that an operator comes to; null if there is none. The operators of a backward inside a region
+/// (torch.autograd.grad in a loss) come to none: their formats follow from the forward's.
+inline listener* hearing() {
+  return listening != nullptr && torch::autograd::get_current_node().get() == listening_in ? listening : nullptr;
 }
 
 }  // namespace comp::libtorch::detail

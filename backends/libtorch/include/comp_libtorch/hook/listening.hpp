@@ -36,14 +36,21 @@ class key_guard {
 /// another one: the first registers the key.
 class listening_guard {
  public:
-  explicit listening_guard(listener* to) : key_{claimed_key}, before_{std::exchange(listening, to)} {}
-  ~listening_guard() { listening = before_; }
+  explicit listening_guard(listener* to)
+      : key_{claimed_key},
+        before_{std::exchange(listening, to)},
+        before_in_{std::exchange(listening_in, torch::autograd::get_current_node().get())} {}
+  ~listening_guard() {
+    listening = before_;
+    listening_in = before_in_;
+  }
   listening_guard(const listening_guard&) = delete;
   listening_guard& operator=(const listening_guard&) = delete;
 
  private:
   key_guard key_;
   listener* before_;
+  const torch::autograd::Node* before_in_;
 };
 
 }  // namespace comp::libtorch::detail

@@ -62,7 +62,8 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
 
 /// Chooses an operator's precision by its common name (layer_names.hpp) and its kind. If none has that name, it is what
 /// most operators of that kind have.
-using named_choice = std::function<product_precisions(const std::string& layer, const std::string& kind)>;
+using named_choice =
+    std::function<product_precisions(const std::string& layer, const std::string& kind, precision as_written)>;
 
 /// The names of the parameters of the user's modules.
 class parameter_names {

@@ -8,23 +8,24 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_to_copy.h>
 
-#include <array>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <exception>
+#include <vector>
 
 namespace comp::libtorch::detail {
 
-/// Returns: true if `op` takes inputs of BF16 or of FP16 on this device.
+/// Returns: true if `op` takes inputs of BF16 or of FP16 on this device; if it reads FP64, of FP32.
 inline bool runs_low(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& stack,
                      at::DeviceType device) {
   const at::NoGradGuard no_gradients;
   const generator_guard random{device};
   const std::size_t first = stack.size() - known.arguments.size();
-  for (const auto to : std::array{at::kBFloat16, at::kHalf}) {
+  const bool wide = full_format(stack, known, device) == at::kDouble;
+  for (const auto to : wide ? std::vector{at::kFloat} : std::vector{at::kBFloat16, at::kHalf}) {
     torch::jit::Stack copy;
     try {
       for (std::size_t i = 0; i < known.arguments.size(); ++i) {

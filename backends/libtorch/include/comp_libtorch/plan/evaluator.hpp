@@ -41,17 +41,18 @@ class evaluator final : public session, public capturable {
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const author_choice author = block();
-    if (torch::autograd::get_current_node() != nullptr) require_no_backward();
     const bool tries = !captures_ || composites_.knows(op);
     if (!tries) captured_.note_stray(traits(op).kind);  // a trial needs sizes
     if (const auto uniform = tries ? composites_.find(op, stack, device()) : std::nullopt) {
-      if (*uniform) cast_read(stack, traits(op), at::kFloat, device(), true);
+      if (*uniform) cast_read(stack, traits(op), full_format(stack, traits(op), device()), device(), true);
       return call_opened(op, keys, stack);
     }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
-    const auto chosen = author == author_choice::none ? how_.choose(named.layer, known.kind) : product_precisions{};
-    if (captures_) capture(named.name, {named.layer, known.kind, chosen.forward}, chosen);
+    const precision own = precision_of_full(full_format(stack, known, device()));
+    const auto chosen =
+        author == author_choice::none ? how_.choose(named.layer, known.kind, own) : product_precisions{own, own};
+    if (captures_) capture(named.name, {named.layer, known.kind, chosen.forward, own}, chosen);
     run_unrecorded(op, author, chosen, stack, device(), captures_);
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
@@ -85,7 +86,8 @@ class evaluator final : public session, public capturable {
       const std::string module = scope_of(was.layer);
       const auto at = moved.find(module);
       const std::string layer = at == moved.end() ? was.layer : at->second + was.layer.substr(module.size());
-      return how_.choose(layer, was.kind) == product_precisions{was.chosen};
+      const product_precisions now = how_.choose(layer, was.kind, was.as_written);
+      return now.forward == was.chosen && !now.need_rounding();
     });
   }
 

@@ -140,7 +140,7 @@ class executor final : public session, public capturable {
     for (std::size_t i = 0; i < size; ++i) {
       const instruction &was = code_->instructions[part.first + i], &now = code_->instructions[next_ + i];
       const bool alike = was.op == now.op && was.target == now.target && was.products == now.products &&
-                         was.lowers == now.lowers && was.slots == now.slots && was.hands_on_fp32 == now.hands_on_fp32 &&
+                         was.lowers == now.lowers && was.slots == now.slots && was.hands_on_full == now.hands_on_full &&
                          was.follows_written == now.follows_written;
       if (!alike) return false;
       if (was.parameter == nullptr) continue;
@@ -264,8 +264,9 @@ class executor final : public session, public capturable {
       composite_ = outer;
       next_ = composite.end;
     });
+    const op_traits& known = traits(composite.op);
     if (composite.uniform && context_.autocast_plan == nullptr)
-      cast_read(stack, traits(composite.op), at::kFloat, device(), true);
+      cast_read(stack, known, full_format(stack, known, device()), device(), true);
     call_opened(composite.op, keys, stack);
   }
 
@@ -293,7 +294,7 @@ class executor final : public session, public capturable {
     for_each_tensor(stack, now.op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
       if (is_eligible(t, device())) (t.scalar_type() == scalar_type(context_.low) ? low : full) = true;
     });
-    (*context_.autocast_plan)[now.index] = low && !full ? context_.low : precision::fp32;
+    (*context_.autocast_plan)[now.index] = low && !full ? context_.low : (*context_.graph)[now.index].as_written;
   }
 
   void run_timed(const instruction& now, torch::jit::Stack& stack) {
@@ -306,7 +307,7 @@ class executor final : public session, public capturable {
   void run_protected(const instruction& now, author_choice author, torch::jit::Stack& stack) const {
     cast_for_author(stack, traits(now.op), author, device());
     now.op.callBoxed(stack);
-    if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
+    if (now.hands_on_full) hand_on(now.op, stack, now.full, device());
   }
 
   void run_unusual(const instruction& now, torch::jit::Stack& stack) const {
@@ -315,7 +316,7 @@ class executor final : public session, public capturable {
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
     if (!now.drawn_in.empty() && !captures_) lay_in_order(stack[stack.size() - now.arguments], now.drawn_in);
     if (!run_own(now, stack)) run_in(now.op, stack, now.tf32);
-    if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
+    if (now.hands_on_full) hand_on(now.op, stack, now.full, device());
     if (now.gives_contiguous) make_contiguous(stack, now.op.schema().returns().size(), device());
   }
 
@@ -338,7 +339,6 @@ class executor final : public session, public capturable {
 
   /// Runs an operator that is not in the recorded sequence, as program_settings::otherwise says.
   void run_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-    if (!is_repeat_) require_no_backward();
     if (code_->any_low) require_no_script_derivative(op, stack);
     const op_traits& known = traits(op);
     if (follows()) return run_unknown(op, known, stack);
@@ -347,7 +347,7 @@ class executor final : public session, public capturable {
       if (context_.settings->otherwise == on_mismatch::error) throw error{difference(known)};
       context_.problems->add(&program_problems::mismatches, [&] { return difference(known); });
     }
-    if (context_.autocast_plan == nullptr) cast_to_fp32(stack, known, device());
+    if (context_.autocast_plan == nullptr) cast_to_full(stack, known, device());
     op.callBoxed(stack);
   }
 
@@ -361,7 +361,11 @@ class executor final : public session, public capturable {
     });
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
     const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
-    const auto chosen = author == author_choice::none ? (*context_.choose)(layer, known.kind) : product_precisions{};
+    const precision own = precision_of_full(full_format(stack, known, device()));
+    const bool chooses = author == author_choice::none && !known.writes && !known.views && !known.makes;
+    const auto chosen = chooses && !(known.only_fp32 && own == precision::fp32)
+                            ? (*context_.choose)(layer, known.kind, own)
+                            : product_precisions{own, own};
     context_.problems->add(&program_problems::unknown, [&] {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen.forward));
@@ -369,8 +373,7 @@ class executor final : public session, public capturable {
     if (code_->channels_last && known.takes_view) make_viewable(stack);
     if (code_->channels_last && !known.aten) make_contiguous(stack, known.arguments.size(), device());
     if (context_.autocast_plan != nullptr || !code_->any_low) return op.callBoxed(stack);
-    const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
-    detail::run_unrecorded(op, author, computes ? chosen : product_precisions{}, stack, device(), captures_);
+    detail::run_unrecorded(op, author, chosen, stack, device(), captures_);
   }
 
   std::string difference(const op_traits& actual) const {

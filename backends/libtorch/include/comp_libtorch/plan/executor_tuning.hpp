@@ -60,7 +60,9 @@ inline std::optional<precision> prevailing(const plan& p) {
 }
 
 /// Returns: whether there is a choice of how `p` is run.
-inline bool is_tunable(const plan& p) { return (p.count_low() > 0 || p.is_tuned()) && !p.runs_autocast(); }
+inline bool is_tunable(const plan& p, const op_graph& graph) {
+  return (p.count_lowered(graph) > 0 || p.is_tuned()) && !p.runs_autocast();
+}
 
 inline const std::string kernel_of = "kernel of ";  // begins the name of a layer's choice in plan files
 

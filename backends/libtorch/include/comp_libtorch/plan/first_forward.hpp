@@ -81,8 +81,9 @@ class first_runner {
 
   void operator()(const recorded_op& operation, const first_choice& choice, torch::jit::Stack& stack) {
     const op_traits& known = traits(operation.op);
-    const bool computes = operation.role == op_role::choosable || operation.role == op_role::fp32;
-    const auto products = operation.role == op_role::choosable ? choice.chosen : product_precisions{};
+    const bool computes = operation.role == op_role::choosable || operation.role == op_role::full;
+    const precision own = precision_of_full(operation.full);
+    const auto products = operation.role == op_role::choosable ? choice.chosen : product_precisions{own, own};
     const precision now = products.forward;
     if (computes) cast_inputs(operation, products, stack);
     if (operation.role == op_role::writes && !known.pointwise && !operation.inputs.empty())
@@ -90,7 +91,7 @@ class first_runner {
     const bool rounded = products.need_rounding() && run_scaled(known, stack, products);
     if (products.need_rounding() && !rounded) cast_read(stack, known, scalar_type(now), device_, true);
     if (!rounded) run_in(operation.op, stack, now == precision::tf32);
-    if (choice.hands_on_fp32) hand_on_fp32(operation.op, stack, device_);
+    if (choice.hands_on_fp32) hand_on(operation.op, stack, operation.full, device_);
   }
 
  private:
@@ -101,7 +102,7 @@ class first_runner {
     for (const recorded_input& input : operation.inputs) {
       at::IValue& value = stack[first + input.argument];
       if (takes_as_is(known, now, input.argument)) continue;
-      if (input.affine && keeps_affine(known, device_)) continue;
+      if (input.affine && keeps_affine(known, to, device_)) continue;
       if (input.element < 0) {
         value = converted(value.toTensor(), to, input.parameter >= 0);
       } else if (value.isTensorList()) {
@@ -135,7 +136,7 @@ struct first_call {
 };
 /// Runs an operator of a forward that has left the file: in FP32.
 inline void run_outside_plan(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
-  cast_to_fp32(stack, traits(op), device);
+  cast_to_full(stack, traits(op), device);
   op.callBoxed(stack);
 }
 using first_calls = std::vector<first_call>;
@@ -155,7 +156,7 @@ class repeated_checkpoint final : public session {
     const first_call& earlier = (*calls_)[next_++];
     if (earlier.operation) return run_(*earlier.operation, earlier.choice, stack);
     if (earlier.outside_plan) return run_outside_plan(op, stack, device());
-    cast_read(stack, traits(op), at::kFloat, device(), true);
+    cast_read(stack, traits(op), full_format(stack, traits(op), device()), device(), true);
     call_opened(op, keys, stack);
   }
   resumption from_here() const override { return of(calls_, next_, device()); }
@@ -195,7 +196,6 @@ class first_forward final : public recording_session {
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
-    require_no_backward();
     const author_choice author = block();
     if (has_left_plan_) return run_fp32(op, stack);
     if (has_products(op, stack, device())) return open(op, keys, stack);
@@ -209,7 +209,7 @@ class first_forward final : public recording_session {
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
-    const bool lowers = now.op.role == op_role::choosable && is_low(choice.chosen.forward);
+    const bool lowers = now.op.role == op_role::choosable && is_lowered(now.info, choice.chosen.forward);
     has_lowered_ = has_lowered_ || lowers;
     if (has_lowered_ && !autocast_ && has_script_derivative()) refuse_script_derivative();
     now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) || lowers;
@@ -231,12 +231,13 @@ class first_forward final : public recording_session {
     record_opened(op, keys, stack);
   }
 
-  /// Casts the arguments of a composite to FP32, since it is recorded as it is made in FP32.
+  /// Casts the arguments of a composite back, since it is recorded as it is written.
   void cast_to_record(torch::jit::Stack& stack, std::size_t arguments) {
     replace(
-        stack, arguments, device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+        stack, arguments, device(),
+        [&](const at::Tensor& t) { return is_below(t.scalar_type(), recording_->full_format(t)); },
         [&](const at::Tensor& t) {
-          at::Tensor full = cast(t, at::kFloat, at::MemoryFormat::Preserve);
+          at::Tensor full = cast(t, recording_->full_format(t), at::MemoryFormat::Preserve);
           recording_->add_copy(full, t);
           return full;
         });

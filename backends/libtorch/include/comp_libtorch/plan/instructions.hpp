@@ -50,6 +50,7 @@ struct instruction {
   c10::OperatorHandle op;
   std::uint32_t index;  // in the graph
   at::ScalarType target = at::kFloat;
+  at::ScalarType full = at::kFloat;  // the target without a plan
   at::MemoryFormat layout = at::MemoryFormat::Preserve;
   std::uint32_t first_slot = 0;
   std::uint16_t slots = 0;
@@ -60,13 +61,13 @@ struct instruction {
   bool lists = false;                          // a slot is in a list of tensors
   bool opens = false;    // a composite, which has no precision: the instructions up to `end` are those inside it
   bool uniform = false;  // it takes tensors of one format only
-  bool lowers = false;   // the plan gives it another precision than FP32, or another layout or kernel
+  bool lowers = false;   // the plan gives it another precision, layout or kernel than it has without
   std::uint32_t end = 0;
   bool unusual = false;                             // needs more than casts and a call: `own` or one of the following
   bool (*by_bits)(torch::jit::Stack&) = nullptr;    // comp's kernel with ATen's results, returns as kernel::run
   bool tf32 = false;                                // TensorFloat-32 is switched on for it
   std::optional<product_precisions> products = {};  // of a linear layer, if they need rounding
-  bool hands_on_fp32 = false;                       // low results are cast to FP32
+  bool hands_on_full = false;                       // low results are cast back
   bool follows_written = false;                     // inputs are cast to the format of the tensor that it writes
   bool wants_view = false;                          // aten::view of a tensor that may lie channels-last
   bool wants_contiguous = false;                    // the user's own operator, which may not know channels-last
@@ -92,8 +93,9 @@ struct code {
   forward_map map = {};
 };
 
-/// Returns: true if ATen takes a norm's FP32 weight and bias beside a low input.
-inline bool keeps_affine(const op_traits& known, at::DeviceType device) {
+/// Returns: true if ATen takes a norm's FP32 weight and bias beside an input in `low`. It takes none in FP64 beside FP32.
+inline bool keeps_affine(const op_traits& known, at::ScalarType low, at::DeviceType device) {
+  if (is_full(low)) return false;
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
 }
 
@@ -105,14 +107,14 @@ class wanted_formats {
   wanted_formats(std::span<const recorded_op> ops, std::span<const product_precisions> chosen, at::DeviceType device) {
     for (std::size_t i = ops.size(); i-- > 0;) {
       const op_traits& known = traits(ops[i].op);
-      const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::fp32;
+      const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::full;
       const format target = computes      ? format{scalar_type(chosen[i].forward)}
                             : known.views ? of_results(ops[i])
                                           : format{};
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
         const bool kept =
-            takes_as_is(known, chosen[i], input.argument) || (input.affine && keeps_affine(known, device));
+            takes_as_is(known, chosen[i], input.argument) || (input.affine && target && keeps_affine(known, *target, device));
         want(input.value, kept ? format{} : target);
       }
     }
@@ -160,7 +162,7 @@ class compiler {
         weights_{&weights},
         kernels_{settings.kernels.begin(), settings.kernels.end()},
         tuned_{tuned},
-        any_low_{std::ranges::any_of(chosen, [](const auto& p) { return p != product_precisions{}; })},
+        any_low_{std::ranges::any_of(chosen, &product_precisions::lowers)},
         channels_last_{settings.images == memory_format::channels_last && (any_low_ || tuned) && may_reorder(ops)},
         wanted_{ops, chosen, settings.device.type()} {}
 
@@ -188,14 +190,14 @@ class compiler {
     return compiled;
   }
 
-  /// Returns: the parameters that all their readers want in one format below FP32, with that format.
+  /// Returns: the parameters that all their readers want in one format below their own, with that format.
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> low_parameters() const {
     std::unordered_map<const c10::TensorImpl*, at::ScalarType> found;
     for (const recorded_op& op : ops_) {
       for (const recorded_input& input : op.inputs) {
         if (op.parameter == nullptr || input.argument != op.parameter_argument || input.parameter < 0) continue;
         const auto format = wanted_.of(input.value);
-        if (format && *format != at::kFloat) found.emplace(op.parameter, *format);
+        if (format && *format != input.full) found.emplace(op.parameter, *format);
       }
     }
     return found;
@@ -211,12 +213,13 @@ class compiler {
     instruction now{.op = op.op, .index = index};
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
+    now.full = op.full;
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;
     if (products.need_rounding()) now.products = products;
-    if (op.role == op_role::choosable || op.role == op_role::fp32) {
-      if (channels_last_ && known.convolves && (tuned_ || now.target != at::kFloat)) {
+    if (op.role == op_role::choosable || op.role == op_role::full) {
+      if (channels_last_ && known.convolves && (tuned_ || now.target != now.full)) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
       if (any_low_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
@@ -224,7 +227,7 @@ class compiler {
       view_low_copy(compiled, now, op);
     }
     now.tf32 = chosen == precision::tf32;
-    now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
+    now.hands_on_full = any_low_ && op.hands_on_fp32;
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
     now.wants_view = channels_last_ && known.takes_view;
     now.wants_contiguous = channels_last_ && !known.aten;
@@ -232,9 +235,9 @@ class compiler {
     now.gives_contiguous = channels_last_ && op.hands_on_fp32;
     choose_kernel(now, known);
     const bool is_tuned = tuned_ && (now.layout != at::MemoryFormat::Preserve || now.own.parts != 0);
-    now.lowers = products != product_precisions{} || is_tuned;
+    now.lowers = products.lowers() || is_tuned;
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
-    now.unusual = now.tf32 || now.products || now.hands_on_fp32 || now.follows_written || now.wants_view ||
+    now.unusual = now.tf32 || now.products || now.hands_on_full || now.follows_written || now.wants_view ||
                   now.wants_contiguous || !now.drawn_in.empty() || now.gives_contiguous || now.own.parts != 0 ||
                   now.by_bits != nullptr;
     compiled.instructions.push_back(now);
@@ -250,13 +253,13 @@ class compiler {
 
   void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
     for (const recorded_input& input : op.inputs) {
-      if (input.affine && keeps_affine(known, settings_->device.type())) continue;
+      if (input.affine && keeps_affine(known, now.target, settings_->device.type())) continue;
       if (takes_as_is(known, chosen_[now.index], input.argument)) continue;
       const bool of_image = input.argument < 2;  // a convolution's input and weight
       const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
       cast_slot slot{input.argument, input.element};
       if (input.parameter >= 0) {
-        if (now.target == at::kFloat && layout == at::MemoryFormat::Preserve) continue;  // parameters are FP32
+        if (now.target == input.full && layout == at::MemoryFormat::Preserve) continue;
         slot.weight = weights_->entry_of(input.parameter, now.target, layout);
       } else {
         uses_[{input.value, now.target, layout}].push_back(compiled.slots.size());
@@ -272,8 +275,8 @@ class compiler {
   void view_low_copy(code& compiled, instruction& now, const recorded_op& op) {
     if (op.inputs.size() != 1 || op.inputs.front().parameter < 0) return;
     const auto format = wanted_.of_results(op);
-    if (!format || *format == at::kFloat) return;
     const recorded_input& input = op.inputs.front();
+    if (!format || *format == input.full) return;
     now.target = *format;
     now.lists = input.element >= 0;
     now.slots = 1;

@@ -60,7 +60,7 @@ std::vector<op_time> operator_times(program& p, int steps, Train train) {
 template <class Train>
 std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
   operator_errors errors{p.graph().size(), p.products().gradients(), low, p.settings().device};
-  p.set_plan(plan{p.graph().size()});
+  p.set_plan(as_written(p.graph()));
   p.compare(&errors);
   const auto off = c10::make_scope_exit([&] { p.compare(nullptr); });
   train();

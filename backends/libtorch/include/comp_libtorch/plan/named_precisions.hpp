@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace comp::libtorch::detail {
 
@@ -17,14 +18,16 @@ class named_precisions {
  public:
   /// Adds an operator. `choosable`: it counts for what operators of its kind usually have. A layer's products have the
   /// layer's precision unless they are added behind it.
-  void add(const std::string& layer, const std::string& kind, precision chosen, bool choosable = true) {
+  void add(const std::string& layer, const std::string& kind, product_precisions chosen, bool choosable = true) {
     if (const product of = gradient_named(layer); of != product::all) {
       const auto whole = by_name_.find(layer.substr(0, layer.size() - suffix(of).size()));
-      if (whole != by_name_.end()) return static_cast<void>(whole->second.of(of) = chosen);
+      if (whole != by_name_.end()) return static_cast<void>(whole->second.of(of) = chosen.forward);
     }
     by_name_.insert_or_assign(layer, chosen);
     if (!choosable) return;
-    for (uses* of : {&kinds_[kind], &words_[name_parts{layer}.word]}) of->add(chosen);
+    for (uses* of : {&kinds_[{kind, chosen.as_written}], &words_[{name_parts{layer}.word, chosen.as_written}]}) {
+      of->add(chosen.forward);
+    }
   }
   /// Returns: the precisions of the operator of that name, else of the first of its calls; nothing if there is none.
   /// An addmm is looked for as a linear layer's, too, because the caller does not always know what was called before
@@ -37,12 +40,12 @@ class named_precisions {
     }
     return {};
   }
-  /// Returns: what most operators of a kind have, else those of the same operation in another language; FP32 if there
-  /// are none.
-  precision usual(const std::string& layer, const std::string& kind) const {
-    if (const auto at = kinds_.find(kind); at != kinds_.end()) return at->second.usual;
-    const auto at = words_.find(name_parts{layer}.word);
-    return at == words_.end() ? precision::fp32 : at->second.usual;
+  /// Returns: what most operators of a kind have that are written in the same precision, else those of the same operation
+  /// in another language; `as_written` if there are none.
+  product_precisions usual(const std::string& layer, const std::string& kind, precision as_written) const {
+    if (const auto at = kinds_.find({kind, as_written}); at != kinds_.end()) return {at->second.usual, as_written};
+    const auto at = words_.find({name_parts{layer}.word, as_written});
+    return {at == words_.end() ? as_written : at->second.usual, as_written};
   }
   void clear() {
     by_name_.clear();
@@ -55,12 +58,13 @@ class named_precisions {
     std::map<precision, std::size_t> of = {};
     precision usual = precision::fp32;
     void add(precision chosen) {
+      if (of.empty()) usual = chosen;
       ++of[chosen];
       if (of[chosen] > of[usual]) usual = chosen;
     }
   };
   std::map<std::string, product_precisions> by_name_;  // by common names (layer_names.hpp)
-  std::map<std::string, uses> kinds_, words_;
+  std::map<std::pair<std::string, precision>, uses> kinds_, words_;
 };
 
 }  // namespace comp::libtorch::detail

@@ -41,7 +41,7 @@ class plan_tuner {
   /// and for autocast's.
   comp::execution execution() const {
     const plan& now = program_.current_plan();
-    if (!detail::is_tunable(now)) return {};
+    if (!detail::is_tunable(now, program_.graph())) return {};
     if (!measures_) return execution_of({.choice = choice_in(program_.settings())});
     const tuned_choice* known = find(now);
     return known == nullptr ? comp::execution{} : execution_of(*known);
@@ -58,7 +58,7 @@ class plan_tuner {
   /// Returns: whether there are choices that FP32 may be run by.
   bool may_tune_fp32() const {
     if (!measures_ || !program_.settings().device.is_cpu()) return false;
-    const executor_options open = options_of(plan{program_.graph().size()}.as_tuned());
+    const executor_options open = options_of(as_written(program_.graph()).as_tuned());
     return open.images || !open.kernels.empty();
   }
 
@@ -90,7 +90,7 @@ class plan_tuner {
     if (now != trained_) batches_in_a_row_ = 0;
     trained_ = now;
     batches_in_a_row_ += run.batches;
-    if (run.ok() && now == plan{now.size()}) fp32_seconds_ = median(run.batch_seconds);
+    if (run.ok() && now == as_written(program_.graph())) fp32_seconds_ = median(run.batch_seconds);
   }
   void trained_epoch(const sample& run) {
     if (run.ok()) expect_epochs_of(run.batches);

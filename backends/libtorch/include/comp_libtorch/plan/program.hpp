@@ -47,7 +47,7 @@ class recorded_program;
 inline precision autocast_precision(const plan& p) {
   const auto low = std::ranges::find_if(p, is_low);
   const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
-                   std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
+                   std::ranges::all_of(p, [&](precision each) { return !is_low(each) || each == *low; });
   require<plan_error>(one,
                       "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
                       "the same): delete \"{}\" from it, or search again",

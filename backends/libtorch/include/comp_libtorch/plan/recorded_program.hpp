@@ -95,7 +95,7 @@ class recorded_program {
     compile();
   }
   const plan& current_plan() const { return plan_; }
-  bool lowers() const { return autocast_plan_ != nullptr || plan_.count_low() > 0; }
+  bool lowers() const { return autocast_plan_ != nullptr || plan_.count_lowered(graph_) > 0; }
   bool changes() const { return lowers() || plan_.is_tuned(); }
   void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
@@ -143,11 +143,11 @@ class recorded_program {
 
   const program_settings& settings() const { return settings_; }
   executor_options options_of(const plan& p) const {
-    executor_options all{.weights = p.count_low() > 0};
+    executor_options all{.weights = p.count_lowered(graph_) > 0};
     for (std::size_t i = 0; i < ops_.size(); ++i) {
       const detail::op_traits& known = detail::traits(ops_[i].op);
       const at::ScalarType format = detail::scalar_type(p[i]);
-      all.images = all.images || (known.convolves && (is_low(p[i]) || p.is_tuned()));
+      all.images = all.images || (known.convolves && (is_lowered(graph_[i], p[i]) || p.is_tuned()));
       const kernel* own = settings_.device.is_cpu() ? detail::own_kernel(known, format, p.is_tuned()) : nullptr;
       if (own != nullptr && own->fits(graph_[i], format)) all.kernels.push_back({i, layers_[i], own});
     }
@@ -170,13 +170,13 @@ class recorded_program {
   at::ScalarType format_of_gradients() const {
     if (first_plan_ != nullptr && first_plan_->by_name) {
       const op_info op = detail::exchange_operator({});
-      return detail::scalar_type(first_plan_->by_name(op.name, op.kind).forward);
+      return detail::scalar_type(first_plan_->by_name(op.name, op.kind, precision::fp32).forward);
     }
     return exchange_ == 0 || exchange_ >= plan_.size() ? at::kFloat : detail::scalar_type(plan_[exchange_]);
   }
-  product_precisions precisions_of(const std::string& layer, const std::string& kind) const {
+  product_precisions precisions_of(const std::string& layer, const std::string& kind, precision own) const {
     if (const auto known = precisions_.find(layer)) return *known;
-    return choose_unrecorded_ ? choose_unrecorded_(layer, kind) : precisions_.usual(layer, kind);
+    return choose_unrecorded_ ? choose_unrecorded_(layer, kind, own) : precisions_.usual(layer, kind, own);
   }
 
   std::unique_ptr<detail::session> make_session(std::string_view segment) {
@@ -251,7 +251,7 @@ class recorded_program {
       all.infos.push_back(detail::exchange_operator(all.infos));
     }
     graph_ = op_graph{std::move(all.infos)};
-    keep(plan{graph_.size()});
+    keep(as_written(graph_));
     detail::layer_names layers;
     layers_.clear();
     for (const op_info& op : graph_) layers_.push_back(layers.next(op.name, op.kind));
@@ -281,12 +281,15 @@ class recorded_program {
     several_threads_ = false;
     weights_.drop_entries();
     std::vector<product_precisions> chosen;
-    for (std::size_t i = 0; i < ops_.size(); ++i) chosen.push_back(products_.precisions(plan_, i));
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+      chosen.push_back(products_.precisions(plan_, i));
+      chosen.back().as_written = graph_[i].as_written;
+    }
     detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), settings_, weights_};
     low_parameters_ = compiler.low_parameters();
     precisions_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i)
-      precisions_.add(layers_[i], graph_[i].kind, plan_[i], graph_[i].choosable);
+      precisions_.add(layers_[i], graph_[i].kind, {plan_[i], graph_[i].as_written}, graph_[i].choosable);
     for (detail::segment& each : segments_) {
       each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
     }
@@ -295,8 +298,8 @@ class recorded_program {
 
   program_settings settings_;
   detail::parameter_names names_;
-  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind) {
-    return precisions_of(name, kind);
+  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind, precision own) {
+    return precisions_of(name, kind, own);
   };
   detail::named_choice choose_unrecorded_ = {};  // chooses for operators that were not recorded
   detail::script_executors scripts_;

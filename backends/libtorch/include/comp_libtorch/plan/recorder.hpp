@@ -2,7 +2,7 @@
 // Records the operators of a forward: core's op_graph, and what the executor must know beside it. Tensors are told
 // apart by their identity and their count of in-place writes; their memory is not kept alive. Operators inside a
 // torch::autograd::Function, or in what TorchScript has optimized, are seen one by one, but the backward is not. So
-// these stay in FP32, and so do the tensors that the Function gets.
+// these stay as they are written, and so do the tensors that the Function gets.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -24,6 +24,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -33,7 +35,7 @@ namespace comp::libtorch::detail {
 /// What a plan does with an operator.
 enum class op_role : std::uint8_t {
   choosable,  // its inputs are cast to the precision that the plan gives it
-  fp32,       // cannot run low: low inputs are cast back
+  full,       // cannot run low: low inputs are cast back
   writes,     // takes what it gets; if it cannot promote, inputs follow the tensor that it writes
   as_is       // takes what it gets
 };
@@ -45,11 +47,13 @@ struct recorded_input {
   bool affine = false;          // weight or bias of a norm
   std::uint32_t value = 0;      // inputs with the same number are one tensor, not written in between
   std::int32_t parameter = -1;  // its number among the parameters of the recording; -1: it is none
+  at::ScalarType full = at::kFloat;  // its format without a plan
 };
 
 struct recorded_op {
   c10::OperatorHandle op;
   op_role role = op_role::as_is;
+  at::ScalarType full = at::kFloat;  // what it computes in without a plan: FP32, or FP64 if it reads that
   bool without_grad = false;
   bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
   bool shares = false;         // a view whose storage is written through one tensor and read through another
@@ -84,7 +88,7 @@ class recorder {
     op_names::named named;
     std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> read = {};  // tensors and their values
     std::vector<at::IValue> arguments = {};
-    bool lowers = false;      // by a plan, itself or something that it reads: low results count as FP32
+    bool lowers = false;      // by a plan, itself or something that it reads: low results count as full ones
     bool is_own_low = false;  // reads a parameter that the model itself has in a low format
   };
 
@@ -100,7 +104,7 @@ class recorder {
     current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
     bool sparse = false;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
-      const bool low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
+      const bool low = is_eligible(tensor, device_) && !is_full(tensor.scalar_type());
       current.is_own_low = current.is_own_low || (low && is_parameter(tensor));
     });
     current.op.differentiable.resize(known.arguments.size());
@@ -111,11 +115,19 @@ class recorder {
       sparse = sparse || tensor.layout() != at::kStrided;
       if (argument == 0 && known.draws && !sparse) current.op.drawn_in = order_in_memory(tensor);
     });
+    for (const recorded_input& input : current.op.inputs) {
+      if (input.full == at::kDouble) current.op.full = at::kDouble;
+    }
+    current.info.as_written = precision_of_full(current.op.full);
     current.op.role = role(known, current);
+    for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t argument, int) {
+      const bool running = known.arguments[argument] == argument_use::kept && tensor.scalar_type() == at::kDouble;
+      if (running && current.op.role == op_role::choosable) current.op.role = op_role::full;  // FP64 statistics
+    });
     const bool doubtful = current.op.role == op_role::choosable && (sparse || !known.aten);
-    if (doubtful && !runs_low(op, known, stack, device_)) current.op.role = op_role::fp32;
+    if (doubtful && !runs_low(op, known, stack, device_)) current.op.role = op_role::full;
     if (author != author_choice::none && current.op.role == op_role::choosable) {
-      current.op.role = op_role::fp32;
+      current.op.role = op_role::full;
       current.info.author = author;
       current.lowers = false;  // it reads what it would without a plan
     }
@@ -129,16 +141,20 @@ class recorder {
     const auto index = static_cast<std::int32_t>(ops_.size());
     has_lowered_ = has_lowered_ || current.lowers;
     at::Tensor first;
-    bool floating = false;
+    bool floating = false, complex = false;
     for_each_tensor(stack, current.op.op.schema().returns().size(), [&](const at::Tensor& tensor, std::size_t, int) {
       if (!first.defined()) first = tensor;
       floating = floating || is_eligible(tensor, device_);
+      complex = complex || tensor.is_complex();
       add_result(current, known, tensor, index);
       current.info.outputs.push_back(described(tensor, find(tensor)));
     });
     if (known.writes) add_written(current, known, index);
     if ((known.takes_view || known.may_view) && first.has_storage())
       views_[first.storage().unsafeGetStorageImpl()].push_back(ops_.size());
+    if (complex && current.op.role == op_role::choosable) current.op.role = op_role::full;  // complex128 stays
+    if (current.op.inputs.empty() && first.defined() && first.scalar_type() == at::kDouble)
+      current.info.as_written = precision::fp64;
     if (!floating && (current.op.role == op_role::choosable || current.info.author != author_choice::none)) {
       current.op.role = op_role::as_is;
       current.info.author = author_choice::none;
@@ -150,6 +166,12 @@ class recorder {
                                  current.info.producers.end());
     ops_.push_back(std::move(current.op));
     infos_.push_back(std::move(current.info));
+  }
+
+  /// Returns: the format that `tensor` has without a plan; FP32 for one that the model itself has in a lower one.
+  at::ScalarType full_format(const at::Tensor& tensor) {
+    const at::ScalarType without_plan = find(tensor).without_plan(tensor);
+    return is_full(without_plan) ? without_plan : at::kFloat;
   }
 
   /// From now on whoever reads `copy`, which is `source` in another format, counts as a reader of `source`.
@@ -193,7 +215,9 @@ class recorder {
     std::uint32_t value = 0;
     std::int32_t parameter = -1;
     bool without_grad = false;  // made while gradients were off
-    bool lowered = false;       // by a plan that ran while recording: it counts as FP32
+    bool lowered = false;       // by a plan that ran while recording: it counts as `full`
+    at::ScalarType full = at::kFloat;
+    at::ScalarType without_plan(const at::Tensor& tensor) const { return lowered ? full : tensor.scalar_type(); }
   };
   /// The operator that wrote a storage last.
   struct writer {
@@ -201,9 +225,18 @@ class recorder {
     std::int32_t op = -1;
   };
 
+  /// Returns: true for the node of an operator of ATen. A tensor that has one and that no operator here made came out of
+  /// a backward in the region, or was there before it.
+  static bool is_of_aten(const torch::autograd::Node& node) {
+    return std::string_view{typeid(node).name()}.find("9generated") != std::string_view::npos;
+  }
+
   origin& find(const at::Tensor& tensor) {
     const auto [at, added] = origins_.try_emplace(tensor.unsafeGetTensorImpl(), origin{address_of(tensor)});
     if (added) {
+      const auto* node = torch::autograd::impl::grad_fn_unsafe(tensor);
+      at->second.lowered = under_plan_ && has_lowered_ && node != nullptr && is_of_aten(*node) &&
+                           is_eligible(tensor, device_) && !is_full(tensor.scalar_type());  // a gradient
       at->second.value = values_seen_++;
       if (is_parameter(tensor)) at->second.parameter = parameters_seen_++;
     }
@@ -235,25 +268,25 @@ class recorder {
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = (use == argument_use::read || use == argument_use::affine) &&
                              !is_number_beside_values(tensor, known, current.arguments, device_);
-    const bool counts_as_fp32 = from.lowered && !current.is_own_low;
-    if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !counts_as_fp32)) {
+    const bool counts_as_full = is_full(tensor.scalar_type()) || (from.lowered && !current.is_own_low);
+    if (!may_be_cast || !is_eligible(tensor, device_) || !counts_as_full) {
       current.op.uncast.push_back(from.value);
       return;
     }
     current.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
-                                 use == argument_use::affine, from.value, from.parameter});
+                                 use == argument_use::affine, from.value, from.parameter, from.without_plan(tensor)});
   }
 
   static tensor_info described(const at::Tensor& tensor, const origin& from) {
     tensor_info info = describe(tensor);
-    if (from.lowered) info.dtype = precision::fp32;
+    if (from.lowered) info.dtype = precision_of_full(from.full);
     return info;
   }
 
   static op_role role(const op_traits& known, const call& current) {
     if (known.writes) return op_role::writes;
     if (known.views || known.makes || current.op.inputs.empty()) return op_role::as_is;
-    return known.only_fp32 ? op_role::fp32 : op_role::choosable;
+    return known.only_fp32 && current.op.full == at::kFloat ? op_role::full : op_role::choosable;
   }
 
   std::int32_t last_writer(const at::Tensor& tensor) const {
@@ -270,12 +303,13 @@ class recorder {
         std::ranges::find(current.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
     const bool same = passed != current.read.end() && !known.writes;
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
-    const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
+    const bool is_low = is_eligible(tensor, device_) && is_below(tensor.scalar_type(), current.op.full);
     const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
     const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers && !same;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
     now.lowered = is_low && (current.lowers || converted);
+    now.full = current.op.full;
     now.producer = index;
     now.without_grad = without;
     now.parameter = same ? now.parameter : -1;
@@ -301,6 +335,7 @@ class recorder {
   void look_for_function(const at::Tensor& tensor, const origin& from) {
     const torch::autograd::Node* node = torch::autograd::impl::grad_fn_unsafe(tensor);
     if (node == nullptr || tensor.numel() == 0 || (!from.without_grad && from.producer >= 0)) return;
+    if (from.producer < 0 && is_of_aten(*node)) return;
     for (const torch::autograd::Edge& edge : node->next_edges()) {
       if (const auto maker = makers_.find(edge.function.get()); maker != makers_.end()) hand_on_fp32(maker->second);
     }
@@ -313,7 +348,7 @@ class recorder {
   bool keep_fp32(std::size_t i, std::size_t segment) {
     recorded_op& op = ops_[i];
     if (!op.without_grad || op.segment != segment) return false;
-    if (op.role == op_role::choosable) op.role = op_role::fp32;
+    if (op.role == op_role::choosable) op.role = op_role::full;
     infos_[i].choosable = false;
     infos_[i].author = author_choice::none;
     for (const std::size_t producer : infos_[i].producers) hand_on_fp32(producer);

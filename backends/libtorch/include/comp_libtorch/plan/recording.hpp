@@ -103,6 +103,10 @@ class recording {
     recorder_.end_call(std::move(now), stack);
     ++next_number_;
   }
+  at::ScalarType full_format(const at::Tensor& tensor) {
+    const std::lock_guard only_one{mutex_};
+    return recorder_.full_format(tensor);
+  }
   void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     const std::lock_guard only_one{mutex_};
     recorder_.add_copy(copy, source);
@@ -193,7 +197,6 @@ class recording_session : public session {
       : session{device, frees_blocks}, recording_{std::move(to)}, segment_{recording_->begin(std::move(segment))} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
-    require_no_backward();
     const author_choice author = block();
     if (has_products(op, stack, device())) return record_opened(op, keys, stack);
     recorder::call now = recording_->begin_call(op, stack, segment_, author);
@@ -222,7 +225,6 @@ class passing_session final : public session {
  public:
   using session::session;
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
-    require_no_backward();
     op.callBoxed(stack);
   }
   void end(bool /*abandoned*/) noexcept override {}

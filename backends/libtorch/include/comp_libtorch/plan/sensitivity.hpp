@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what lowering each operator alone does to its output and to the gradients that it makes. While a step runs
-// in FP32, each choosable operator is run twice more from the same inputs and the same random numbers, in FP32 and in
-// the low precision, forward and backward. This costs three to five steps.
+// in FP32, each choosable operator is run twice more from the same inputs and the same random numbers, as written and
+// in the low precision, forward and backward. This costs three to five steps.
 // An error is a 2-norm relative to FP32's, over all outputs or over the gradients of all inputs. The gradient of the
 // outputs is drawn at random, and scaled so that FP16 holds it and what is made of it, as a loss scale does.
 #pragma once
@@ -78,9 +78,11 @@ class operator_errors {
   template <class Rewind>
   op_error compare(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
                    const gradient_operators& apart, Rewind rewind) {
+    const precision own = precision_of_full(full_format(arguments, known, device_.type()));
+    if (low_ == own) return {};
     rewind();
     std::vector<at::Tensor> drawn;
-    const results exact = run_once(op, known, arguments, precision::fp32, drawn);
+    const results exact = run_once(op, known, arguments, own, drawn);
     const double scale = low_ == precision::fp16 ? scale_for(exact, drawn) : 1;
     for (at::Tensor& gradient : drawn) {
       if (gradient.defined() && scale != 1) gradient = gradient.mul(scale);
@@ -122,7 +124,7 @@ class operator_errors {
     for (std::size_t i = 0; i < stack.size(); ++i) {
       const argument_use use = known.arguments[i];
       if (use == argument_use::kept) continue;
-      const bool casts = use == argument_use::read || !keeps_affine(known, device_.type());
+      const bool casts = use == argument_use::read || !keeps_affine(known, scalar_type(in), device_.type());
       const auto make = [&](const at::Tensor& t) {
         at::Tensor leaf = t.detach();
         if (differentiates && t.requires_grad()) {

@@ -23,10 +23,17 @@ inline void run_unrecorded(const c10::OperatorHandle& op, author_choice author, 
     cast_for_author(stack, known, author, device);
   } else if (products.need_rounding() && !captures && run_scaled(known, stack, products)) {
     return;
-  } else if (is_low(p) && p != precision::tf32) {
-    cast_read(stack, known, scalar_type(p), device, !keeps_affine(known, device));
+  } else if (products.lowers() && p != precision::tf32) {
+    const bool as_found = full_format(stack, known, device) == at::kDouble && products.as_written == precision::fp32;
+    if (as_found) {  // the plan knows it in FP32 alone
+      cast_to_full(stack, known, device);
+    } else {
+      cast_read(stack, known, scalar_type(p), device, !keeps_affine(known, scalar_type(p), device));
+    }
+  } else if (p == precision::fp64 && !known.writes && !known.views && !known.makes) {
+    cast_read(stack, known, at::kDouble, device, true);
   } else {
-    cast_to_fp32(stack, known, device);
+    cast_to_full(stack, known, device);
   }
   run_in(op, stack, p == precision::tf32);
 }

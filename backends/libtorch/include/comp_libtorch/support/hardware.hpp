@@ -62,7 +62,7 @@ inline hardware probe(c10::Device device) {
 inline bool computes_in(precision p, const hardware& machine, bool emulates) {
   if (is_scaled(p))
     return emulates || (p == precision::fp8_e4m3 && machine.kind == device_kind::cuda && has_unit(p, machine));
-  const bool everywhere = p == precision::fp32 || p == precision::fp16;
+  const bool everywhere = p == precision::fp64 || p == precision::fp32 || p == precision::fp16;
   return everywhere || (machine.kind == device_kind::cuda ? has_unit(p, machine) : p == precision::bf16);
 }
 /// Returns: whether that device multiplies in `p`, a format below 16 bits, without emulation.

@@ -19,6 +19,8 @@ namespace comp::libtorch::detail {
 /// rounds what it reads itself, because a scale goes with it.
 constexpr at::ScalarType scalar_type(precision p) {
   switch (p) {
+    case precision::fp64:
+      return at::kDouble;
     case precision::fp32:
     case precision::tf32:  // stored as FP32
       return at::kFloat;
@@ -37,9 +39,18 @@ constexpr at::ScalarType scalar_type(precision p) {
   return at::kFloat;
 }
 
-/// Returns: true for the formats that plans cast between. FP64 and complex tensors stay as the user has them.
+/// Returns: true for the formats that plans lower.
+constexpr bool is_full(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
+/// Returns: true for the formats that plans cast between. Complex tensors stay as the user has them.
 constexpr bool is_plannable(at::ScalarType type) {
-  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  return is_full(type) || type == at::kBFloat16 || type == at::kHalf;
+}
+/// Returns: true if a tensor in `type` has to be cast to be in `full`, FP32 or FP64, again.
+constexpr bool is_below(at::ScalarType type, at::ScalarType full) {
+  return is_plannable(type) && type != full && type != at::kDouble;
+}
+constexpr precision precision_of_full(at::ScalarType type) {
+  return type == at::kDouble ? precision::fp64 : precision::fp32;
 }
 
 /// Returns: the values of `t`, which is of type T, as at::TensorBase::const_data_ptr<T>() does. That one's symbol has
@@ -90,7 +101,7 @@ inline tensor_info describe(const at::Tensor& tensor) {
                    : type == at::kHalf          ? precision::fp16
                    : type == at::kFloat8_e4m3fn ? precision::fp8_e4m3
                    : type == at::kFloat8_e5m2   ? precision::fp8_e5m2
-                                                : precision::fp32,
+                                                : precision_of_full(type),
           .floating = is_plannable(type) || type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2};
 }
 

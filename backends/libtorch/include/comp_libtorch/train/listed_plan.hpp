@@ -43,7 +43,7 @@ class named_operators {
     for (const entry& op : *from.operators) {
       const std::string layer = layers.next(op.name, op.kind);
       entries_.emplace(layer, &op);
-      precisions_.add(layer, op.kind, op.chosen);
+      precisions_.add(layer, op.kind, {op.chosen, op.as_written});
     }
   }
   /// Returns: null for an operator that the file does not have.
@@ -52,10 +52,10 @@ class named_operators {
     return at == entries_.end() ? nullptr : at->second;
   }
   /// Returns: the precisions of the operator of that name, else of its first call, else what most of its kind have in
-  /// the file; FP32 if the file has none.
-  product_precisions chosen(const std::string& layer, const std::string& kind) const {
+  /// the file; `as_written` if the file has none.
+  product_precisions chosen(const std::string& layer, const std::string& kind, precision as_written) const {
     if (const auto known = precisions_.find(layer)) return *known;
-    return precisions_.usual(layer, kind);
+    return precisions_.usual(layer, kind, as_written);
   }
   /// Returns: "; did you mean ...?" with the nearest name, or nothing.
   std::string nearest(const std::string& layer) const {
@@ -76,7 +76,7 @@ class named_operators {
 
 COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced) {
   const detail::named_operators known{from};
-  loaded_plan loaded{.plan = plan{graph.size()}, .execution = from.execution};
+  loaded_plan loaded{.plan = as_written(graph), .execution = from.execution};
   if (from.made_for) loaded.made_for = *from.made_for;
   std::size_t choosable = 0;
   std::vector<std::size_t> unknown;
@@ -87,11 +87,11 @@ COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph&
     if (!computes(graph[i])) continue;
     if (const product of = graph[i].product; in_backward(of)) {
       const std::string whole = layer.substr(0, layer.size() - suffix(of).size());
-      loaded.plan[i] = known.chosen(whole, graph[i].kind).of(of);
+      loaded.plan[i] = known.chosen(whole, graph[i].kind, graph[i].as_written).of(of);
       continue;
     }
     const auto* listed = known.find(layer);
-    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind).forward;
+    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind, graph[i].as_written).forward;
     if (!graph[i].choosable) continue;
     ++choosable;
     if (listed != nullptr) continue;
@@ -113,7 +113,7 @@ COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph&
         from.file, unknown.size(), choosable, first.name, first.kind, nearest));
   }
   loaded.plan = from.run_as_listed(loaded.plan);
-  if (loaded.plan.runs_autocast() && loaded.plan.count_low() == 0) loaded.plan = loaded.plan.as_autocast(false);
+  if (loaded.plan.runs_autocast() && loaded.plan.count_lowered(graph) == 0) loaded.plan = loaded.plan.as_autocast(false);
   return loaded;
 }
 
@@ -165,8 +165,7 @@ class listed_plan {
     changes_ = changes;  // at the end, so that a plan that does not fit is refused each time
   }
   region evaluate() {
-    const bool low = any_chosen(listing_, [](precision p) { return is_low(p); });
-    const bool as_written = !low && program_.settings().protect_blocks;  // kernels and layouts are for training
+    const bool as_written = !listing_.lowers() && program_.settings().protect_blocks;  // kernels and layouts are for training
     return as_written ? program_.enter_unplanned() : program_.evaluate();
   }
 
@@ -227,16 +226,18 @@ class listed_plan {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
     }
     const auto known = std::make_shared<const detail::named_operators>(listing_);
-    plan.by_name = [known](const std::string& layer, const std::string& kind) { return known->chosen(layer, kind); };
+    plan.by_name = [known](const std::string& layer, const std::string& kind, precision own) {
+      return known->chosen(layer, kind, own);
+    };
     if (by_name()) {
       plan.choose = [known](std::size_t /*number*/, const op_info& op, const std::string& layer) {
         const auto* named = known->find(layer);
-        return detail::first_choice{known->chosen(layer, op.kind), named != nullptr && named->hands_on_fp32};
+        return detail::first_choice{known->chosen(layer, op.kind, op.as_written), named != nullptr && named->hands_on_fp32};
       };
     } else {
       plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
         listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{known->chosen(layer, op.kind), (*listing_.operators)[i].hands_on_fp32};
+        return detail::first_choice{known->chosen(layer, op.kind, op.as_written), (*listing_.operators)[i].hands_on_fp32};
       };
     }
     return plan;
@@ -259,7 +260,7 @@ class listed_plan {
     tuned_.choice = choice_in(settings_.program);
     if (settings_.choices == planned_choices::of_file) {
       for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
-    } else if (settings_.choices == planned_choices::measured && detail::is_tunable(loaded.plan)) {
+    } else if (settings_.choices == planned_choices::measured && detail::is_tunable(loaded.plan, program_.graph())) {
       measurement_.emplace(program_.options_of(loaded.plan), settings_.tuning);
     }
     if (const std::size_t emulated = count_misfits(loaded.plan); emulated > 0)

@@ -8,6 +8,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/stored_state.hpp>
+#include <comp/policy/kind_name.hpp>
 #include <comp_libtorch/plan/exchange.hpp>
 #include <comp_libtorch/plan/instrumentation.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
@@ -173,7 +174,9 @@ class training {
     return libtorch::supported_precisions(hardware_, emulates(program_.settings()));
   }
   bool supports(const op_info& op, precision p) const {
-    return is_scaled(p) ? program_.takes_scaled(op) : p != precision::tf32 || !is_exchange(op);
+    if (is_scaled(p)) return program_.takes_scaled(op);
+    if (is_exchange(op)) return p != precision::tf32;
+    return !is_low(p) || !detail::by_name::only_fp32(detail::traits_of::word(policy::without_overload(op.kind)));
   }
   comp::hardware hardware() const { return hardware_; }
   std::string signature() const { return signature_; }

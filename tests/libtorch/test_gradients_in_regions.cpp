@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that are taken inside a forward: forces of a potential, the residual of a differential equation, a gradient
+// penalty. What autograd runs is no operator of the forward.
+#include <comp/comp.hpp>
+#include <comp/files/plan_file.hpp>
+
+#include "program_support.hpp"
+#include "torch_and_doctest.hpp"
+#include "trainer_support.hpp"
+
+using namespace libtorch_tests;
+
+namespace {
+
+/// An energy and its slope by the positions, which is fitted; `order` 2 also fits the second derivative.
+job with_slopes(int order) {
+  torch::manual_seed(5);
+  torch::nn::Sequential net{torch::nn::Linear{6, 32}, torch::nn::Tanh{}, torch::nn::Linear{32, 32}, torch::nn::Tanh{},
+                            torch::nn::Linear{32, 1}};
+  const auto x = torch::randn({16, 6}).requires_grad_();
+  net->to(device);
+  return {net.ptr(), [=]() mutable {
+            const auto energy = net->forward(x);
+            torch::Tensor slope = torch::autograd::grad({energy.sum()}, {x}, {}, true, true).front();
+            for (int k = 1; k < order; ++k)
+              slope = torch::autograd::grad({slope.sum()}, {x}, {}, true, true).front();
+            return (slope + x).pow(2).mean() + energy.pow(2).mean();
+          }};
+}
+
+double far(const torch::Tensor& a, const torch::Tensor& b) {
+  return ((a.to(torch::kDouble) - b.to(torch::kDouble)).norm() / b.to(torch::kDouble).norm()).item<double>();
+}
+
+}  // namespace
+
+TEST_CASE("gradients in a region have the plain loop's bits in FP32, and are no operators of the recording") {
+  for (const int order : {1, 2}) {
+    CAPTURE(order);
+    const outcome plain = train(with_slopes(order), 4, nullptr);
+    const job hooked = with_slopes(order);
+    program p{{.device = device}};
+    record(p, hooked);
+    CHECK(p.graph().size() < 25);  // the forward's, and what reads the slopes
+    for (const comp::op_info& op : p.graph()) {
+      CAPTURE(op.name);
+      CHECK(op.kind.find("backward") == std::string::npos);
+      CHECK_FALSE(op.hands_on_fp32);
+    }
+    p.set_plan(as_written(p.graph()));
+    CHECK(same(plain, train(hooked, 4, &p)));
+    CHECK(p.problems().mismatches + p.problems().ended_early + p.problems().unknown == 0);
+  }
+}
+
+TEST_CASE("under plans, gradients in a region follow the formats of the operators that they are of") {
+  for (const int order : {1, 2}) {
+    const outcome plain = train(with_slopes(order), 2, nullptr);
+    const job hooked = with_slopes(order);
+    program p{{.device = device}};
+    record(p, hooked);
+    for (std::size_t i = 0; i <= p.graph().size(); ++i) {
+      comp::plan low = everywhere(p.graph(), precision::bf16);
+      if (i < p.graph().size()) {
+        if (!p.graph()[i].choosable) continue;
+        low = as_written(p.graph());
+        low[i] = precision::bf16;
+      }
+      CAPTURE(low.str());
+      const job again = with_slopes(order);
+      program lowered{{.device = device}};
+      record(lowered, again);
+      lowered.set_plan(low);
+      const outcome got = train(again, 2, &lowered);
+      CHECK(far(got.losses.front(), plain.losses.front()) < 0.05);
+      CHECK(lowered.problems().mismatches + lowered.problems().ended_early + lowered.problems().unknown == 0);
+      for (std::size_t k = 0; k < 2 * again.model->parameters().size(); ++k) CHECK(got.tensors[k].dtype() == torch::kFloat);
+    }
+  }
+}
+
+TEST_CASE("a plan file's first step takes gradients in its region as later steps do") {
+  const job it = with_slopes(1);
+  program p;
+  record(p, it);
+  comp::plan low = as_written(p.graph());
+  for (std::size_t i = 0; i < low.size(); ++i) {
+    if (p.graph()[i].choosable && p.graph()[i].kind == "aten::addmm") low[i] = precision::bf16;
+  }
+  REQUIRE(low.count_low() >= 3);
+  const scratch_file file;
+  comp::save(low, p.graph(), lt::probe(at::kCPU), file.str());
+  p.set_plan(low);
+  torch::Tensor expected;
+  {
+    const auto on = p.enter();
+    expected = it.loss();
+  }
+  lt::planned_region planned{{{"", *it.model}}, file.str()};
+  for (int k = 0; k < 3; ++k) {
+    const auto on = planned.enter();
+    CHECK(same(it.loss(), expected));
+  }
+  CHECK(planned.planned());
+}
+
+TEST_CASE("backward() inside a region is done, and leaves the region as it was") {
+  torch::nn::Linear layer{8, 8};
+  const auto x = torch::randn({4, 8});
+  program p;
+  p.name_parameters(*layer);
+  p.record(true);
+  {
+    const auto on = p.enter();
+    layer(x).sum().backward();
+  }
+  p.record(false);
+  CHECK(p.graph().size() <= 4);  // with the ones that backward() begins with
+  const torch::Tensor expected = layer->weight.grad().clone();
+  layer->zero_grad();
+  p.set_plan(as_written(p.graph()));
+  {
+    const auto on = p.enter();
+    layer(x).sum().backward();
+  }
+  CHECK(same(layer->weight.grad(), expected));
+}
