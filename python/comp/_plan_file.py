@@ -12,6 +12,7 @@ from comp import _comp
 from comp._comp import LaterPlan, SettingsError
 
 _NAMES = {
+    "d": "fp64",
     "1": "fp32",
     "t": "tf32",
     "b": "bf16",

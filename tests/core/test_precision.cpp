@@ -59,10 +59,10 @@ TEST_CASE("the table's limits follow from the bits of each format") {
   }
 }
 
-TEST_CASE("every format but FP32 is low, and those below 16 bits are scaled") {
+TEST_CASE("every format but FP64 and FP32 is low, and those below 16 bits are scaled") {
   for (const auto p : comp::all_precisions) {
-    CHECK(comp::is_low(p) == (p != precision::fp32));
-    const bool below_16_bits = std::string_view{"01bt"}.find(comp::letter(p)) == std::string_view::npos;
+    CHECK(comp::is_low(p) == (p != precision::fp32 && p != precision::fp64));
+    const bool below_16_bits = std::string_view{"01btd"}.find(comp::letter(p)) == std::string_view::npos;
     CHECK(comp::is_scaled(p) == below_16_bits);
   }
   CHECK(comp::names_of(comp::all_precisions).starts_with("fp32, tf32, bf16, fp16"));

@@ -70,9 +70,10 @@ TEST_CASE("an empty pattern is refused") {
                        settings_error);
 }
 
-TEST_CASE("allow(fp32) is refused") {
-  CHECK_THROWS_WITH_AS(allow(precision::fp32),
-                       "allow(fp32) lowers nothing (allow names a low precision): use deny() or fixed(fp32)",
+TEST_CASE("allow(fp64) is refused; allow(fp32) is for models in FP64") {
+  CHECK(allow(precision::fp32).compute == precision::fp32);
+  CHECK_THROWS_WITH_AS(allow(precision::fp64),
+                       "allow(fp64) lowers nothing (allow names a low precision): use deny() or fixed(fp64)",
                        settings_error);
 }
 

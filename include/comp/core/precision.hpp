@@ -100,9 +100,10 @@ inline constexpr std::string_view precision_letters{detail::letters.data(), deta
 
 /// Returns: the precision of a letter of a plan string; nothing for another character.
 constexpr std::optional<precision> precision_of(char letter) {
-  const auto at = precision_letters.find(letter);
-  if (at == std::string_view::npos) return std::nullopt;
-  return all_precisions[at];
+  for (const precision p : all_precisions) {
+    if (comp::letter(p) == letter) return p;
+  }
+  return std::nullopt;
 }
 
 /// Returns: the precision of a name such as "bf16"; nothing for an unknown name.

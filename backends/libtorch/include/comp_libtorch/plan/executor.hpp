@@ -380,8 +380,8 @@ class executor final : public session, public capturable {
     const bool over = next_ >= code_->instructions.size();
     const std::string recorded = over ? std::string{"nothing: it was the last"} : expected();
     return fmt::format(
-        "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes where a "
-        "forward depends on its data or mode, or where backward() is called in the region): keep the forward the same "
+        "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes if a "
+        "forward depends on its data or mode): keep the forward the same "
         "from step to step, evaluate under {}, or {}",
         next_, context_.segment, actual.kind, recorded, by_language("program::evaluate()", "torch.no_grad()"),
         fp32_otherwise());
