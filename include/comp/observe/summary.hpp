@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -190,7 +191,7 @@ inline json casts_json(const outcome& result) {
   to["forward"] = all.forward.size();
   to["backward"] = all.backward.size();
   to["bytes"] = all.bytes();
-  std::ranges::stable_sort(all.forward, std::ranges::greater{}, &autocast::cast::bytes);
+  std::ranges::sort(all.forward, {}, [](const autocast::cast& c) { return std::tuple{-c.bytes, c.op, c.input, c.to}; });
   for (const autocast::cast& c : std::span{all.forward}.first(std::min<std::size_t>(10, all.forward.size()))) {
     const char* what = !c.input ? "after" : c.differentiable ? "a parameter, before" : "data, before";
     to["largest"].push_back({{"where", fmt::format("{} {}", what, result.graph[c.op].name)},

@@ -77,6 +77,11 @@ auto make_node(Arguments... arguments) {
   }
 }
 
+/// Returns: true inside a transform of torch.func, whose own autograd has to see what is done to its tensors.
+inline bool in_transform() {
+  return c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
 /// Returns: `tensor` in `type` and `layout`; differentiable while gradients are on. The common case makes its node
 /// here: ATen's way through its autograd kernel takes longer and gives the same gradients.
 inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
@@ -84,7 +89,8 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
   }
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-  const bool usual = tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor);
+  const bool usual =
+      tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
   if (!recorded && usual && layout == at::MemoryFormat::Preserve) return converted(tensor, type);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   at::Tensor result;
