@@ -31,6 +31,8 @@ class Operator:
     bytes: int
     flops: int
     choosable: bool
+    @property
+    def as_written(self) -> str: ...
     hands_on_fp32: bool
     fixed_by_author: str
 

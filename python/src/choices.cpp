@@ -40,6 +40,7 @@ void add_operators(py::module_& m) {
       .def_readonly("bytes", &op_info::bytes)
       .def_readonly("flops", &op_info::flops)
       .def_readonly("choosable", &op_info::choosable)
+      .def_property_readonly("as_written", [](const op_info& op) { return name(op.as_written); })
       .def_readonly("hands_on_fp32", &op_info::hands_on_fp32)
       .def_property_readonly("fixed_by_author", [](const op_info& op) { return std::string{reason(op.author)}; })
       .def_property_readonly("shapes",

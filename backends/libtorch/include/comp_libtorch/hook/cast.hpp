@@ -77,13 +77,9 @@ auto make_node(Arguments... arguments) {
   }
 }
 
-/// Returns: true inside a transform of torch.func, whose own autograd has to see what is done to its tensors.
-inline bool in_transform() {
-  return c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-}
-
 /// Returns: `tensor` in `type` and `layout`; differentiable while gradients are on. The common case makes its node
-/// here: ATen's way through its autograd kernel takes longer and gives the same gradients.
+/// here: ATen's way through its autograd kernel takes longer and gives the same gradients. A transform of torch.func has
+/// an autograd of its own, which has to see the cast.
 inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
   if (tensor.scalar_type() == type) {
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <functional>
@@ -54,10 +55,29 @@ inline bool only_autograd_sees(const at::TensorImpl& tensor) {
   return of_tensors.has_all(tensor.key_set()) && of_thread.has_all(c10::impl::tls_local_dispatch_key_set().included_);
 }
 
+/// Returns: true inside a transform of torch.func (grad, vmap, jvp).
+inline bool in_transform() {
+  return c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+inline thread_local bool in_inner_level = false;  // of an operator in a transform, which was heard already
+/// While an operator runs that was heard in a transform. The transform dispatches it again at each of its inner levels,
+/// where a cast would be hidden from the outer levels' autograd.
+class inner_levels_pass {
+ public:
+  inner_levels_pass() { in_inner_level = before_ || in_transform(); }
+  ~inner_levels_pass() { in_inner_level = before_; }
+  inner_levels_pass(const inner_levels_pass&) = delete;
+  inner_levels_pass& operator=(const inner_levels_pass&) = delete;
+
+ private:
+  bool before_ = in_inner_level;
+};
+
 /// Returns: the listener that an operator comes to; null if there is none. The operators of a backward inside a region
 /// (torch.autograd.grad in a loss) come to none: their formats follow from the forward's.
 inline listener* hearing() {
-  return listening != nullptr && torch::autograd::get_current_node().get() == listening_in ? listening : nullptr;
+  if (listening == nullptr || in_inner_level) return nullptr;
+  return torch::autograd::get_current_node().get() == listening_in ? listening : nullptr;
 }
 
 }  // namespace comp::libtorch::detail
