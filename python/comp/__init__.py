@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the precision of each operator (FP32, BF16, FP16, ...) at which a training runs fastest and still converges.
 
-    found = comp.search(step, model=net, optimizer=optimizer, data=loader)     # once, while it trains
-    with comp.plan("plan.json", net): ...                                      # then, in place of torch.autocast
+    plan = comp.autocast(net, optimizer=optimizer, file="plan.json")           # found while your loop runs
+    with plan: ...                                                             # in place of torch.autocast
+    found = comp.search(step, model=net, optimizer=optimizer, data=loader)     # the same, with more evidence
 
 Guide: docs/python.md.
 """
@@ -49,13 +50,16 @@ from comp._comp import (
 from comp._doctor import doctor
 from comp._exports import to_megatron, to_torchao, to_transformer_engine
 from comp._inference import export
-from comp._outcome import Outcome
+from comp._loop import Autocast, AutocastOfFile, autocast
+from comp._outcome import Outcome, SearchResult
 from comp._plan_file import PlanFile, compare, load
 from comp._region import Planned, Region, plan
 from comp._resume import resume
 from comp._search import search
 
 __all__ = [
+    "Autocast",
+    "AutocastOfFile",
     "Contestant",
     "Difference",
     "Error",
@@ -72,6 +76,7 @@ __all__ = [
     "Planned",
     "Region",
     "Sample",
+    "SearchResult",
     "SettingsError",
     "SpaceError",
     "TrainingProgress",
@@ -79,6 +84,7 @@ __all__ = [
     "Trial",
     "__version__",
     "allow",
+    "autocast",
     "by_kind",
     "by_name",
     "by_scope",

@@ -240,6 +240,33 @@ class Planned:
         keep_memory: bool,
     ) -> None: ...
 
+class Loop:
+    regions: Regions
+    found: Outcome | None
+    letters: str
+    searches: bool
+    batches: int
+    batches_undone: int
+    left: tuple[int, str]
+    def __init__(
+        self,
+        models: list[tuple[str, list[tuple[str, torch.Tensor]]]],
+        *,
+        trains: Callable[[], bool],
+        stepped: Callable[[], bool],
+        save: Callable[[], None],
+        restore: Callable[[], None],
+        policy: policy.Policy,
+        settings: dict[str, Any],
+        ledger: str,
+        batches_per_epoch: int,
+        tune: bool,
+        protect_blocks: bool,
+        keep_memory: bool,
+    ) -> None: ...
+    def step(self, losses: list[tuple[str, float]], seconds: float) -> None: ...
+    def end(self) -> None: ...
+
 class RankTeam:
     def __init__(self, group: torch.distributed.ProcessGroup, seconds: float) -> None: ...
     def maximum(self, own: list[float]) -> list[float]: ...

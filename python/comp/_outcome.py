@@ -15,15 +15,11 @@ from comp._region import Region
 from comp._training import Job, alone
 
 
-class Outcome:
+class SearchResult:
     """What a search found. `print(found)` shows the contest, `found.plan` is the plan, one letter per operator."""
 
-    def __init__(self, inner: _comp.Outcome, job: Job, progress: bool) -> None:
+    def __init__(self, inner: _comp.Outcome) -> None:
         self._inner = inner
-        self._job = job
-        self._progress = progress
-        self.region = Region(job.training.regions, compilers=job.compiled)
-        """What the step was given: `with found.region:` trains on with the plan."""
 
     @property
     def plan(self) -> str:
@@ -65,12 +61,7 @@ class Outcome:
     @property
     def warnings(self) -> list[str]:
         """What makes the outcome less certain, and what to do."""
-        return list(self._inner.warnings) + self._job.sentences
-
-    @property
-    def also_saved(self) -> list[str]:
-        """What the step was seen to change beside models, optimizers and `state`. It was put back with these."""
-        return list(self._job.audit.found)
+        return list(self._inner.warnings)
 
     @property
     def contest(self) -> list[Contestant]:
@@ -129,6 +120,33 @@ class Outcome:
             os.fspath(path), _comp.ReportInfo(model=model, data=data, use_command=use, plan_file=plan_file)
         )
 
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"<comp.{type(self).__name__} {self.speedup:.2f}x as fast as FP32: {self.plan[:40]}>"
+
+
+class Outcome(SearchResult):
+    """What comp.search found. `found.train(epochs)` trains on with it."""
+
+    def __init__(self, inner: _comp.Outcome, job: Job, progress: bool) -> None:
+        super().__init__(inner)
+        self._job = job
+        self._progress = progress
+        self.region = Region(job.training.regions, compilers=job.compiled)
+        """What the step was given: `with found.region:` trains on with the plan."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the outcome less certain, and what to do."""
+        return super().warnings + self._job.sentences
+
+    @property
+    def also_saved(self) -> list[str]:
+        """What the step was seen to change beside models, optimizers and `state`. It was put back with these."""
+        return list(self._job.audit.found)
+
     def train(
         self,
         epochs: int,
@@ -171,9 +189,3 @@ class Outcome:
 
     def __reduce__(self) -> Any:
         raise TypeError("an outcome cannot be pickled or copied (it holds on to the training): use found.save(path)")
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def __repr__(self) -> str:
-        return f"<comp.Outcome {self.speedup:.2f}x as fast as FP32: {self.plan[:40]}>"

@@ -107,17 +107,23 @@ class OtherState:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for model, buffers in zip(self._models, saved["buffers"]):
-                put_buffers(model, buffers)
-            for optimizer, state in zip(self._optimizers, saved["optimizers"]):
-                self._restore_optimizer(optimizer, state)
+        for optimizer, state in zip(self._optimizers, saved["optimizers"]):
+            self._restore_groups(optimizer, state["groups"])
+        self.restore_trained(saved)
         frozen = set(map(id, saved["frozen"]))
         for parameter in [p for m in self._models for p in m.parameters()]:
             if parameter.requires_grad == (id(parameter) in frozen):
                 parameter.requires_grad_(not parameter.requires_grad)
-        self.put_others(saved["others"])
         set_random_state(saved["random"])
+
+    def restore_trained(self, saved: dict[str, Any]) -> None:
+        """Puts back what batches train: buffers, moments and what `state` names. Learning rates and generators go on."""
+        with torch.no_grad():
+            for model, buffers in zip(self._models, saved["buffers"]):
+                put_buffers(model, buffers)
+            for optimizer, state in zip(self._optimizers, saved["optimizers"]):
+                self._restore_moments(optimizer, state["state"])
+        self.put_others(saved["others"])
 
     def count(self) -> int:
         return len(self._others)
@@ -162,20 +168,23 @@ class OtherState:
         }
 
     @staticmethod
-    def _restore_optimizer(optimizer: Any, saved: dict[str, Any]) -> None:
-        if len(saved["groups"]) != len(optimizer.param_groups):
+    def _restore_groups(optimizer: Any, saved: list[dict[str, Any]]) -> None:
+        if len(saved) != len(optimizer.param_groups):
             raise SettingsError(
-                f"state of {len(saved['groups'])} parameter groups for an optimizer of "
+                f"state of {len(saved)} parameter groups for an optimizer of "
                 f"{len(optimizer.param_groups)} (groups were added during the search): add them before"
             )
-        for group, values in zip(optimizer.param_groups, saved["groups"]):
+        for group, values in zip(optimizer.param_groups, saved):
             for key in [k for k in group if k != "params" and k not in values]:
                 del group[key]
             for key, value in values.items():
                 group[key] = put(group.get(key), value)
-        for parameter in [p for p in optimizer.state if p not in saved["state"]]:
+
+    @staticmethod
+    def _restore_moments(optimizer: Any, saved: dict[Any, dict[str, Any]]) -> None:
+        for parameter in [p for p in optimizer.state if p not in saved]:
             del optimizer.state[parameter]
-        for parameter, values in saved["state"].items():
+        for parameter, values in saved.items():
             entry = optimizer.state[parameter]
             for key in [k for k in entry if k not in values]:
                 del entry[key]

@@ -10,6 +10,7 @@ import contextlib
 import os
 from typing import Any
 
+import torch
 from lightning.pytorch.plugins import Precision
 from torch import nn
 
@@ -18,24 +19,47 @@ from comp._models import leave_outside
 
 
 class PlanPrecision(Precision):
-    """Runs training_step, validation_step and the like under a plan. comp.search finds the plan, with the
-    LightningModule as model and `module.training_step(batch, 0)` inside `with plan:`. `given`: settings of comp.plan.
+    """Runs training_step, validation_step and the like under a plan. If its file is missing, the training finds the plan
+    while it runs, as comp.autocast does, with the Trainer's own batches, accumulation and optimizers (optimization has to
+    be automatic). `search`: settings of comp.autocast. `given`: settings of comp.plan, for a file that is there.
     What self.log computes is no part of the plan. A step that differs otherwise from the one that was searched goes on
-    in FP32, from the second step on, and `plan.left` counts it.
+    in FP32 under a file's plan, from the second step on, and `plan.left` counts it.
 
-    Raises: as comp.plan.
+    Raises: as comp.autocast and comp.plan.
     """
 
     precision = "32-true"
 
-    def __init__(self, path: str | os.PathLike[str], **given: Any) -> None:
-        self.path, self.given = os.fspath(path), {"otherwise": "fp32"} | given
-        self.plan: comp.Planned | None = None
+    def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:
+        self.path, self.search, self.given = os.fspath(path), search or {}, {"otherwise": "fp32"} | given
+        self.plan: comp.Planned | comp.Autocast | comp.AutocastOfFile | None = None
+        self._losses: list[torch.Tensor] = []  # of the batch, whose gradients may be accumulated
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         leave_outside(module, "log", "log_dict")  # without a Trainer, as in the search, they do nothing
-        self.plan = comp.plan(self.path, module, **self.given)
+        self._module: Any = module
+        self.plan = comp.plan(self.path, module, **self.given) if os.path.exists(self.path) else None
         return module
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
+        if self.plan is None and self._module.training and self._module.trainer.optimizers:
+            if not self._module.automatic_optimization:
+                raise comp.SettingsError(
+                    "a LightningModule with manual optimization (its optimizers step within training_step, so that no batch "
+                    f'ends outside of `with plan:`) and no plan in "{self.path}": find the plan with comp.search'
+                )
+            self.plan = comp.autocast(
+                self._module, optimizer=self._module.trainer.optimizers, file=self.path, **self.search
+            )
         return contextlib.nullcontext() if self.plan is None else self.plan
+
+    def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
+        self._losses.append(tensor.detach())
+        return super().pre_backward(tensor, module)
+
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **more: Any) -> Any:
+        given = super().optimizer_step(optimizer, model=model, closure=closure, **more)
+        if isinstance(self.plan, comp.Autocast) and self._losses:
+            self.plan.step(sum(self._losses))
+        self._losses.clear()
+        return given

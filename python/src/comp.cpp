@@ -10,6 +10,7 @@
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 
 #include "choices.hpp"
+#include "loop.hpp"
 #include "parts.hpp"
 #include "ranks.hpp"
 #include "regions.hpp"
@@ -159,6 +160,38 @@ void add_regions(py::module_& m) {
       });
 }
 
+void add_loop(py::module_& m) {
+  py::class_<loop>(m, "Loop")
+      .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function trains,
+                       py::function stepped, py::function saved, py::function restore, const any_policy& policy,
+                       const py::dict& settings, std::string ledger_path, std::size_t batches_per_epoch, bool tune,
+                       bool protect_blocks, bool keep_memory) {
+             return std::make_unique<loop>(loop_job{.models = std::move(models),
+                                                    .trains = std::move(trains),
+                                                    .stepped = std::move(stepped),
+                                                    .save = std::move(saved),
+                                                    .restore = std::move(restore),
+                                                    .policy = policy,
+                                                    .settings = settings_of(settings),
+                                                    .ledger_path = std::move(ledger_path),
+                                                    .batches_per_epoch = batches_per_epoch,
+                                                    .tune = tune,
+                                                    .protect_blocks = protect_blocks,
+                                                    .freed = freed(keep_memory)});
+           }),
+           "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "save"_a, "restore"_a, "policy"_a, "settings"_a,
+           "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "keep_memory"_a)
+      .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
+      .def("step", &loop::step, "losses"_a, "seconds"_a)
+      .def("end", &loop::end)
+      .def_property_readonly("found", &loop::found)
+      .def_property_readonly("letters", [](const loop& l) { return l.current_plan().str(); })
+      .def_property_readonly("searches", &loop::searches)
+      .def_property_readonly("batches", &loop::batches)
+      .def_property_readonly("batches_undone", &loop::batches_undone)
+      .def_property_readonly("left", &loop::left);
+}
+
 /// Runs a training that `watcher` watches, and that it may end after any epoch.
 template <class Train>
 training_result watched(bool progress, py::object watcher, Train train) {
@@ -294,6 +327,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   add_results(m);
   add_regions(m);
   add_training(m);
+  add_loop(m);
   add_doctor(m);
   m.def("read_plan_file", &read_plan_file, pybind11::arg("path"));
 }

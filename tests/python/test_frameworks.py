@@ -138,13 +138,12 @@ class HuggingFace(unittest.TestCase):
 
 @there('lightning')
 class Lightning(unittest.TestCase):
-    def test_a_trainer_trains_and_validates_under_a_plan(self):
+    def setUp(self):
         import lightning
-        import comp.lightning
 
         x, y = some_images(64)
-        loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
-        seen = []
+        self.loader = loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
+        self.seen = seen = []
 
         class Module(lightning.LightningModule):
             def __init__(self):
@@ -165,30 +164,55 @@ class Lightning(unittest.TestCase):
             def configure_optimizers(self):
                 return torch.optim.SGD(self.parameters(), 0.1)
 
-        module = Module()
+        def fit(module, plugins, epochs, **more):
+            lightning.Trainer(
+                max_epochs=epochs,
+                accelerator='cpu',
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                plugins=plugins,
+                **more,
+            ).fit(module, loader, loader)
 
-        batch = next(iter(loader))
+        self.module, self.fit = Module, fit
+
+    def test_a_trainer_trains_and_validates_under_a_plan(self):
+        import comp.lightning
+
+        module = self.module()
+        batch = next(iter(self.loader))
 
         def run(plan):
             with plan:
                 return module.training_step(batch, 0)
 
         precision = comp.lightning.PlanPrecision(plan_file(module, run, kinds=('linear',)))
-        seen.clear()
-        lightning.Trainer(
-            max_epochs=2,
-            accelerator='cpu',
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            plugins=[precision],
-            num_sanity_val_steps=0,
-        ).fit(module, loader, loader)
-        training = [kind for trains, kind in seen if trains]
+        self.seen.clear()
+        self.fit(module, [precision], 2, num_sanity_val_steps=0)
+        training = [kind for trains, kind in self.seen if trains]
         self.assertEqual(training, [torch.bfloat16] * 8)
-        self.assertEqual({kind for trains, kind in seen if not trains}, {torch.bfloat16})
+        self.assertEqual({kind for trains, kind in self.seen if not trains}, {torch.bfloat16})
         self.assertTrue(precision.plan.in_use)
+
+    def test_a_training_without_a_file_finds_the_plan_with_the_trainers_own_steps(self):
+        import comp.lightning
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'plan.json')
+            search = {'policy': 'all_fp32', 'batches_per_epoch': 8, 'tune': False}
+            precision = comp.lightning.PlanPrecision(file, search=search)
+            plain, planned = self.module(), self.module()
+            for module, plugins in ((plain, []), (planned, [precision])):
+                self.fit(module, plugins, 60, accumulate_grad_batches=2)
+            for mine, theirs in zip(plain.parameters(), planned.parameters()):
+                self.assertTrue(torch.equal(mine, theirs))
+            self.assertEqual(precision.plan._inner.batches, 120)
+            self.assertEqual(set(comp.load(file).letters), {'1'})
+            again = comp.lightning.PlanPrecision(file)
+            self.fit(self.module(), [again], 1)
+            self.assertTrue(again.plan.in_use)
 
 
 if __name__ == '__main__':

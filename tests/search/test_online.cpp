@@ -52,6 +52,7 @@ TEST_CASE("a loop finds what a search of the same trainer finds, and trains each
     CHECK(search.found()->plan == expected.plan);
     CHECK(search.found()->speedup == doctest::Approx(expected.speedup));
     CHECK(trainer.count().batches == searched.count().batches + 1);
+    CHECK(search.found()->trained_batches == searched.count().batches);
   }
 }
 
@@ -60,6 +61,46 @@ TEST_CASE("a plan whose harm is seen in the training alone is left for FP32") {
   comp::online search{fake::lists{}, trainer.graph(), two_formats};
   loop(trainer, search, 3000);
   CHECK(search.plan() == plan{4});
+}
+
+TEST_CASE("a loop that keeps its state is back before the last block of a plan that is rejected") {
+  for (const double harm : {1e6, fake::nan}) {
+    CAPTURE(harm);
+    fake::trainer trainer{world_of_a_loop(harm)};
+    fake::state kept;
+    std::size_t undone = 0;
+    comp::loop_info keeps{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+    keeps.save = [&] { kept = trainer.save(); };
+    keeps.restore = [&] {
+      CHECK(trainer.weights().steps - kept.steps <= 40);  // a block, or an epoch of the training after the search
+      undone += trainer.weights().steps - kept.steps;
+      trainer.restore(kept);
+    };
+    comp::online search{fake::lists{}, trainer.graph(), keeps};
+    for (int k = 0; k < 4000; ++k) {
+      (void)search.plan();  // asking twice changes nothing
+      loop(trainer, search, 1);
+    }
+    REQUIRE(search.found() != nullptr);
+    CHECK(search.found()->plan.str() == "b1bb");
+    CHECK(search.found()->damaged_since == std::nullopt);
+    CHECK(undone > 0);
+    CHECK(trainer.weights().error < 1);
+  }
+}
+
+TEST_CASE("a loop says how a plan is run, and when nothing is compared any more") {
+  fake::minimal_trainer trainer{world_of_a_loop()};
+  comp::loop_info says{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+  says.execution = [](const plan& p) { return comp::execution{{"letters", p.str(), {}}}; };
+  comp::online search{fake::lists{}, trainer.graph(), says, {.planned_epochs = 20}};
+  loop(trainer, search, 60);
+  CHECK_FALSE(search.is_over());
+  loop(trainer, search, 2000);
+  CHECK(search.is_over());
+  REQUIRE(search.found() != nullptr);
+  REQUIRE(search.found()->execution.size() == 1);
+  CHECK(search.found()->execution[0].value == "bbbb");
 }
 
 TEST_CASE("seconds are those between plan() and tell() unless the loop gives them") {

@@ -9,13 +9,15 @@
 //   }
 // It is the search of comp::two_stage, and the training after it, on a trainer whose batches are the loop's. The loop
 // cannot give a batch again, so FP32 and a plan take turns (losses/turns.hpp), and a plan whose losses explode or are
-// not finite is left at once. All batches are training.
+// not finite is left at once. All batches are training. A loop that can keep its state and put it back
+// (loop_info::save, restore) is back before the last block of batches of a plan that is rejected.
 // The search runs in a thread of its own, so that it can wait for a batch anywhere; of the two threads one always waits
 // for the other. With a coroutine each function between the search and a batch would have to be one.
 #pragma once
 
 #include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
+#include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/sample.hpp>
@@ -42,6 +44,11 @@ struct loop_info {
   comp::hardware hardware = {};  // decides which sizes suit the matrix units; empty: not known
   std::vector<precision> precisions = {precision::fp32, precision::bf16, precision::fp16};  // that the model runs in
   std::size_t batches_per_epoch = 64;  // FP32 trains so many first; settings.planned_epochs counts in them
+  // Keeps the loop's weights and optimizer, in place of those that it kept before, and puts them back. The loop's
+  // thread calls them, between batches. None: batches of a rejected plan stay.
+  std::function<void()> save = {}, restore = {};
+  std::function<bool(const op_info&, precision)> supports = {};  // none: each operator runs in each of `precisions`
+  std::function<comp::execution(const plan&)> execution = {};  // how a plan runs, beyond its precisions; for plan files
 };
 
 namespace detail {
@@ -55,16 +62,24 @@ class loop_trainer {
   };
 
   loop_trainer(op_graph graph, loop_info about)
-      : graph_{std::move(graph)}, about_{std::move(about)}, plan_{graph_.size()} {}
+      : graph_{std::move(graph)}, about_{std::move(about)}, plan_{as_written_} {}
 
   // ---- the search's side: a Backend ----
   const op_graph& graph() const { return graph_; }
   comp::hardware hardware() const { return about_.hardware; }
   std::vector<precision> supported_precisions() const { return about_.precisions; }
   std::uint64_t batches_per_epoch() const { return about_.batches_per_epoch; }
+  bool supports(const op_info& op, precision p) const { return !about_.supports || about_.supports(op, p); }
+  comp::execution execution() const { return about_.execution ? about_.execution(plan_) : comp::execution{}; }
   void set_precision(const plan& p) {
     const std::lock_guard lock{mutex_};
     plan_ = p;
+    begins_block_ = true;
+  }
+  bool take_back() {
+    const std::lock_guard lock{mutex_};
+    if (!std::exchange(is_kept_, false)) return false;
+    return puts_back_ = true;
   }
   sample run_batch() {
     std::unique_lock lock{mutex_};
@@ -86,16 +101,39 @@ class loop_trainer {
   }
 
   // ---- the loop's side ----
-  /// Waits until the search asks for a batch, or is over. Returns: the plan of the next batch.
+  /// Waits until the search asks for a batch, or is over, and puts the state back if the search says so. Returns: the
+  /// plan of the next batch.
   const plan& wait() {
     std::unique_lock lock{mutex_};
     changed_.wait(lock, [&] { return asked_ || over_; });
+    const bool puts_back = std::exchange(puts_back_, false);
+    if (puts_back) batches_ = kept_batches_;
+    lock.unlock();  // the loop's functions may wait for another lock
+    if (puts_back) about_.restore();
     return plan_;
+  }
+  /// As wait(), and keeps the state if a block of another plan than FP32 begins. The last such state stays until FP32
+  /// has trained a batch that the search did not object to, because FP32 may be the first to lose one.
+  const plan& begin_batch() {
+    const plan& next = wait();
+    std::unique_lock lock{mutex_};
+    const bool keeps = std::exchange(begins_block_, false) && !is_fp32() && !over_ && about_.save;
+    if (std::exchange(fp32_has_trained_, false) || keeps) is_kept_ = false;
+    if (keeps) {
+      lock.unlock();
+      about_.save();
+      lock.lock();
+      is_kept_ = true;
+      kept_batches_ = batches_;
+    }
+    return next;
   }
   /// Returns: true if the search takes the batch, or is over and drops it; false if it asked for none.
   bool give(sample of_batch) {
     const std::lock_guard lock{mutex_};
     if (!std::exchange(asked_, false)) return over_;
+    fp32_has_trained_ = is_fp32();
+    ++batches_;
     answer_ = std::move(of_batch);
     changed_.notify_all();
     return true;
@@ -111,10 +149,15 @@ class loop_trainer {
   void set_found(outcome found) {
     const std::lock_guard lock{mutex_};
     found_ = std::move(found);
+    found_->trained_batches = batches_;
   }
   const outcome* found() const {
     const std::lock_guard lock{mutex_};
     return found_ ? &*found_ : nullptr;
+  }
+  bool is_over() const {
+    const std::lock_guard lock{mutex_};
+    return over_;
   }
   void set_over(std::exception_ptr failure) {
     const std::lock_guard lock{mutex_};
@@ -128,14 +171,22 @@ class loop_trainer {
   }
 
  private:
+  bool is_fp32() const { return plan_ == as_written_; }
+
   op_graph graph_;
+  plan as_written_ = as_written(graph_);  // FP32, of a model in FP32
   loop_info about_;
   plan plan_;
   mutable std::mutex mutex_ = {};
   std::condition_variable changed_ = {};
-  bool asked_ = false;  // the search waits for a batch
-  bool ended_ = false;  // the loop gives no more batches
-  bool over_ = false;   // the search and the training after it are over
+  bool begins_block_ = false;      // a plan was set, and no batch has begun under it
+  bool is_kept_ = false;           // the loop keeps the state before the last block of another plan than FP32
+  bool fp32_has_trained_ = false;  // the last batch was FP32's, and none has begun since
+  bool puts_back_ = false;         // the loop is to put that state back
+  std::size_t batches_ = 0, kept_batches_ = 0;  // that led to the loop's state, and to the kept one
+  bool asked_ = false;                          // the search waits for a batch
+  bool ended_ = false;                          // the loop gives no more batches
+  bool over_ = false;                           // the search and the training after it are over
   std::optional<sample> answer_ = {};
   std::optional<outcome> found_ = {};
   std::exception_ptr failure_ = {};
@@ -145,12 +196,13 @@ class loop_trainer {
 
 class online {
  public:
-  /// `graph`: the operators of a batch. Nothing is run before the first plan().
-  template <class P>
-  online(P policy, op_graph graph, loop_info loop = {}, search_settings settings = {})
+  /// `graph`: the operators of a batch. Nothing is run before the first plan(). `observers`: of the search, whose
+  /// thread calls them; they have to live longer.
+  template <class P, class... Observers>
+  online(P policy, op_graph graph, loop_info loop = {}, search_settings settings = {}, Observers&... observers)
       : trainer_{std::move(graph), std::move(loop)},
-        work_{[policy = std::move(policy), settings = std::move(settings), this] {
-          outcome found = two_stage<P>{.policy = policy, .settings = settings}.run(trainer_);
+        work_{[policy = std::move(policy), settings = std::move(settings), this, &observers...] {
+          outcome found = two_stage<P>{.policy = policy, .settings = settings}.run(trainer_, observers...);
           trainer_.set_found(found);
           post_training{.epochs = settings.planned_epochs}.run(trainer_, found);
         }} {}
@@ -167,21 +219,25 @@ class online {
   /// train; the plan is FP32 from then on.
   const comp::plan& plan() {
     if (!thread_.joinable()) thread_ = std::thread{[this] { work(); }};
-    const comp::plan& next = trainer_.wait();
+    const comp::plan& next = trainer_.begin_batch();
     if (const std::exception_ptr failure = trainer_.take_failure()) std::rethrow_exception(failure);
     since_ = {};
     return next;
   }
-  /// Takes what the batch gave: at least its loss. Its seconds are those since plan() unless they are given.
+  /// Takes what the batch gave: at least its loss. Its seconds are those since plan() unless they are given. When it
+  /// returns, the loop's state is back if the search rejected the plan, and found() is known if it has ended.
   /// Throws: `error` if plan() was not called since the last batch.
   void tell(sample of_batch) {
     if (of_batch.seconds <= 0) of_batch.seconds = since_.seconds();
     require<error>(trainer_.give(std::move(of_batch)),
                    "tell() without plan() before it (each batch trains under a plan): call plan() before the batch");
+    (void)trainer_.wait();
   }
 
   /// Returns: what the search found; nullptr while it goes on, or if it failed.
   const outcome* found() const { return trainer_.found(); }
+  /// Returns: true if the search and the planned training after it have ended, so that nothing is compared any more.
+  bool is_over() const { return trainer_.is_over(); }
 
  private:
   void work() {

@@ -193,8 +193,10 @@ class search_run {
     }
     if (!run_.restores()) {
       log_.warnings.push_back(
-          "the backend cannot save and restore its state (no batch can be repeated): FP32 and each plan took turns, which "
-          "tells less and takes longer; give the trainer save() and restore()");
+          fmt::format("the {} (no batch can be repeated): FP32 and each plan took turns, which tells less and takes "
+                      "longer; {}",
+                      by_language("backend cannot save and restore its state", "loop gives each batch once"),
+                      by_language("give the trainer save() and restore()", "comp.search repeats batches")));
     }
   }
 

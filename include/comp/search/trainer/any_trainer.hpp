@@ -45,6 +45,9 @@ class any_trainer {
   /// Returns: the state; a null pointer for a trainer that cannot save.
   virtual std::shared_ptr<const void> save() = 0;
   virtual void restore(const void* state) = 0;
+  /// Undoes the batches since the last plan other than FP32 was set, for a trainer that can do that and no more (the
+  /// loop of online.hpp). Returns: false if it cannot, or if FP32 has trained on soundly since.
+  virtual bool take_back() { return false; }
   virtual std::vector<op_time> profile() = 0;
   virtual std::vector<op_error> sensitivity(precision low) = 0;
   virtual void perturb(std::uint64_t seed) = 0;
@@ -105,6 +108,10 @@ class trainer_of final : public any_trainer {
   void restore([[maybe_unused]] const void* state) override {
     if constexpr (detail::saves<B>)
       trainer_.restore(*static_cast<const std::remove_cvref_t<decltype(trainer_.save())>*>(state));
+  }
+  bool take_back() override {
+    if constexpr (requires { trainer_.take_back(); }) return trainer_.take_back();
+    return false;
   }
   std::vector<op_time> profile() override {
     if constexpr (detail::profiles<B>) return trainer_.profile();

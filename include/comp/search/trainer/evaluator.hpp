@@ -99,7 +99,7 @@ class evaluator {
     unchecked_ = to.unchecked;
     saved_state_ = to.state;
   }
-  void restore_kept_state() { restore(kept_state_); }
+  void restore_kept_state() { restores() ? restore(kept_state_) : (void)trainer_.take_back(); }
   /// Lets the search's epochs be scored, too, which costs a validation each.
   void score_epochs() { scores_search_epochs_ = true; }
 
@@ -349,6 +349,11 @@ class evaluator {
     if (!detail::ends_badly(log_, run)) {
       lost_since_.reset();
       return false;
+    }
+    if (is_own_fault(run) && trainer_.take_back()) {  // also if FP32 is the first to show the harm
+      lost_since_.reset();
+      reject(unchecked_.low);
+      return p != fp32_;
     }
     if (!lost_since_) lost_since_ = static_cast<std::size_t>(trained_.batches - 1), lost_by_fp32_ = 0;
     if (p == fp32_ && ++lost_by_fp32_ >= lost_in_a_row_that_damage)

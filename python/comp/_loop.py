@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`with plan:` in a loop of the user's own, which finds the plan while the loop runs."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from comp import _comp, _ranks
+from comp._comp import FileError, SettingsError
+from comp._compile import Compilers
+from comp._models import forward_parameters, modules_of
+from comp._optimizers import OptimizerWatch
+from comp._outcome import SearchResult
+from comp._region import Planned, Region, plan as plan_of_file
+from comp._search import _WHOLE, _named, _precisions
+from comp._state import OtherState, copied, put
+
+
+class _KeptState:
+    """What the loop trains, as it was before batches that may have to be undone. Data, learning rates and generators of
+    random numbers go on."""
+
+    def __init__(
+        self, models: Mapping[str, nn.Module], optimizers: Sequence[Any], others: Sequence[Any], device: str | None
+    ) -> None:
+        others = [each for each in others if not isinstance(each, LRScheduler)]
+        self._state = OtherState(models, optimizers, others, device)
+        self._models = list(models.values())
+        self._device = device
+        self._kept: tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+
+    def save(self) -> None:
+        self._kept = None  # before the next one is made, because a state is large
+        parameters = [p for model in self._models for p in model.parameters()]
+        self._kept = self._state.save(), [(p, copied(p, self._device)) for p in parameters]
+
+    def forget(self) -> None:
+        self._kept = None
+
+    def restore(self) -> None:
+        assert self._kept is not None
+        state, parameters = self._kept
+        with torch.no_grad():
+            for parameter, value in parameters:
+                put(parameter, value)
+                parameter.grad = None  # of a batch that is undone
+        self._state.restore_trained(state)
+
+
+class _Steps:
+    """Whether the optimizer has stepped since the batch began. Of several optimizers nothing is known: one may step more
+    often than another."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self.stepped = False
+        watches = len(optimizers) == 1 and hasattr(optimizers[0], "register_step_post_hook")
+        self._hook = optimizers[0].register_step_post_hook(self._note) if watches else None
+
+    def _note(self, *_: Any) -> None:
+        self.stepped = True
+
+    def end(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+
+def _ledger(file: str) -> str:
+    """The file from which the next loop's search goes on."""
+    return file + ".search"
+
+
+def _numbers(loss: Any) -> list[tuple[str, float]]:
+    losses = loss if isinstance(loss, Mapping) else {"loss": loss}
+    if not losses:
+        raise SettingsError("step() got no loss (plans are judged by their losses): give the loss, or a dict of several")
+    return [(str(name), _number(name, each)) for name, each in losses.items()]
+
+
+def _number(name: Any, loss: Any) -> float:
+    if isinstance(loss, numbers.Real) and not isinstance(loss, bool):
+        return float(loss)
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
+        return float(loss.detach())
+    shape = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+    raise SettingsError(
+        f'step() got {shape} as "{name}" (plans are judged by their losses): give the loss, or a dict of several'
+    )
+
+
+def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
+    steps.end()
+    nothing = inner.found is None
+    inner.end()
+    if nothing and file is not None:
+        warnings.warn(
+            f'the loop ended after {inner.batches} batches, before its search had found a plan: "{file}" is not written, '
+            + (f'and the next loop goes on from "{_ledger(file)}"' if os.path.exists(_ledger(file)) else "train longer"),
+            stacklevel=2,
+        )
+
+
+class Autocast(Region):
+    """`with plan:` of a loop that searches. Made by comp.autocast()."""
+
+    def __init__(self, inner: _comp.Loop, kept: _KeptState, steps: _Steps, file: str | None) -> None:
+        super().__init__(inner.regions)
+        self._inner = inner
+        self._kept = kept
+        self._steps = steps
+        self._file = file
+        self._written = ""
+        self._finalizer = weakref.finalize(self, _end, inner, steps, file)
+
+    def step(self, loss: Any, *, seconds: float = 0) -> None:
+        """Ends a batch, after the optimizer's step: as scheduler.step().
+
+        loss: a number, a tensor of one, or a dict of several losses. With gradient accumulation a batch has several
+            forwards, and the loss is that of all.
+        seconds: what the batch took; 0: the time since its first `with plan:`.
+
+        If the batch shows that the plan harms, the weights are put back before the plan's last batches here.
+        Raises: SettingsError for what is no loss; Error without a forward before it.
+        """
+        self._inner.step(_numbers(loss) if self._inner.searches else [], seconds)
+        self._steps.stepped = False
+        if not self._inner.searches:
+            self._kept.forget()
+        self._keep_found()
+
+    def _keep_found(self) -> None:
+        found = self._inner.found
+        if found is None or found.plan == self._written:
+            return
+        self._written = found.plan
+        self._compilers = Compilers(self._inner.regions)
+        try:
+            if self._file is not None:
+                found.save(self._file)
+                with contextlib.suppress(OSError):
+                    os.remove(_ledger(self._file))
+        except FileError as error:  # the training is worth more than the file
+            warnings.warn(str(error), stacklevel=3)
+
+    @property
+    def found(self) -> SearchResult | None:
+        """What the search found: plan, speedup, contest, warnings; `print(plan.found)` shows its table. None while it
+        goes on. If the training after it gives the plan up, this is the more conservative plan that goes on."""
+        inner = self._inner.found
+        return None if inner is None else SearchResult(inner)
+
+    @property
+    def searching(self) -> bool:
+        """Whether plans are still compared, by the search or by the guard of the planned training after it."""
+        return bool(self._inner.searches)
+
+    @property
+    def letters(self) -> str:
+        """The plan of the last batch, one letter per operator."""
+        return str(self._inner.letters)
+
+    @property
+    def batches_undone(self) -> int:
+        """How many batches were undone, because their plan was rejected."""
+        return int(self._inner.batches_undone)
+
+    @property
+    def left(self) -> tuple[int, str]:
+        """How many operators ran that the first batch did not have, and the first of them in words."""
+        count, first = self._inner.left
+        return int(count), str(first)
+
+
+class AutocastOfFile(Planned):
+    """`with plan:` of a loop whose plan was found before. Made by comp.autocast()."""
+
+    found: SearchResult | None = None
+    searching = False
+    batches_undone = 0
+
+    def step(self, loss: Any, *, seconds: float = 0) -> None:
+        """Ends a batch. Nothing is compared any more."""
+
+
+def autocast(
+    model: nn.Module | Mapping[str, nn.Module],
+    *,
+    optimizer: Any,
+    file: str | os.PathLike[str] | None = None,
+    state: Sequence[Any] = (),
+    policy: Any = "pytorch",
+    precisions: Sequence[str] | None = None,
+    batches_per_epoch: int = 64,
+    segments: Sequence[str] = ("forward",),
+    forced: bool = False,
+    keep_memory: bool = False,
+    states_on: str | None = None,
+    tune: bool = True,
+    protect_blocks: bool = True,
+    **settings: Any,
+) -> Autocast | AutocastOfFile:
+    """A plan for `with` that is found while the loop runs:
+
+        plan = comp.autocast(net, optimizer=optimizer, file="plan.json")
+        for x, y in loader:
+            with plan:                                   # in place of torch.autocast(...)
+                loss = cross_entropy(net(x), y)
+            loss.backward(); optimizer.step(); optimizer.zero_grad()
+            plan.step(loss)                              # the batch is over
+
+    All batches are the loop's, and none is repeated: FP32 and plans take turns. A batch in FP32 has the bits of the loop
+    without comp. Before the batches of another plan weights and moments are copied. If the plan's losses explode or are
+    not finite, or it is rejected, they go back to before its last batches (plan.batches_undone).
+    What runs under torch.no_grad(), or in evaluation mode, belongs to no batch, and is FP32 until a plan is found.
+
+    model: the module, or several by name. optimizer: one, or a list of them.
+    file: the plan's. If it is there, it is used as comp.plan does, and nothing is searched; else it is written when the
+        plan is found, and again if the training after it gives the plan up. Until then FILE.search has what was
+        learned: the search of the next loop goes on from it.
+    state: what else batches train: averages of weights, GradScaler. It goes back with the weights. Schedulers go on.
+    policy: by name, or one of comp.policy. precisions: as in comp.search, but none below 16 bits.
+    batches_per_epoch: FP32 trains so many batches first. The training that the search is for has planned_epochs (100)
+        of them.
+    segments, forced: of comp.plan, for a file that is there.
+    states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
+        batches of the first plan.
+    keep_memory, protect_blocks, settings: as in comp.search.
+
+    An exception in the region of a plan comes out unchanged. If the loop goes on, the plan is not tried again.
+
+    Raises: SettingsError for an optimizer of another model, and in the second batch for settings that cannot be used;
+    FileError for a file that cannot be used; as comp.plan. `with plan:` raises Error if FP32 does not train, once, and if
+    step() is missing.
+    """
+    path = None if file is None else os.fspath(file)
+    models = modules_of(model)
+    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    kept = _KeptState(models, optimizers, state, states_on)
+    OptimizerWatch(models, optimizers)  # raises for one of another model
+    if path is not None and os.path.exists(path):
+        read = plan_of_file(
+            path, model, segments=segments, forced=forced, protect_blocks=protect_blocks, keep_memory=keep_memory
+        )
+        return AutocastOfFile(read._inner, models)
+    if _ranks.several():
+        raise SettingsError(
+            f"comp.autocast searches on {_ranks.count()} ranks (each would choose plans by its own times): search with "
+            "comp.search, or give each rank the plan file"
+        )
+    folder = os.path.dirname(path or "") or "."
+    if not os.access(folder, os.W_OK):
+        raise FileError(f'"{path}" cannot be written (there is no folder "{folder}", or it is read-only): make it')
+    if callable(policy) and not isinstance(policy, _comp.policy.Policy):
+        raise SettingsError(
+            "policy is a function of Python (the search has a thread of its own, which runs no Python): give a name, or "
+            "one of comp.policy"
+        )
+    if not isinstance(batches_per_epoch, int) or batches_per_epoch < 1:
+        raise SettingsError(f"batches_per_epoch is {batches_per_epoch!r} (FP32 trains so many first): give a number from 1 on")
+    if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):
+        raise SettingsError(f"precision {small[0]!r} in a loop's own batches (only 16 bits and more are): use comp.search")
+    device = next((p.device for module in models.values() for p in module.parameters()), torch.device("cpu"))
+    wanted = _precisions(precisions, state, device, False)
+    if wanted is not None:
+        settings["precisions"] = [each for each in wanted if not each.startswith("fp8")]
+    steps = _Steps(optimizers)
+    modules = list(models.values())
+    inner = _comp.Loop(
+        forward_parameters(models),
+        trains=lambda: any(module.training for module in modules),
+        stepped=lambda: steps.stepped,
+        save=kept.save,
+        restore=kept.restore,
+        policy=_named("policy", _comp.policy, _comp.policy.Policy, policy, "a name, or one of comp.policy"),
+        settings=settings,
+        ledger="" if path is None else _ledger(path),
+        batches_per_epoch=batches_per_epoch,
+        tune=tune,
+        protect_blocks=protect_blocks,
+        keep_memory=keep_memory,
+    )
+    return Autocast(inner, kept, steps, path)

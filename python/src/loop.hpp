@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// A search in a loop that Python owns, behind comp.autocast: the loop's regions ask comp::online for the plan of the
+// next batch, and step() tells what the batch gave.
+// The first batch is trained in FP32 to see its operators. If a plan is the first with its low precision, the batches
+// that follow show how it is best run (executor_tuning.hpp), before the search is told of any. A loss far above FP32's
+// ends that, because only the search can leave the plan.
+// The search's thread runs no Python. The interpreter's lock is released while the loop waits for it.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp/comp.hpp>
+#include <comp/observe/ledger.hpp>
+#include <comp/search/online.hpp>
+#include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/plan/plan_tuner.hpp>
+#include <comp_libtorch/support/hardware.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "regions.hpp"
+
+namespace comp::python {
+
+/// A ledger that ends no training: a file of another search is written anew, and one that cannot be written is left.
+class loop_ledger {
+ public:
+  explicit loop_ledger(std::string path) : path_{std::move(path)} {}
+
+  void search_started(const search_info& info) {
+    if (path_.empty() || attempt([&] { runs_.emplace(path_).search_started(info); })) return;
+    (void)attempt([&] { runs_.emplace(path_, ledger::mode::restart).search_started(info); });
+  }
+  std::optional<trial> recall(const trial& wanted) { return runs_ ? runs_->recall(wanted) : std::nullopt; }
+  void trial_done(const trial& t) {
+    if (runs_) (void)attempt([&] { runs_->trial_done(t); });
+  }
+
+ private:
+  template <class F>
+  bool attempt(F work) {
+    try {
+      work();
+      return true;
+    } catch (const file_error&) {
+      runs_.reset();
+      return false;
+    }
+  }
+
+  std::string path_;
+  std::optional<ledger> runs_;
+};
+
+struct loop_job {
+  std::vector<std::pair<std::string, parameter_tree::named>> models;  // parameters as the forward reads them
+  py::function trains;                                                // () -> bool: whether a model is in training mode
+  py::function stepped;        // () -> bool: whether the one optimizer has stepped since step()
+  py::function save, restore;  // (): keep and put back what the loop trains
+  any_policy policy;
+  search_settings settings;
+  std::string ledger_path;  // empty: none
+  std::size_t batches_per_epoch = 0;
+  bool tune = true;  // measure how plans are best run
+  bool protect_blocks = true;
+  libtorch::freed_memory freed = libtorch::freed_memory::returned;
+};
+
+class loop {
+ public:
+  explicit loop(loop_job given)
+      : given_{std::move(given)},
+        trees_{planned::trees_of(given_.models)},
+        modules_{planned::named_modules(given_.models, trees_)},
+        program_{libtorch::on_device_of(modules_, {.freed = given_.freed, .protect_blocks = given_.protect_blocks})},
+        device_{program_.settings().device},
+        hardware_{libtorch::probe(device_)},
+        tuning_{program_, given_.tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed},
+        ledger_{given_.ledger_path},
+        regions_{[this](const std::string& segment, bool no_gradients) {
+                   return std::unique_ptr<libtorch::region>{new libtorch::region{open(segment, no_gradients)}};
+                 },
+                 [this]() -> libtorch::program& { return program_; }} {
+    for (const libtorch::named_module& m : modules_) program_.name_parameters(*m.module, m.name);
+    tuning_.expect_epochs_of(static_cast<std::int64_t>(given_.batches_per_epoch));
+  }
+  loop(const loop&) = delete;
+  loop& operator=(const loop&) = delete;
+  ~loop() { leave_to_parent(); }
+
+  regions& opened() { return regions_; }
+  /// Ends the batch. `losses`: by name. `seconds`: of the batch; 0: those since its first region was entered.
+  /// Throws: `error` if no region was entered, or the first batch has no operator.
+  void step(const std::vector<std::pair<std::string, double>>& losses, double seconds) {
+    require<error>(!regions_.open(),
+                   "step() inside `with plan:` (the batch is not over): call it after the optimizer's step");
+    if (take_failure()) return;
+    require<error>(begun_,
+                   "step() without a training forward in `with plan:` before it (forwards without gradients, and in "
+                   "evaluation mode, belong to no batch): write `with plan:` around the forward");
+    if (searches()) libtorch::synchronize(device_);
+    if (seconds <= 0) seconds = since_.seconds();
+    begun_ = false;
+    ++batches_, ++batches_since_save_;
+    if (ended_) return;
+    if (search_ == nullptr) return end_recording();
+    program_.end_step();
+    sample of_batch{.loss = 0, .seconds = seconds, .batches = 1};
+    for (const auto& [name, loss] : losses) {
+      of_batch.loss += loss;
+      if (losses.size() > 1) of_batch.losses.push_back(loss);
+    }
+    if (measurement_ && looks_wrong(of_batch.loss)) drop_measurement();
+    if (found_ == nullptr && !program_.changes()) fp32_losses_.push_back(of_batch.loss);
+    measurement_ ? measure(seconds) : tell(std::move(of_batch));
+  }
+
+  /// Returns: what the search found, and what the training after it left of that; null before.
+  std::shared_ptr<const outcome> found() {
+    const outcome* now = search_ == nullptr ? nullptr : search_->found();
+    if (now != nullptr && found_ == nullptr) found_ = std::make_shared<outcome>(*now);
+    return found_;
+  }
+  const plan& current_plan() const { return program_.current_plan(); }
+  bool searches() const { return !ended_ && (search_ == nullptr || !search_->is_over()); }
+  std::size_t batches() const { return batches_; }
+  std::size_t batches_undone() const { return batches_undone_; }
+  std::pair<std::size_t, std::string> left() const {
+    const libtorch::program_problems problems = program_.problems();
+    const std::size_t count = problems.unknown + problems.mismatches + problems.ended_early;
+    return {count, count > 0 ? problems.first : std::string{}};
+  }
+  /// Ends the search: all that follows trains as the last plan says.
+  void end() {
+    leave_to_parent();
+    const py::gil_scoped_release others_run;
+    measurement_.reset();
+    search_.reset();
+    ended_ = true;
+  }
+
+ private:
+  libtorch::region open(const std::string& segment, bool no_gradients) {
+    if (no_gradients) return evaluate();
+    const bool trains = given_.trains().cast<bool>();
+    if (!trains && recorded_training_) return evaluate();
+    (void)take_failure();
+    const bool again = begun_ && std::ranges::find(segments_, segment) != segments_.end();
+    if (again && given_.stepped().cast<bool>()) {
+      begun_ = false;
+      throw error{
+          "`with plan:` again after the optimizer's step (step() was not called, so nobody knows what the batch gave): "
+          "call plan.step(loss) when a batch is over"};
+    }
+    if (search_ == nullptr && !ended_) {
+      if (!begun_ || trains != recorded_training_) program_.record(true);
+      recorded_training_ = trains;
+    } else if (!begun_ && !ended_) {
+      begin_batch();
+    }
+    if (!begun_) {
+      segments_.clear();
+      since_ = {};
+    }
+    begun_ = true;
+    if (!again) segments_.push_back(segment);
+    const bool known = program_.is_recording() || program_.recorded();
+    const bool changes = found() == nullptr || program_.changes() || !given_.protect_blocks;
+    return known && changes ? program_.enter(segment) : program_.enter_unplanned();
+  }
+  /// Opens a region of a forward that is no part of a batch. While the search tries plans it is FP32.
+  libtorch::region evaluate() {
+    return found() != nullptr && program_.lowers() ? program_.evaluate() : program_.enter_unplanned();
+  }
+
+  void begin_batch() {
+    const plan* next = nullptr;
+    {
+      const py::gil_scoped_release others_run;
+      next = &search_->plan();
+    }
+    if (!measurement_) {
+      tuning_.set_plan(*next);
+      if (tuning_.needs_measuring()) measurement_.emplace(program_.options_of(*next), libtorch::quick({}));
+      if (measurement_ && measurement_->done()) end_measurement();
+    }
+    if (measurement_) {
+      program_.profile(measurement_->times_operators());
+      libtorch::use(program_, measurement_->next());
+    }
+    if (found() != nullptr && *next != found_->plan) {  // the training after the search gave the found plan up
+      found_->plan = *next;
+      found_->speedup = 1;
+      found_->speedup_bounds = {1, 1};
+      found_->execution = tuning_.execution();
+    }
+    if (!search_->is_over()) libtorch::synchronize(device_);
+  }
+  void measure(double seconds) {
+    measurement_->add({seconds, measurement_->times_operators() ? program_.times() : std::vector<op_time>{}});
+    if (measurement_->done()) end_measurement();
+  }
+  void end_measurement() {
+    tuning_.learn(program_.current_plan(), measurement_->best());
+    libtorch::use(program_, measurement_->best().choice);
+    drop_measurement();
+  }
+  void drop_measurement() {
+    program_.profile(false);
+    measurement_.reset();
+  }
+  bool looks_wrong(double loss) const {
+    const double sign = given_.settings.direction == loss_direction::higher_is_better ? -1 : 1;
+    const comp::detail::recent_losses last{fp32_losses_, sign};
+    return !std::isfinite(loss) || (last.known && sign * loss > 2 * last.high - last.low);
+  }
+  void tell(sample of_batch) {
+    const py::gil_scoped_release others_run;
+    search_->tell(std::move(of_batch));
+  }
+
+  /// Drops the batch if an exception has left one of its regions: a plan that lowers has failed. Returns: true if so.
+  bool take_failure() {
+    if (!regions_.failed()) return false;
+    regions_.forget_failure();
+    if (!std::exchange(begun_, false) || search_ == nullptr || !program_.lowers()) return true;
+    drop_measurement();
+    tell({.status = status::failed, .message = "the forward raised an exception"});
+    return true;
+  }
+
+  void end_recording() {
+    program_.record(false);
+    require<error>(program_.recorded(),
+                   "the first batch has no operator in `with plan:` (there is nothing to choose a precision of): write "
+                   "`with plan:` around the forward");
+    std::vector<precision> known = libtorch::supported_precisions(hardware_, false);
+    std::erase_if(known, [](precision p) { return is_scaled(p); });
+    search_ = std::make_unique<online>(
+        given_.policy, program_.graph(),
+        loop_info{
+            .hardware = hardware_,
+            .precisions = std::move(known),
+            .batches_per_epoch = given_.batches_per_epoch,
+            .save =
+                [this] {
+                  const py::gil_scoped_acquire python;
+                  given_.save();
+                  batches_since_save_ = 0;
+                },
+            .restore =
+                [this] {
+                  const py::gil_scoped_acquire python;
+                  given_.restore();
+                  batches_undone_ += std::exchange(batches_since_save_, 0);
+                },
+            // An exception in the forward would be the user's.
+            .supports = [](const op_info& op, precision p) { return !is_low(p) || op.as_written == precision::fp32; },
+            .execution =
+                [this](const plan& p) {
+                  const bool tunable = libtorch::detail::is_tunable(p, program_.graph());
+                  const auto* tuned = tunable ? tuning_.find(p) : nullptr;
+                  return tuned == nullptr ? comp::execution{} : libtorch::execution_of(*tuned);
+                }},
+        given_.settings, ledger_);
+  }
+
+  /// A process that was forked, as a DataLoader's worker is, does not have the search's thread, which cannot be joined.
+  void leave_to_parent() {
+    if (::getpid() != process_) (void)search_.release();
+  }
+
+  loop_job given_;
+  pid_t process_ = ::getpid();
+  std::vector<std::shared_ptr<parameter_tree>> trees_;
+  std::vector<libtorch::named_module> modules_;
+  libtorch::program program_;
+  c10::Device device_;
+  comp::hardware hardware_;
+  libtorch::plan_tuner tuning_;
+  std::optional<libtorch::choice_measurement> measurement_;  // while it goes on
+  comp::detail::stopwatch since_;                            // the first region of the batch was entered
+  bool begun_ = false;                                       // a region of the batch was entered
+  bool recorded_training_ = false;                           // the recorded forward was one in training mode
+  bool ended_ = false;                                       // no search follows
+  std::vector<double> fp32_losses_;                          // of the search's batches in FP32
+  std::vector<std::string> segments_;                        // that the batch has entered
+  std::size_t batches_ = 0, batches_since_save_ = 0, batches_undone_ = 0;
+  std::shared_ptr<outcome> found_;
+  loop_ledger ledger_;
+  regions regions_;
+  std::unique_ptr<online> search_;  // destroyed first: its thread uses the members above
+};
+
+}  // namespace comp::python

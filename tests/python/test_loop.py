@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""comp.autocast in loops as Python users have them. Seconds of batches are given, so that no result depends on a clock."""
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import warnings
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import comp
+from support import DEVICE, NoPlan, same, some_images
+
+LOW = {'precisions': ['bf16'], 'tune': False}  # whatever this CPU is fast in
+
+
+class Loop:
+    """Two layers, an optimizer and batches."""
+
+    def __init__(self, harm=lambda net, out: out):
+        torch.manual_seed(2)
+        self.net = nn.Sequential(nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 4)).to(DEVICE)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
+        x, y = some_images(64)
+        self.batches = [(x.flatten(1)[k : k + 16], y[k : k + 16]) for k in range(0, 64, 16)]
+        self.harm = harm
+        self.at = 0
+
+    def autocast(self, **more):
+        return comp.autocast(self.net, **({'optimizer': self.optimizer, 'batches_per_epoch': 16} | LOW | more))
+
+    def forward(self):
+        x, y = self.batches[self.at % len(self.batches)]
+        self.at += 1
+        return cross_entropy(self.harm(self.net, self.net(x)), y)
+
+    def update(self, loss):
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def batch(self, plan):
+        with plan:
+            loss = self.forward()
+        self.update(loss)
+        return loss.detach()
+
+    def train(self, plan, batches):
+        """A plan saves a second for each operator that is low. Returns the letters of each batch."""
+        letters = []
+        for _ in range(batches):
+            loss = self.batch(plan)
+            letters.append(plan.letters)
+            plan.step(loss, seconds=8.0 - plan.letters.count('b'))
+        return letters
+
+    def everything(self):
+        return comp._state.copied({'net': self.net.state_dict(), 'optimizer': self.optimizer.state_dict()})
+
+
+
+class harmful_if_low:
+    """Harms the loss while the last layer is low, by `harm(out)`."""
+
+    def __init__(self, harm):
+        self.harm = harm
+
+    def __call__(self, net, out):
+        return self.harm(out) if out.dtype == torch.bfloat16 else out
+
+
+class Loops(unittest.TestCase):
+    def test_a_loop_finds_a_plan_and_writes_it_and_the_next_loop_uses_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'plan.json')
+            loop = Loop()
+            plan = loop.autocast(file=file)
+            self.assertTrue(plan.searching)
+            self.assertIsNone(plan.found)
+            letters = loop.train(plan, 1500)
+            self.assertNotIn('b', ''.join(letters[:17]))
+            self.assertIn('b', plan.found.plan)
+            self.assertEqual(plan.letters, plan.found.plan)
+            self.assertGreater(plan.found.speedup, 1)
+            self.assertEqual(plan.batches_undone, 0)
+            self.assertIn('cost of the search', str(plan.found))
+            self.assertEqual(comp.load(file).letters, plan.found.plan)
+            again = Loop()
+            used = again.autocast(file=file, forced=True)
+            again.train(used, 2)
+            self.assertTrue(used.in_use)
+            self.assertFalse(used.searching)
+            self.assertEqual(used.letters, plan.found.plan)
+
+    def test_a_loop_in_fp32_trains_to_the_bits_of_the_plain_one(self):
+        plain, planned = Loop(), Loop()
+        plan = planned.autocast(policy='all_fp32')
+        for _ in range(400):
+            mine = plain.batch(NoPlan())
+            loss = planned.batch(plan)
+            plan.step(loss)
+            self.assertEqual(mine, loss)
+        self.assertTrue(same(plain.everything(), planned.everything()))
+
+    def test_the_first_batches_are_fp32_to_the_bit_and_those_of_a_plan_are_not(self):
+        plain, planned = Loop(), Loop()
+        plan = planned.autocast()
+        for k in range(17):
+            planned.train(plan, 1)
+            plain.batch(NoPlan())
+            self.assertTrue(same(plain.everything(), planned.everything()), k)
+        self.assertIn('b', ''.join(planned.train(plan, 60)))
+
+    def test_a_harmful_operator_is_not_in_the_plan_and_its_batches_are_undone(self):
+        harms = (lambda out: -1e30 * out, lambda out: out * float('nan'), lambda out: out + 3 * torch.randn_like(out))
+        for harm, tune in ((harms[0], False), (harms[0], True), (harms[1], True), (harms[2], False)):
+            loop = Loop(harmful_if_low(harm))
+            plan = loop.autocast(tune=tune, batches_per_epoch=64 if tune else 16)
+            loop.train(plan, 2500)
+            names = [op.name for op in plan.found.operators]
+            self.assertEqual(plan.found.plan[names.index('2.linear')], '1')
+            self.assertGreater(plan.batches_undone, 0)
+            self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()))
+            self.assertLess(loop.batch(NoPlan()), 0.1)
+
+    def test_undoing_puts_weights_and_moments_back(self):
+        loop = Loop(harmful_if_low(lambda out: out * float('nan')))
+        plan = loop.autocast()
+        while not plan.batches_undone:
+            before = loop.everything()
+            undone = plan.batches_undone
+            loop.train(plan, 1)
+            self.assertLess(loop.at, 200)
+        self.assertEqual(plan.batches_undone, 1)
+        self.assertTrue(same(before, loop.everything()))
+        self.assertTrue(all(p.grad is None for p in loop.net.parameters()))
+
+    def test_a_plan_that_harms_after_it_was_found_is_given_up_and_the_file_says_so(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'plan.json')
+            loop = Loop()
+            plan = loop.autocast(file=file)
+            while plan.found is None:
+                loop.train(plan, 1)
+            found = plan.found.plan
+            self.assertEqual(comp.load(file).letters, found)
+            loop.train(plan, 20)
+            loop.harm = harmful_if_low(lambda out: out * float('nan'))
+            loop.train(plan, 200)
+            self.assertNotEqual(plan.found.plan, found)
+            self.assertEqual(plan.letters, plan.found.plan)
+            self.assertEqual(comp.load(file).letters, plan.letters)
+            self.assertLessEqual(plan.batches_undone, 16)
+            self.assertLess(loop.batch(NoPlan()), 0.5)
+
+    def test_rates_of_a_scheduler_go_on_when_batches_are_undone(self):
+        loop = Loop(harmful_if_low(lambda out: out * float('nan')))
+        schedule = torch.optim.lr_scheduler.StepLR(loop.optimizer, 1, 0.99)
+        plan = loop.autocast(state=[schedule])
+        for _ in range(100):
+            loop.train(plan, 1)
+            schedule.step()
+        self.assertGreater(plan.batches_undone, 0)
+        self.assertAlmostEqual(loop.optimizer.param_groups[0]['lr'], 1e-3 * 0.99**100)
+
+    def test_a_loop_may_end_at_any_batch_and_leaves_no_file(self):
+        for batches in (0, 1, 3, 17, 60):
+            with tempfile.TemporaryDirectory() as folder:
+                file = os.path.join(folder, 'plan.json')
+                loop = Loop()
+                plan = loop.autocast(file=file)
+                loop.train(plan, batches)
+                with self.assertWarnsRegex(UserWarning, f'ended after {batches} batches, before .* is not written'):
+                    del plan
+                    gc.collect()
+                self.assertEqual(os.listdir(folder), ['plan.json.search'] if batches > 1 else [])
+
+    def test_the_next_loop_goes_on_from_what_the_last_one_learned(self):
+        def batches_until_found(file, loop, most=3000):
+            plan = loop.autocast(file=file)
+            for k in range(most):
+                loop.train(plan, 1)
+                if plan.found:
+                    return k
+            return most
+
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+            warnings.simplefilter('ignore')
+            file = os.path.join(folder, 'plan.json')
+            whole = batches_until_found(os.path.join(folder, 'whole.json'), Loop())
+            batches_until_found(file, Loop(), whole - 20)
+            with open(file + '.search') as learned:
+                self.assertIn('"stage":"losses"', learned.read())
+            self.assertLess(batches_until_found(file, Loop()), whole // 2)
+            self.assertEqual(set(os.listdir(folder)), {'plan.json', 'whole.json'})
+            with open(os.path.join(folder, 'other.json.search'), 'w') as other:
+                other.write('no ledger')
+            self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
+
+    def test_an_interpreter_ends_while_a_search_waits(self):
+        told = subprocess.run(
+            [sys.executable, '-W', 'default', '-c', _ENDS_EARLY], capture_output=True, text=True, timeout=120, cwd=tempfile.mkdtemp()
+        )
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertIn('the loop ended after 20 batches', told.stderr)
+
+    def test_gradient_accumulation_counts_batches_by_steps(self):
+        plain, loop = Loop(), Loop()
+        plan = loop.autocast()
+        for k in range(12):
+            for each, region in ((plain, NoPlan()), (loop, plan)):
+                total = 0
+                for _ in range(3):
+                    with region:
+                        loss = each.forward() / 3
+                    loss.backward()
+                    total += loss.detach()
+                each.optimizer.step()
+                each.optimizer.zero_grad()
+            plan.step(total, seconds=1.0)
+        self.assertEqual(plan._inner.batches, 12)
+        self.assertTrue(same(plain.everything(), loop.everything()))
+        self.assertEqual(plan.left[0], 0)
+
+    def test_evaluation_between_batches_belongs_to_none(self):
+        loop = Loop()
+        plan = loop.autocast()
+        x = loop.batches[0][0]
+
+        def evaluate():
+            kinds = set()
+            hook = loop.net[2].register_forward_hook(lambda m, i, out: kinds.add(out.dtype))
+            loop.net.eval()
+            with torch.no_grad(), plan:
+                loop.net(x)
+            with plan, torch.no_grad():
+                loop.net(x)
+            with plan:
+                loop.net(x)
+            loop.net.train()
+            with torch.inference_mode(), plan:
+                loop.net(x)
+            hook.remove()
+            return kinds
+
+        self.assertEqual(evaluate(), {torch.float32})
+        for k in range(1500):
+            loop.train(plan, 1)
+            if k % 7 == 0 and plan.found is None:
+                self.assertEqual(evaluate(), {torch.float32})
+        self.assertEqual(plan._inner.batches, 1500)
+        self.assertIn('b', plan.found.plan)
+        self.assertEqual(evaluate(), {torch.bfloat16})
+        with self.assertRaisesRegex(comp.Error, 'without a training forward'):
+            plan.step(1.0)
+
+    def test_an_evaluation_with_gradients_before_the_first_batch_is_not_what_is_recorded(self):
+        loop = Loop()
+        loop.net.append(nn.Dropout(0.5))
+        plan = loop.autocast()
+        loop.net.eval()
+        with plan:
+            loop.forward()
+        loop.net.train()
+        loop.train(plan, 20)
+        self.assertEqual(plan.left[0], 0)
+
+    def test_an_exception_in_a_region_drops_the_batch_and_a_plan_that_raises_it_is_left(self):
+        def raises(out):
+            raise ValueError('not in bf16')
+
+        loop = Loop(harmful_if_low(raises))
+        plan = loop.autocast()
+        raised = 0
+        for _ in range(2500):
+            try:
+                loop.train(plan, 1)
+            except ValueError:
+                raised += 1
+        self.assertGreater(raised, 0)
+        names = [op.name for op in plan.found.operators]
+        self.assertEqual(plan.found.plan[names.index('2.linear')], '1')
+        self.assertEqual(plan._inner.batches, 2500 - raised)
+
+    def test_an_exception_in_the_first_batch_and_in_fp32_leaves_the_search_as_it_was(self):
+        loop = Loop()
+        plan = loop.autocast()
+        for batches in (0, 1, 5):
+            loop.train(plan, batches)
+            with self.assertRaisesRegex(ZeroDivisionError, 'mine'), plan:
+                loop.forward()
+                raise ZeroDivisionError('mine')
+        loop.train(plan, 10)
+        self.assertEqual(plan._inner.batches, 16)
+
+    def test_what_is_wrong_is_said(self):
+        loop = Loop()
+        with self.assertRaisesRegex(comp.SettingsError, 'optimizer 0, a SGD, holds none of the model'):
+            loop.autocast(optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters(), 1))
+        with self.assertRaisesRegex(comp.SettingsError, 'policy is a function of Python'):
+            loop.autocast(policy=lambda op: comp.deny())
+        with self.assertRaisesRegex(comp.SettingsError, "precision 'mxfp8' in a loop's own batches"):
+            loop.autocast(precisions=['mxfp8'])
+        with self.assertRaisesRegex(comp.SettingsError, 'batches_per_epoch is 0'):
+            loop.autocast(batches_per_epoch=0)
+        with self.assertRaisesRegex(comp.SettingsError, 'did you mean "tolerance"'):
+            loop.autocast(tolerence=1)
+        with self.assertRaisesRegex(comp.FileError, 'no folder "nowhere"'):
+            loop.autocast(file='nowhere/plan.json')
+        plan = loop.autocast()
+        with self.assertRaisesRegex(comp.Error, r'step\(\) without a training forward'):
+            plan.step(1.0)
+        loss = loop.batch(plan)
+        for wrong, words in ((None, 'a NoneType as "loss"'), (torch.ones(2), r'a tensor of \(2,\)'), ({}, 'no loss')):
+            with self.assertRaisesRegex(comp.SettingsError, words):
+                plan.step(wrong)
+        with self.assertRaisesRegex(comp.Error, "again after the optimizer's step"):
+            loop.batch(plan)
+        plan.step(loop.batch(plan))  # the batch before is dropped
+        with self.assertRaisesRegex(comp.Error, r'step\(\) inside `with plan:`'), plan:
+            plan.step(loss)
+
+    def test_fp32_that_loses_its_batches_is_told_once_and_the_loop_goes_on(self):
+        loop = Loop(lambda net, out: out * float('nan'))
+        plan = loop.autocast()
+        with self.assertRaisesRegex(comp.Error, 'FP32 training ended as not_finite'):
+            loop.train(plan, 60)
+        loop.train(plan, 10)
+        self.assertIsNone(plan.found)
+        self.assertFalse(plan.searching)
+        loop = Loop()
+        wrong = loop.autocast(tolerance=-1)
+        with self.assertRaisesRegex(comp.SettingsError, 'tolerance is -1'):
+            Loop.train(loop, wrong, 2)
+
+    def test_two_losses_two_models_and_two_segments(self):
+        torch.manual_seed(3)
+        a, b = nn.Linear(8, 8), nn.Linear(8, 8)
+        optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (a, b)]
+        plan = comp.autocast({'a': a, 'b': b}, optimizer=optimizers, batches_per_epoch=16, **LOW)
+        x = torch.randn(4, 8)
+        for _ in range(1500):
+            losses = {}
+            for name, net, optimizer in (('a', a, optimizers[0]), ('b', b, optimizers[1])):
+                with plan(name):
+                    losses[name] = mse_loss(net(x), x)
+                losses[name].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            plan.step(losses, seconds=8.0 - plan.letters.count('b'))
+        self.assertEqual({op.name for op in plan.found.operators}, {f'{model}.{op}' for model in 'ab' for op in ('linear', 'broadcast_tensors', 'mse_loss')})
+        self.assertIn('b', plan.found.plan)
+
+    def test_a_search_beside_it_and_a_thread_that_reads_it_do_not_disturb(self):
+        one, two = Loop(), Loop()
+        first, second = one.autocast(), two.autocast()
+        done = threading.Event()
+
+        def read():
+            while not done.is_set():
+                _ = first.found, first.letters, second.searching
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        for _ in range(200):
+            one.train(first, 1)
+            two.train(second, 1)
+        done.set()
+        thread.join()
+        self.assertTrue(same(one.everything(), two.everything()))
+
+
+_ENDS_EARLY = '''
+import torch, comp
+from torch import nn
+net = nn.Linear(8, 8)
+plan = comp.autocast(net, optimizer=torch.optim.SGD(net.parameters(), 0.1), file='plan.json', batches_per_epoch=16, precisions=['bf16'])
+for _ in range(20):
+    with plan:
+        loss = net(torch.ones(4, 8)).square().mean()
+    loss.backward()
+    plan.step(loss)
+net.kept = plan                # a cycle with what the search holds
+'''
+
+
+if __name__ == '__main__':
+    with warnings.catch_warnings():
+        unittest.main()
