@@ -23,12 +23,12 @@ ADDED = {
                     'cuda': ['comp_cuda/elementwise.hpp']}),
     'operator': (('backends/native/include/comp_native/operation.hpp', 'using operation', 'op::mse_loss', ', op::added'),
                  {'native': ['comp_native/operation.hpp']}),
-    'precision': (('include/comp/core/precision.hpp', 'enum class precision', 'nvfp4', ', added'),
+    'precision': (('include/comp/core/precision.hpp', 'enum class precision', 'fp64', ', added'),
                   {'core': ['comp/core/precision.hpp', 'comp/core/hardware.hpp', 'comp/core/scaled_formats.hpp'],
                    'native': ['comp_native/storage.hpp'],
                    'libtorch': ['comp_libtorch/support/tensors.hpp']}),
     'row of a precision': (('include/comp/core/precision.hpp', 'constexpr precision_traits traits', 'switch (p) {',
-                            " case precision{10}: return {.name = \"added\"};"), {'core': ['comp/core/precision.hpp']}),
+                            " case precision{11}: return {.name = \"added\"};"), {'core': ['comp/core/precision.hpp']}),
 }
 
 
