@@ -387,18 +387,13 @@ class Train(Runs):
         got = self.train('--scaling', 'apex')
         self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)
 
-    def test_a_full_disk_ends_the_search_with_its_reason(self):
-        self.out.mkdir()
-        (self.out / 'search.jsonl').symlink_to('/dev/full')
-        self.refused(self.train('--resume'), 'search.jsonl', 'No space left')
-
     def test_a_ledger_of_another_search_is_refused_with_what_differs(self):
         self.succeeds()
         self.refused(self.train('--resume', '--seed', '7'), 'checkpoint.safetensors', 'has seed 1, this one has seed 7')
         self.checkpoint().unlink()
         self.refused(self.train('--resume', '--seed', '7'), 'search.jsonl', 'seed')
 
-    def end_and_go_on(self, ending):
+    def test_an_interrupted_search_says_how_to_go_on_and_does(self):
         """Ends a search once a run is recorded; the same command with --resume must go on from there."""
         job = ('--tie', 'none', '--stage1', 'random')
         process = subprocess.Popen(self.command(*job, limit='1536'), text=True, stdout=subprocess.PIPE,
@@ -406,8 +401,10 @@ class Train(Runs):
         deadline = time.monotonic() + SECONDS
         while len(self.runs()) < 2 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
-        process.send_signal(ending)
+        process.send_signal(signal.SIGINT)
         _, complained = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGINT)
+        self.assertIn('--resume', complained)
         before = self.runs()
         self.assertGreaterEqual(len(before), 2)
         watched = (self.out / 'report.html').read_text()
@@ -420,16 +417,6 @@ class Train(Runs):
         self.assertEqual(after[:len(before)], before)
         self.assertEqual(len(set(after)), len(after), 'a recorded run was made again')
         self.assertTrue(any('end' in line for line in self.ledger()))
-        return process.returncode, complained
-
-    def test_an_interrupted_search_says_how_to_go_on_and_does(self):
-        code, complained = self.end_and_go_on(signal.SIGINT)
-        self.assertEqual(code, 128 + signal.SIGINT)
-        self.assertIn('--resume', complained)
-
-    def test_a_killed_search_goes_on(self):
-        code, _ = self.end_and_go_on(signal.SIGKILL)
-        self.assertEqual(code, -signal.SIGKILL)
 
     def test_numbers_that_are_none_wrap_or_are_out_of_range_are_refused_by_name(self):
         for option in ('--learning-rate', '--tolerance', '--level', '--budget', '--slowdown', '--finish'):

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Positives, and optional members one at a time; each fault has its program in tests/promises/refuse.
-#include <doctest/doctest.h>
-
 #include "promises/refuse/whole.hpp"
 
 namespace {
@@ -87,60 +85,9 @@ struct may_be_verbose : whole::backend {
 };
 static_assert(comp::Backend<may_be_verbose>);
 
-struct counts : whole::policy {
-  mutable int asked = 0;
-  comp::decision classify(const comp::op_info&) const {
-    ++asked;
-    return {.category = comp::category::deny};
-  }
-};
-static_assert(comp::OperatorPolicy<counts>);
-
 struct not_an_observer {
   int number;
 };
 static_assert(!comp::Observer<not_an_observer>);  // a misspelt member looks like this
 
 }  // namespace
-
-TEST_CASE("a list of observers calls what each has and nothing else") {
-  struct stops {
-    int seen = 0;
-    bool trial_done(const comp::trial&) { return ++seen == 2; }
-  } stopping;
-  struct counts_batches {
-    int batches = 0;
-    void batch_done(const comp::trial&, const comp::sample&) { ++batches; }
-  } counting;
-  comp::observer_list list{stopping, counting};
-  const comp::trial t;
-  CHECK_FALSE(list.trial_done(t));
-  CHECK(list.trial_done(t));
-  list.batch_done(t, {});
-  CHECK(counting.batches == 1);
-  CHECK_FALSE(list.stop_requested());
-  CHECK_FALSE(list.recall(t).has_value());
-}
-
-TEST_CASE("the first observer that remembers a trial is believed, and every wish to stop is heard") {
-  struct remembers {
-    std::string label;
-    int asked = 0;
-    std::optional<comp::trial> recall(const comp::trial& wanted) {
-      ++asked;
-      comp::trial found = wanted;
-      found.label = label;
-      return found;
-    }
-  } first{"first"}, second{"second"};
-  struct wants_to_stop {
-    int asked = 0;
-    bool stop_requested() { return ++asked > 0; }
-  } one, two;
-  comp::observer_list list{first, one, second, two};
-  CHECK(list.recall({}).value().label == "first");
-  CHECK(second.asked == 0);
-  CHECK(list.stop_requested());
-  CHECK(one.asked == 1);
-  CHECK(two.asked == 1);
-}

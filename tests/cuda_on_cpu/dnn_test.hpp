@@ -2,9 +2,12 @@
 // What the tests of cuDNN's operators share: a fresh machine, values of few bits, and the comparison with FP64.
 #pragma once
 
+#include <comp_cuda/device.hpp>
 #include <comp_cuda/dnn.hpp>
 #include <string>
+#include <type_traits>
 
+#include "../native/devices/agree.hpp"
 #include "kernel_test.hpp"
 
 namespace comp::cuda::test {
@@ -32,6 +35,17 @@ inline std::vector<float> coarse(std::int64_t n, unsigned seed) {
   std::vector<float> v(static_cast<std::size_t>(n));
   for (float& x : v) x = static_cast<float>(draw(engine)) / 16;
   return v;
+}
+
+/// Numbers as all devices get them, which lie in an order on this one.
+template <class D>
+typename D::tensor laid(D& d, const shape& s, unsigned seed, precision p, order places) {
+  const auto plain = native::contract::tensor_of(d, s, seed, p);
+  if constexpr (std::is_same_v<D, device>) {
+    return in_order(d.shared(), plain, places);
+  } else {
+    return plain;
+  }
 }
 
 /// Each value is off by at most a rounding to precision p, `more` roundings of what may be as large as the largest

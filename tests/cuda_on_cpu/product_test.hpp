@@ -18,16 +18,12 @@ struct fresh_for_products : fresh {
 };
 /// By how much one term of a sum may be off: sums are FP32, fast ones of FP8 keep 13 bits.
 constexpr double one_term(precision, bool fast = false) { return fast ? 0x1p-14 : 0x1p-24; }
-/// By how much an operand may be off that the product rounds: the stand-in rounds as the reference does.
-constexpr double one_operand(precision) { return 0; }
 #else
 using fresh_for_products = fresh;
 /// Tensor cores cut the terms of a few products, with fewer bits for FP8, before they are added in FP32.
 constexpr double one_term(precision p, bool = false) {
   return is_fp8(p) ? 0x1p-13 : p == precision::fp32 ? 0x1p-24 : 0x1p-22;
 }
-/// Some cut what TF32 does not keep, some round it.
-constexpr double one_operand(precision p) { return p == precision::tf32 ? 0x1p-10 : 0; }
 #endif
 struct rig {
   fresh_for_products clean;

@@ -2,7 +2,6 @@
 // What is particular to the cuda Device: nothing waits that need not, precisions that are stored alike are views, low
 // copies come from the optimizer's pass, memory is counted, and what is refused is refused in a sentence.
 #include <comp_cuda/comp_cuda.hpp>
-#include <optional>
 
 #include "fresh.hpp"
 #include "kernel_test.hpp"
@@ -25,12 +24,6 @@ std::vector<float> some(const shape& s, unsigned seed, float scale = 1) {
 tensor made(device& d, const shape& s, unsigned seed, precision p = precision::fp32) {
   return d.upload(some(s, seed), s, p);
 }
-std::vector<std::int32_t> labels_of(std::int64_t n, std::int64_t classes) {
-  std::vector<std::int32_t> labels;
-  for (std::int64_t i = 0; i < n; ++i) labels.push_back(static_cast<std::int32_t>(i % 3 == 2 ? -1 : i * 7 % classes));
-  return labels;
-}
-indices targets(device& d, std::int64_t n, std::int64_t classes) { return d.upload(labels_of(n, classes), {n}); }
 std::uint64_t launches_of(auto f) {
   const std::uint64_t before = simt::device.launches;
   f();
@@ -261,15 +254,6 @@ TEST_CASE_FIXTURE(fresh, "two devices work side by side, on one GPU and on two")
   CHECK(one.live_bytes() == other.live_bytes());
 }
 
-TEST_CASE_FIXTURE(fresh, "tensors and parameters may outlive the device") {
-  std::optional<device> d{std::in_place};
-  const tensor x = made(*d, {9}, 1), y = d->activate(activation::relu, x);  // y waits to be asked for
-  const indices i = targets(*d, 9, 4);
-  auto p = d->make_parameter(some({9}, 2), {9});
-  d.reset();
-  CHECK(x.size() + y.size() + i.size() == 27);
-}
-
 TEST_CASE_FIXTURE(fresh, "what a device does not have is refused in a sentence") {
   CHECK_THROWS_WITH_AS((device{{.gpu = 1}}),
                        "GPU 1 asked for (1 found by the CUDA driver): use one that is there, or the host device",
@@ -385,32 +369,6 @@ TEST_CASE_FIXTURE(fresh, "a snapshot restores values, slots and order, bit for b
   step(2);
   step(3);
   CHECK(d.values(p) == after);
-}
-
-TEST_CASE_FIXTURE(fresh, "two parameters of one kernel get their gradients whether they learn, begin or go on") {
-  device d;
-  const shape s{5, 6};
-  const tensor x = made(d, s, 1), dy = made(d, s, 2);
-  const auto gradients = [&](bool gamma_learns, bool beta_learns, bool gamma_goes_on, bool beta_goes_on) {
-    auto gamma = d.make_parameter(some({6}, 3), {6}, gamma_learns);
-    auto beta = d.make_parameter(some({6}, 4), {6}, beta_learns);
-    const auto norm = d.layer_norm(x, gamma, beta, 1e-5);
-    (void)d.layer_norm_backward(dy, x, norm.saved, gamma, beta, 1e-5);
-    if (!gamma_goes_on) d.zero_gradient(gamma);
-    if (!beta_goes_on) d.zero_gradient(beta);
-    (void)d.layer_norm_backward(dy, x, norm.saved, gamma, beta, 1e-5);
-    return std::pair{d.gradient(gamma), d.gradient(beta)};
-  };
-  const auto once = gradients(true, true, false, false), twice = gradients(true, true, true, true);
-  for (std::size_t i = 0; i < 6; ++i) {
-    CHECK(twice.first[i] == 2 * once.first[i]);
-    CHECK(twice.second[i] == 2 * once.second[i]);
-  }
-  CHECK(gradients(true, true, true, false) == std::pair{twice.first, once.second});
-  CHECK(gradients(true, true, false, true) == std::pair{once.first, twice.second});
-  CHECK(gradients(false, true, false, true) == std::pair{std::vector<float>(6), twice.second});
-  CHECK(gradients(true, false, true, false) == std::pair{twice.first, std::vector<float>(6)});
-  CHECK(gradients(false, false, true, true) == std::pair{std::vector<float>(6), std::vector<float>(6)});
 }
 
 }  // namespace comp::cuda::test

@@ -30,15 +30,6 @@ void scaled(const float* from, float* to, float by, const owned_stream& on, inde
 void begin(const owned_stream& on, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
   check(cudaStreamBeginCapture(on.get(), mode), "beginning a capture");
 }
-/// Ends a capture that is meant to succeed.
-cudaGraphExec_t executable(const owned_stream& on) {
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(on.get(), &graph), "ending a capture");
-  cudaGraphExec_t made = nullptr;
-  check(cudaGraphInstantiate(&made, graph, 0), "instantiating");
-  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
-  return made;
-}
 cudaError_t end(const owned_stream& on) {
   cudaGraph_t graph = nullptr;
   const cudaError_t code = cudaStreamEndCapture(on.get(), &graph);
@@ -49,29 +40,6 @@ cudaError_t end(const owned_stream& on) {
 }
 
 }  // namespace
-
-TEST_CASE_FIXTURE(fresh, "captured work runs when its graph is launched, as often as it is, and not before") {
-  const owned_stream on;
-  const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
-  const auto given = simt::device.seen.given;
-  begin(on);
-  scaled(x.data(), x.data(), 2, on);
-  scaled(x.data(), x.data(), 3, on);
-  const cudaGraphExec_t twice = executable(on);
-  on.synchronize();
-  CHECK(x.values() == std::vector<float>{1, 2, 3, 4});
-  CHECK(simt::device.seen.given == given);
-  for (int i = 0; i < 2; ++i) CHECK(cudaGraphLaunch(twice, on.get()) == cudaSuccess);
-  CHECK(x.values() == std::vector<float>{1, 2, 3, 4});  // in the order of the stream, like any work
-  on.synchronize();
-  CHECK(x.values() == std::vector<float>{36, 72, 108, 144});
-  CHECK(simt::device.seen.graphs == 2);
-  CHECK(cudaGraphExecDestroy(twice) == cudaSuccess);
-  CHECK_THROWS_WITH_AS((void)cudaGraphLaunch(twice, on.get()),
-                       "an executable graph is used that is not there: destroyed, or never made", simt::fault);
-  CHECK_THROWS_WITH_AS((void)cudaGraphExecDestroy(twice),
-                       "an executable graph is used that is not there: destroyed, or never made", simt::fault);
-}
 
 TEST_CASE_FIXTURE(
     fresh, "memory of a graph keeps its address, is unwritten in each launch, and is there between its nodes only") {
@@ -110,64 +78,6 @@ TEST_CASE_FIXTURE(
   CHECK(simt::device.used == 16);  // the driver keeps it for graphs until it is told to give it back
   CHECK(cudaDeviceGraphMemTrim(0) == cudaSuccess);
   CHECK(simt::device.used == 0);
-}
-
-TEST_CASE_FIXTURE(fresh, "a graph that reads its memory before writing it is a fault at the second launch too") {
-  const owned_stream on;
-  const test_pool pool;
-  const buffer<float> y{4};
-  begin(on);
-  float* unwritten = pool.take(on, 4);
-  scaled(unwritten, y.data(), 5, on);
-  scaled(y.data(), unwritten, 5, on);
-  CHECK(cudaFreeAsync(unwritten, on.get()) == cudaSuccess);
-  const cudaGraphExec_t work = executable(on);
-  for (int i = 0; i < 2; ++i) {
-    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
-    CHECK_THROWS_AS(on.synchronize(), simt::fault);
-    simt::memory_map::common().find(unwritten)->end_life();
-    simt::existing(work).work->alive.clear();
-  }
-  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
-}
-
-TEST_CASE_FIXTURE(fresh, "what a graph leaves allocated has to be freed before its next launch") {
-  const owned_stream on;
-  const test_pool pool;
-  const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4};
-  begin(on);
-  float* kept = pool.take(on, 4);
-  scaled(x.data(), kept, 2, on);
-  const cudaGraphExec_t work = executable(on);
-  CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
-  scaled(kept, y.data(), 1, on);
-  CHECK(cudaGraphLaunch(work, on.get()) == cudaErrorInvalidValue);
-  CHECK(cudaFreeAsync(kept, on.get()) == cudaSuccess);
-  CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
-  CHECK(cudaFreeAsync(kept, on.get()) == cudaSuccess);
-  on.synchronize();
-  CHECK(y.values() == std::vector<float>{2, 4, 6, 8});
-  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
-}
-
-TEST_CASE_FIXTURE(fresh, "memory for a graph runs out when it is uploaded or launched, not before") {
-  simt::device.properties.totalGlobalMem = 1000;
-  const owned_stream on;
-  const test_pool pool;
-  begin(on);
-  float* large = pool.take(on, 500);
-  CHECK(cudaFreeAsync(large, on.get()) == cudaSuccess);
-  const cudaGraphExec_t work = executable(on);
-  CHECK(cudaGraphUpload(work, on.get()) == cudaErrorMemoryAllocation);
-  CHECK(cudaGraphLaunch(work, on.get()) == cudaErrorMemoryAllocation);
-  CHECK(simt::device.used == 0);
-  simt::device.properties.totalGlobalMem = 4000;
-  simt::device.fail_allocation = 1;
-  CHECK(cudaGraphUpload(work, on.get()) == cudaErrorMemoryAllocation);
-  CHECK(cudaGraphUpload(work, on.get()) == cudaSuccess);
-  CHECK(simt::device.used == 2000);
-  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
-  CHECK(cudaDeviceGraphMemTrim(1) == cudaErrorInvalidValue);
 }
 
 TEST_CASE_FIXTURE(fresh, "what waits for the device breaks a capture, and its end says so") {
@@ -234,99 +144,6 @@ TEST_CASE_FIXTURE(fresh, "what waits for the device breaks a capture, and its en
   on.synchronize();
   CHECK(x.values() == std::vector<float>{2, 4, 6, 8});
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
-}
-
-TEST_CASE_FIXTURE(fresh, "pinned memory is copied by a graph as it is at each launch") {
-  const owned_stream on;
-  const buffer<float> x{4};
-  void* pinned = nullptr;
-  REQUIRE(cudaMallocHost(&pinned, 16) == cudaSuccess);
-  auto* host = static_cast<float*>(pinned);
-  begin(on);
-  CHECK(cudaMemcpyAsync(x.data(), pinned, 16, cudaMemcpyHostToDevice, on.get()) == cudaSuccess);
-  const cudaGraphExec_t work = executable(on);
-  for (const float v : {1.0F, 7.0F}) {
-    std::fill_n(host, 4, v);
-    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
-    on.synchronize();
-    CHECK(x.values() == std::vector<float>(4, v));
-  }
-  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
-  CHECK(cudaFreeHost(pinned) == cudaSuccess);
-}
-
-TEST_CASE_FIXTURE(
-    fresh, "a relaxed capture lets other allocations pass, and the default stream breaks only those that wait for it") {
-  const owned_stream on;
-  const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
-  void* p = nullptr;
-  begin(on, cudaStreamCaptureModeRelaxed);
-  CHECK(cudaMalloc(&p, 4) == cudaSuccess);
-  CHECK(cudaMemsetAsync(p, 0, 4, nullptr) == cudaSuccess);
-  CHECK(end(on) == cudaSuccess);
-  CHECK(cudaFree(p) == cudaSuccess);
-  cudaStream_t blocking = nullptr;
-  CHECK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault) == cudaSuccess);
-  CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed) == cudaSuccess);
-  CHECK(cudaMemsetAsync(x.data(), 0, 4, nullptr) == cudaErrorStreamCaptureImplicit);
-  cudaGraph_t graph = nullptr;
-  CHECK(cudaStreamEndCapture(blocking, &graph) == cudaErrorStreamCaptureInvalidated);
-  CHECK(cudaStreamDestroy(blocking) == cudaSuccess);
-  CHECK(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed) == cudaErrorStreamCaptureUnsupported);
-  CHECK(cudaStreamEndCapture(on.get(), &graph) == cudaErrorInvalidValue);  // none was begun
-}
-
-TEST_CASE_FIXTURE(fresh, "a capture forks and joins through events") {
-  const owned_stream on, beside;
-  const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4}, z{4};
-  const event forked, joined;
-  begin(on);
-  scaled(x.data(), y.data(), 2, on);
-  on.record(forked);
-  beside.wait_for(forked);
-  scaled(y.data(), z.data(), 10, beside);
-  SUBCASE("joined, all of it runs") {
-    beside.record(joined);
-    on.wait_for(joined);
-    const cudaGraphExec_t work = executable(on);
-    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
-    on.synchronize();
-    CHECK(z.values() == std::vector<float>{20, 40, 60, 80});
-    CHECK(cudaStreamWaitEvent(on.get(), joined.get(), 0) == cudaErrorCapturedEvent);  // its capture has ended
-    CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
-  }
-  SUBCASE("not joined, it is refused") { CHECK(end(on) == cudaErrorStreamCaptureUnjoined); }
-  SUBCASE("it ends where it began") {
-    cudaGraph_t graph = nullptr;
-    CHECK(cudaStreamEndCapture(beside.get(), &graph) == cudaErrorStreamCaptureUnmatched);
-    CHECK(end(on) == cudaErrorStreamCaptureInvalidated);
-  }
-  SUBCASE("two captures do not meet") {
-    const owned_stream other;
-    begin(other);
-    CHECK(cudaStreamWaitEvent(other.get(), forked.get(), 0) == cudaErrorStreamCaptureMerge);
-    CHECK(end(other) == cudaErrorStreamCaptureInvalidated);
-    CHECK(end(on) == cudaErrorStreamCaptureInvalidated);
-  }
-  (void)cudaGetLastError();
-  beside.synchronize();  // it is out of the capture too
-}
-
-TEST_CASE_FIXTURE(fresh, "a device that is lost in the middle of a graph stays lost") {
-  {
-    const owned_stream on;
-    const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
-    begin(on);
-    scaled(x.data(), x.data(), 2, on);
-    scaled(x.data(), x.data(), 2, on);
-    const cudaGraphExec_t work = executable(on);
-    simt::device.lose_device = 3;  // the launch, its first node, its second
-    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
-    CHECK(cudaStreamSynchronize(on.get()) == cudaErrorIllegalAddress);
-    CHECK(x.values() == std::vector<float>{2, 4, 6, 8});
-    CHECK(cudaGraphLaunch(work, on.get()) == cudaErrorIllegalAddress);
-    CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
-  }
 }
 
 }  // namespace comp::cuda::test

@@ -1,68 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by cuBLASLt against FP64, over sizes, transposes, precisions and alignments; linear and bmm, forward and
-// backward; and how an algorithm is chosen.
+// Products by cuBLASLt: which algorithm is chosen for which operands, and what fails. That products are FP64's is asked
+// of each Device: ../native/devices/test_contractions.cpp.
 #include <comp_cuda/bmm.hpp>
 #include <comp_cuda/linear.hpp>
 #include <comp_cuda/transfer.hpp>
 
+#include "../native/devices/agree.hpp"
 #include "product_test.hpp"
 
 namespace comp::cuda::test {
 namespace {
 
-/// The relative size of one rounding of a result.
-double rounding(precision p) { return p == precision::tf32 ? 0x1p-24 : traits(p).half_ulp; }
-/// To 10 bits of fraction, ties to even.
-double as_tf32(float x) {
-  int exponent = 0;
-  const double fraction = std::frexp(static_cast<double>(x), &exponent);
-  return std::ldexp(std::nearbyint(std::ldexp(fraction, 11)), exponent - 11);
-}
-/// What `p` keeps of a value.
-double kept(float v, precision p) {
-  if (p == precision::tf32) return as_tf32(v);
-  return with_storage(p, [&]<class T>(std::type_identity<T>) {
-    T to;
-    native::math::store(to, v);
-    return static_cast<double>(native::math::load(to));
-  });
-}
+namespace contract = native::contract;
 
-/// a (m,k) by b (k,n), as they lie in memory, in FP64; and the sum of the magnitudes, which bounds the error.
-struct reference {
-  std::vector<double> value, magnitude;
-  reference(const std::vector<double>& a, bool ta, const std::vector<double>& b, bool tb, index m, index n, index k)
-      : value(static_cast<std::size_t>(m * n)), magnitude(value.size()) {
-    for (index i = 0; i < m; ++i) {
-      for (index j = 0; j < n; ++j) {
-        const auto at = static_cast<std::size_t>(i * n + j);
-        for (index x = 0; x < k; ++x) {
-          const double term = a[static_cast<std::size_t>(ta ? x * m + i : i * k + x)] *
-                              b[static_cast<std::size_t>(tb ? j * k + x : x * n + j)];
-          value[at] += term;
-          magnitude[at] += std::abs(term);
-        }
-      }
-    }
-  }
-};
-/// Each value is off by one rounding of the result, and by the roundings of an FP32 sum of k terms of precision p.
-void check_within(const std::vector<float>& got, const reference& want, index k, precision p, double result,
-                  double alpha = 1) {
-  REQUIRE(got.size() == want.value.size());
-  double worst = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double exact = alpha * want.value[i];
-    const double terms = one_term(p) * (static_cast<double>(k) + 4) + 2 * one_operand(p);
-    const double allowed = std::abs(exact) * result * 1.01 + std::abs(alpha) * want.magnitude[i] * terms + 1e-30;
-    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - exact) / allowed);
-  }
-  CHECK(worst <= 1);
-}
-std::vector<double> all_kept(const std::vector<float>& v, precision p) {
-  std::vector<double> to(v.size());
-  std::transform(v.begin(), v.end(), to.begin(), [=](float x) { return kept(x, p); });
-  return to;
+/// That `got` is a (m,k) by b (k,n), and `more`, of numbers that the product's precision has.
+void check_product(const std::vector<float>& got, precision p, const std::vector<float>& a, const std::vector<float>& b,
+                   const std::array<index, 3>& of, double more = 0) {
+  const auto& [m, k, n] = of;
+  native::reference::device exact;
+  auto want = exact.bmm(exact.upload(a, {m, k}, p), exact.upload(b, {k, n}, p), false, false, 1);
+  for (double& v : want.values()) v += more;
+  REQUIRE(got.size() == want.values().size());
+  const auto given = [&, k = k](const auto& v) {
+    return contract::results::one{"product", {}, {v.begin(), v.end()}, p, static_cast<double>(k)};
+  };
+  CHECK(contract::worst_share(given(got), given(want.values())) <= 1);
 }
 std::size_t count(index a, index b) { return static_cast<std::size_t>(a * b); }
 
@@ -71,31 +33,8 @@ std::vector<precision> computed(const rig& r) {
   std::erase_if(all, [&](precision p) { return !r.has(p); });
   return all;
 }
-std::vector<std::array<index, 3>> grid() {
-  if (small) return {{1, 1, 1}, {3, 5, 7}, {8, 16, 32}, {33, 17, 65}};
-  return {{1, 1, 1},    {1, 7, 3},    {7, 1, 3},     {3, 5, 1},    {2, 2, 2},    {3, 5, 7},     {8, 8, 8},
-          {16, 32, 64}, {31, 33, 35}, {64, 16, 128}, {65, 64, 63}, {5, 100, 33}, {100, 10, 84}, {1, 300, 257}};
-}
 
 }  // namespace
-
-TEST_CASE_FIXTURE(with_rig, "products in each precision and transposition are those of FP64 within their rounding") {
-  for (const precision p : computed(r)) {
-    for (const auto [m, n, k] : grid()) {
-      for (const int transposes : {0, 1, 2, 3}) {
-        const bool ta = transposes & 1, tb = transposes & 2;
-        INFO(std::string{name(p)}, " ", m, "x", n, "x", k, " transposes ", transposes);
-        const auto a = normal(count(m, k), 1), b = normal(count(k, n), 2);
-        const tensor x = upload(r.c, a, ta ? shape{k, m} : shape{m, k}, p);
-        const tensor w = upload(r.c, b, tb ? shape{n, k} : shape{k, n}, p);
-        const reference want{all_kept(a, p), ta, all_kept(b, p), tb, m, n, k};
-        const tensor y = bmm(r.c, x, w, ta, tb, 0.5);
-        CHECK(y.precision() == p);
-        check_within(download(r.c, y), want, k, p, rounding(p), 0.5);
-      }
-    }
-  }
-}
 
 TEST_CASE_FIXTURE(with_rig, "FP32 products keep what TF32 loses") {
   const float fine = 1 + 0x1p-12F;  // TF32 keeps 10 bits of fraction
@@ -114,43 +53,18 @@ TEST_CASE_FIXTURE(with_rig, "FP32 products keep what TF32 loses") {
   if (r.has(precision::tf32)) CHECK(product_in(precision::tf32) == 1.0F);
 }
 
-TEST_CASE_FIXTURE(with_rig, "a batch of more matrices than cuBLASLt takes is multiplied in parts") {
-  const index batch = 65535 + 2;
-  const auto a = normal(count(batch, 2), 5), b = normal(count(batch, 2), 6);
-  const auto y = download(r.c, bmm(r.c, upload(r.c, a, {batch, 1, 2}, precision::fp16),
-                                   upload(r.c, b, {batch, 2, 1}, precision::fp16), false, false));
-  const auto left = all_kept(a, precision::fp16), right = all_kept(b, precision::fp16);
-  REQUIRE(y.size() == count(batch, 1));
-  double worst = 0;
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    const double first = left[2 * i] * right[2 * i], second = left[2 * i + 1] * right[2 * i + 1];
-    const double allowed = 0x1p-11 * (std::abs(first) + std::abs(second)) + 0x1p-25;  // of the least that FP16 has
-    worst = std::max(worst, std::abs(static_cast<double>(y[i]) - first - second) / (1.01 * allowed));
-  }
-  CHECK(worst <= 1);
-}
-
-TEST_CASE_FIXTURE(with_rig, "matrices of one size are multiplied by turns in batches of any number") {
-  for (const precision p : computed(r)) {
-    for (const index batch : {3, 1, 5, 2}) {
-      INFO(std::string{name(p)}, " ", batch);
-      const auto a = normal(count(batch, 16 * 16), 5), b = normal(count(batch, 16 * 16), 6);
-      const auto y =
-          download(r.c, bmm(r.c, upload(r.c, a, {batch, 16, 16}, p), upload(r.c, b, {batch, 16, 16}, p), false, false));
-      for (index i = 0; i < batch; ++i) {
-        const auto one = [&](const std::vector<float>& all) {
-          return std::vector<float>(all.begin() + i * 256, all.begin() + (i + 1) * 256);
-        };
-        check_within(one(y), {all_kept(one(a), p), false, all_kept(one(b), p), false, 16, 16, 16}, 16, p, rounding(p));
-      }
-    }
-  }
+TEST_CASE_FIXTURE(fresh, "a batch of more matrices than cuBLASLt takes is multiplied in parts") {
+  device d;
+  contract::agree_on(d, [](auto& on, contract::results& r) {
+    const auto rows = contract::tensor_of(on, {65535 + 2, 1, 2}, 5, precision::fp16);
+    r.keep(on, "y", on.bmm(rows, contract::tensor_of(on, {65535 + 2, 2, 1}, 6, precision::fp16), false, false, 1), 2);
+  });
 }
 
 TEST_CASE_FIXTURE(with_rig, "operands that lie at odd addresses are multiplied by an algorithm that can") {
   const index m = 16, n = 16, k = 16;
-  const auto a = normal(count(m, k), 5), b = normal(count(k, n), 6);
   for (const precision p : computed(r)) {
+    const auto a = contract::numbers(m * k, 5, p), b = contract::numbers(k * n, 6, p);
     for (const index shift : {0, 1, 3, 8}) {
       INFO(std::string{name(p)}, " shifted by ", shift);
       const auto shifted = [&](const std::vector<float>& v) {
@@ -171,29 +85,7 @@ TEST_CASE_FIXTURE(with_rig, "operands that lie at odd addresses are multiplied b
       auto got = download(r.c, y);
       got.erase(got.begin(), got.begin() + shift);
       got.resize(count(m, n));
-      check_within(got, {all_kept(a, p), false, all_kept(b, p), false, m, n, k}, k, p, rounding(p));
-    }
-  }
-}
-
-TEST_CASE_FIXTURE(with_rig, "linear adds its bias and clips with the product, and one rounding is all") {
-  for (const precision p : computed(r)) {
-    for (const auto [rows, outputs, inputs] : grid()) {
-      INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
-      const auto x = normal(count(rows, inputs), 7), w = normal(count(outputs, inputs), 8),
-                 b = normal(count(outputs, 1), 9);
-      parameter weight = make_parameter(r.c, w, {outputs, inputs}, true),
-                bias = make_parameter(r.c, b, {outputs}, true);
-      const tensor in = upload(r.c, x, {rows, 1, inputs}, p);
-      reference want{all_kept(x, p), false, all_kept(w, p), true, rows, outputs, inputs};
-      for (std::size_t i = 0; i < want.value.size(); ++i) {
-        const double add = p == precision::tf32 ? static_cast<double>(b[i % b.size()]) : kept(b[i % b.size()], p);
-        want.value[i] += add;
-        want.magnitude[i] += std::abs(add);
-      }
-      const tensor y = linear(r.c, in, weight, &bias);
-      CHECK(y.shape() == shape{rows, 1, outputs});
-      check_within(download(r.c, y), want, inputs, p, rounding(p));
+      check_product(got, p, a, b, {m, k, n});
     }
   }
 }
@@ -210,47 +102,6 @@ TEST_CASE_FIXTURE(with_rig, "layers of one size have each its own bias") {
   }
 }
 
-TEST_CASE("the backward of linear adds gradients in FP32 and returns the input's in the precision of dy") {
-  rig r;
-  for (const precision p : computed(r)) {
-    for (const auto [rows, outputs, inputs] : grid()) {
-      INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
-      const auto x = normal(count(rows, inputs), 10), w = normal(count(outputs, inputs), 11),
-                 dy = normal(count(rows, outputs), 12);
-      parameter weight = make_parameter(r.c, w, {outputs, inputs}, true);
-      parameter bias = make_parameter(r.c, std::vector<float>(static_cast<std::size_t>(outputs)), {outputs}, true);
-      const tensor in = upload(r.c, x, {rows, inputs}, precision::fp32), g = upload(r.c, dy, {rows, outputs}, p);
-      const tensor dx = linear_backward(r.c, g, in, weight, &bias, true);
-      CHECK(dx.precision() == p);
-      check_within(download(r.c, dx), {all_kept(dy, p), false, all_kept(w, p), false, rows, inputs, outputs}, outputs,
-                   p, rounding(p));
-      reference dw{all_kept(dy, p), true, all_kept(x, p), false, outputs, inputs, rows};
-      check_within(gradient(r.c, weight), dw, rows, p, 0x1p-24);
-      // TF32 tensors keep FP32's bits: only the product rounds them
-      const precision stored = p == precision::tf32 ? precision::fp32 : p;
-      const std::vector<double> ones(static_cast<std::size_t>(rows), 1.0);
-      check_within(gradient(r.c, bias), {ones, false, all_kept(dy, stored), false, 1, outputs, rows}, rows,
-                   precision::fp32, 0x1p-24);
-      CHECK_FALSE(linear_backward(r.c, g, in, weight, nullptr, false));  // a second time: added
-      for (double& v : dw.value) v *= 2;
-      for (double& v : dw.magnitude) v *= 2;
-      check_within(gradient(r.c, weight), dw, rows + 1, p, 0x1p-24);
-    }
-  }
-}
-
-TEST_CASE_FIXTURE(with_rig, "bmm refuses what only it can be asked for, with the shapes in the sentence") {
-  const tensor x = upload(r.c, normal(12, 3), {3, 4}, precision::fp32),
-               y = upload(r.c, normal(12, 3), {4, 3}, precision::fp32);
-  CHECK_THROWS_WITH_AS(bmm(r.c, x, y, true, false),
-                       "bmm of (3,4)' and (4,3) (the inner sizes and the batches must be equal): fix the shapes",
-                       error);
-  CHECK_THROWS_WITH_AS(bmm(r.c, x, upload(r.c, normal(12, 3), {1, 4, 3}, precision::fp32), false, false),
-                       "bmm of (3,4) and (1,4,3) (they need as many axes): reshape one of them", error);
-  CHECK_THROWS_WITH_AS(bmm(r.c, y.viewed(precision::fp8_e4m3), x, false, false),
-                       "bmm in fp8_e4m3 (of matrix products only linear has FP8): use bf16", unsupported);
-}
-
 TEST_CASE_FIXTURE(with_rig, "only algorithms whose sums are rounded once are taken") {
   r.c.part<matrix_products>().settings.measure = false;
   const index k = 4096;  // the stand-in offers sums in place, rounded to BF16 in between, to who does not exclude them
@@ -262,8 +113,8 @@ TEST_CASE_FIXTURE(with_rig, "only algorithms whose sums are rounded once are tak
   if (!r.has(precision::bf16)) return;
   const tensor low =
       bmm(r.c, upload(r.c, a, {1, k}, precision::bf16), upload(r.c, b, {k, 1}, precision::bf16), false, false);
-  const double exact = kept(a[0], precision::bf16) + static_cast<double>(k - 1);
-  CHECK(static_cast<double>(download(r.c, low).front()) == kept(static_cast<float>(exact), precision::bf16));
+  const float exact = contract::rounded(a[0], precision::bf16) + static_cast<float>(k - 1);
+  CHECK(download(r.c, low).front() == contract::rounded(exact, precision::bf16));
 }
 
 #ifdef COMP_SIMT  // what it proposes is known, and it fails to order
@@ -287,10 +138,8 @@ TEST_CASE_FIXTURE(with_rig, "an algorithm is measured once for a shape, elsewher
   CHECK(products.measured() == 1);
   CHECK(products.shapes() == 1);
   SUBCASE("what is added to is added to once") {
-    const auto rows = all_kept(download(r.c, a), precision::bf16);
-    reference want{rows, false, rows, false, n, n, n};
-    for (double& v : want.value) v += 1;
-    check_within(once, want, n, precision::bf16, 0x1p-24);
+    const auto rows = download(r.c, a);
+    check_product(once, precision::fp32, rows, rows, {n, n, n}, 1);
   }
   SUBCASE("what measuring takes is no part of the peak") {
     const auto live = r.c.pool().live_bytes();
@@ -363,9 +212,8 @@ TEST_CASE_FIXTURE(with_rig, "a call of cuBLASLt that fails says which, and the n
   }
   CHECK(ran);
   simt::device.fail_library = 0;
-  const auto rows = all_kept(download(r.c, a), precision::fp32);
-  check_within(download(r.c, bmm(r.c, a, a, false, false)), {rows, false, rows, false, 4, 4, 4}, 4, precision::fp32,
-               0x1p-24);
+  const auto rows = download(r.c, a);
+  check_product(download(r.c, bmm(r.c, a, a, false, false)), precision::fp32, rows, rows, {4, 4, 4});
 }
 
 TEST_CASE_FIXTURE(with_rig, "statuses of cuBLASLt are the errors that a search can tell apart") {

@@ -1,57 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 // How sparse products are made, and what is refused; what a stand-in of cuSPARSE refuses. That products and what graph
 // attention does along edges are those of FP64 is asked of each Device: ../native/devices/test_graphs.cpp.
-#include "graph_test.hpp"
+#include <comp_cuda/device.hpp>
+
+#include "../native/devices/agree.hpp"
+#include "fresh.hpp"
 
 namespace comp::cuda::test {
 namespace {
 
 using enum precision;
+namespace contract = native::contract;
+using native::host_csr;
 
-/// m x, or its transpose times x, and the sums of the sizes of the terms.
-std::pair<matrix, matrix> times(const host_csr& m, bool by_row, const matrix& x, precision p) {
-  const std::int64_t rows = by_row ? m.rows : m.columns;
-  matrix y{rows, x.columns}, size{rows, x.columns};
-  for_elements_of(m, [&](std::int64_t r, std::int64_t k, std::int64_t e) {
-    for (std::int64_t i = 0; i < x.columns; ++i) {
-      const double term = rounded_to(p, value_of(m, e)) * x(by_row ? k : r, i);
-      y(by_row ? r : k, i) += term;
-      size(by_row ? r : k, i) += std::abs(term);
-    }
-  });
-  return {y, size};
+/// From none to 6 elements in a row, whose columns come unsorted.
+host_csr some_csr(std::int32_t rows, std::int32_t columns) {
+  host_csr m{.rows = rows, .columns = columns, .begin = {0}};
+  for (std::int32_t r = 0; r < rows; ++r) {
+    for (std::int32_t i = 0; i < std::min(r % 7, columns); ++i) m.column.push_back((13 * r + 7 * (6 - i)) % columns);
+    m.begin.push_back(static_cast<std::int32_t>(m.column.size()));
+  }
+  m.value = contract::numbers(std::ssize(m.column), 1, bf16);
+  return m;
 }
 
 /// The product and its gradient are those of FP64, each time that they are made of the same operands.
-void check_products(context& c, const csr& on, const host_csr& m, std::int64_t width, precision p, int times_made) {
+void check_products(device& d, const host_csr& m, std::int64_t width, precision p) {
+  CAPTURE(m.rows);
   CAPTURE(width);
   CAPTURE(comp::name(p));
-  const matrix x = normal_matrix(m.columns, width, p, 5), dy = normal_matrix(m.rows, width, p, 6);
-  const auto [y, size] = times(m, true, x, p);
-  const auto [dx, d_size] = times(m, false, dy, p);
-  for (int made = 0; made < times_made; ++made) {
-    const tensor got = spmm(c, on, on_device(c, x, p));
-    CHECK(got.precision() == p);
-    check_near(c, got, y, size);
-    check_near(c, spmm_backward(c, on, on_device(c, dy, p)), dx, d_size);
-  }
+  contract::agree_on(d, [&](auto& on, contract::results& r) {
+    const auto a = on.make_sparse(m);
+    const auto x = contract::tensor_of(on, {m.columns, width}, 5, p),
+               dy = contract::tensor_of(on, {m.rows, width}, 6, p);
+    for (int made = 0; made < 2; ++made) {
+      r.keep(on, "y", on.spmm(a, x, nullptr), 6);
+      r.keep(on, "dx", on.spmm_backward(a, dy, nullptr, true), 6);
+    }
+  });
 }
+
+/// What a test leaves behind is a failure, also of cuSPARSE's objects.
+struct fresh_for_sparse : fresh {
+#ifdef COMP_SIMT
+  ~fresh_for_sparse() { CHECK(simt::sparse::live.empty()); }
+#endif
+};
 
 }  // namespace
 
-TEST_CASE(
+TEST_CASE_FIXTURE(
+    fresh_for_sparse,
     "a sparse product that was prepared once serves again, in every precision by turns, and gives the same bits") {
-  graph_device device;
-  const host_csr m = random_csr(50, 50, 0.2, 7);
-  const csr on{device.c(), m};
+  device d;
+  const csr on = d.make_sparse(some_csr(50, 50));
   std::vector<std::vector<float>> first;
   for (int round = 0; round < 3; ++round) {
     std::size_t at = 0;
     for (const precision p : {fp32, bf16, fp16}) {
-      if (!device.has(p)) continue;
+      if (!d.shared().card().has(p)) continue;
       for (const std::int64_t width : {16, 24}) {
-        const tensor x = on_device(device.c(), normal_matrix(50, width, p, 8), p);
-        const auto y = download(device.c(), spmm(device.c(), on, x));
+        const auto y = d.download(d.spmm(on, contract::tensor_of(d, {50, width}, 8, p), nullptr));
         if (round == 0) first.push_back(y);
         CHECK(y == first[at++]);
       }
@@ -59,50 +68,12 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what is no sparse matrix is refused with what is wrong") {
-  graph_device device;
-  const auto refused = [&](auto change) -> std::string {
-    host_csr m{.rows = 2, .columns = 3, .begin = {0, 1, 3}, .column = {2, 0, 1}, .value = {1, 2, 3}};
-    change(m);
-    try {
-      (void)csr(device.c(), m);
-    } catch (const error& e) {
-      return e.what();
-    }
-    return "";
-  };
-  CHECK(refused([](auto&) {}) == "");
-  CHECK(refused([](auto& m) { m.column[1] = 3; }) ==
-        "a sparse matrix of 2 x 3 has column 3 in row 1 (they are counted from 0 to 2): leave it out");
-  CHECK(refused([](auto& m) { m.column[1] = 1; }) ==
-        "a sparse matrix of 2 x 3 has column 1 twice in row 1 (sparse products need each once): add the two up");
-  CHECK(refused([](auto& m) {
-          m.rows = 3, m.begin = {0, 2, 1, 3};
-        }) ==
-        "a sparse matrix of 3 x 3 has a row 1 from 2 to 1 (rows may not end before they begin): sort the elements by "
-        "row");
-  CHECK(refused([](auto& m) {
-          m.begin = {0, 1, 2};
-        }) ==
-        "a sparse matrix of 2 x 3 with 3 elements has 3 places where rows begin, from 0 to 2 (one more than rows are "
-        "needed, from 0 to the number of elements): count them again");
-  CHECK(refused([](auto& m) { m.value.pop_back(); }) ==
-        "a sparse matrix of 2 x 3 with 3 elements has 2 values (there is one for each, or none for all 1): give as "
-        "many");
-  CHECK(refused([](auto& m) { m.column[1] = -1; }) != "");
-  CHECK(refused([](auto& m) { m.rows = 3, m.begin = {0, 9, -9, 3}; }) != "");  // first and last are right
-  CHECK(refused([](auto& m) { m.begin = {0, 3}; }) != "");
-  CHECK(refused([](auto& m) { m.begin = {}; }) != "");
-  CHECK(refused([](auto& m) { m.columns = 0; }) != "");
-  CHECK(refused([](auto& m) { m.columns = std::int64_t{1} << 31; }) != "");
-}
-
-TEST_CASE("sparse operators refuse tensors that do not fit the graph, naming both") {
-  graph_device device;
-  context& c = device.c();
+TEST_CASE_FIXTURE(fresh_for_sparse, "sparse operators refuse tensors that do not fit the graph, naming both") {
+  device d;
+  context& c = d.shared();
   const csr m{c, {.rows = 2, .columns = 3, .begin = {0, 1, 3}, .column = {2, 0, 1}}};
-  const tensor two = on_device(c, matrix{2, 4}, fp32), three = on_device(c, matrix{3, 4}, fp32);
-  const tensor odd = on_device(c, matrix{3, 3}, fp32);
+  const auto of = [&](const shape& s) { return contract::tensor_of(d, s, 1, fp32); };
+  const tensor two = of({2, 4}), three = of({3, 4}), odd = of({3, 3});
   CHECK_THROWS_WITH_AS(spmm(c, m, two),
                        "spmm of a 2 x 3 matrix with x (2,4) (x has a row for each column): make x (3,K)", error);
   CHECK_THROWS_WITH_AS(spmm_backward(c, m, three),
@@ -128,11 +99,12 @@ TEST_CASE("sparse operators refuse tensors that do not fit the graph, naming bot
 
 #ifdef COMP_SIMT  // faults, and what the stand-in refuses
 
-TEST_CASE("a failing library, memory that ends and a lost device are told apart, and the next product works") {
-  graph_device device;
-  context& c = device.c();
-  const csr m{c, random_csr(8, 8, 0.5, 1)};
-  const tensor x = on_device(c, normal_matrix(8, 4, bf16, 1), bf16);
+TEST_CASE_FIXTURE(fresh_for_sparse,
+                  "a failing library, memory that ends and a lost device are told apart, and the next product works") {
+  device d;
+  context& c = d.shared();
+  const csr m{c, some_csr(8, 8)};
+  const tensor x = contract::tensor_of(d, {8, 4}, 1, bf16);
   int calls = 0;
   for (bool failed = true; failed; ++calls) {  // each call in turn, until the product gets through
     simt::device.fail_library = calls + 1;
@@ -158,36 +130,31 @@ TEST_CASE("a failing library, memory that ends and a lost device are told apart,
   CHECK_THROWS_AS(spmm(c, m, x), error);
 }
 
-TEST_CASE("where cuSPARSE has no product of 16-bit matrices, a kernel makes it and its gradient") {
-  graph_device device;
-  context& c = device.c();
+TEST_CASE_FIXTURE(fresh_for_sparse,
+                  "where cuSPARSE has no product of 16-bit matrices, a kernel makes it and its gradient") {
   SUBCASE("because its release has none") { simt::sparse::without_16_bits = true; }
   SUBCASE("because the device has no BF16") { simt::device.properties.major = 7; }
-  for (const auto& [name, m] : graph_cases()) {
-    const csr on{c, m};
-    for (const precision p : {fp32, bf16, fp16}) {
-      for (const std::int64_t width : {1, 16}) {
-        CAPTURE(name);
-        check_products(c, on, m, width, p, 2);  // asked of cuSPARSE, and known
-      }
+  device d;
+  for (const host_csr& m : {host_csr{.rows = 1, .columns = 1, .begin = {0, 0}}, some_csr(2, 1), some_csr(37, 37),
+                            some_csr(33, 5), some_csr(7, 65)}) {
+    for (const precision p : d.supported_precisions()) {
+      if (p == tf32 || is_fp8(p)) continue;
+      for (const std::int64_t width : {1, 16}) check_products(d, m, width, p);  // asked of cuSPARSE, and known
     }
   }
   simt::sparse::without_16_bits = false;
 }
 
-TEST_CASE("a sparse product whose workspace is beyond the limit is made without one") {
-  graph_device device;  // looks after what is left
-  context little{probe(), 4};
-  const host_csr m = random_csr(8, 8, 0.5, 1);
-  const csr same{little, m};
-  check_products(little, same, m, 4, fp32, 2);
+TEST_CASE_FIXTURE(fresh_for_sparse, "a sparse product whose workspace is beyond the limit is made without one") {
+  device little{{.workspace_limit = 4}};
+  check_products(little, some_csr(8, 8), 4, fp32);
 }
 
 /// A product given to the stand-in by hand, so that each argument can be wrong.
 struct by_hand {
   context c{probe(), 1 << 20};
   csr m{c, {.rows = 2, .columns = 3, .begin = {0, 1, 3}, .column = {2, 0, 1}}};
-  tensor x = on_device(c, normal_matrix(3, 4, fp32, 1), fp32), y = c.make({2, 4}, fp32);
+  tensor x = upload(c, contract::numbers(12, 1), {3, 4}, fp32), y = c.make({2, 4}, fp32);
   std::shared_ptr<memory> buffer = c.allocate(512);
   cusparseHandle_t handle = nullptr;
   cusparseSpMatDescr_t a = nullptr;
@@ -216,58 +183,29 @@ struct by_hand {
                              CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F);
   }
   static cusparseStatus_t dense(cusparseDnMatDescr_t& d, std::int64_t rows, std::int64_t columns, std::int64_t leading,
-                                void* at, cudaDataType type = CUDA_R_32F) {
+                                void* at) {
     if (d) cusparseDestroyDnMat(std::exchange(d, nullptr));
-    return cusparseCreateDnMat(&d, rows, columns, leading, at, type, CUSPARSE_ORDER_ROW);
+    return cusparseCreateDnMat(&d, rows, columns, leading, at, CUDA_R_32F, CUSPARSE_ORDER_ROW);
   }
-  cusparseStatus_t multiply(cusparseOperation_t op = CUSPARSE_OPERATION_NON_TRANSPOSE,
-                            cusparseSpMMAlg_t algorithm = CUSPARSE_SPMM_CSR_ALG3) {
-    return cusparseSpMM(handle, op, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha, a, b, &beta, to, CUDA_R_32F, algorithm,
-                        buffer ? buffer->materialize() : nullptr);
+  cusparseStatus_t multiply() const { return multiply(buffer->materialize()); }
+  cusparseStatus_t multiply(void* workspace) const {
+    return cusparseSpMM(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha, a, b, &beta,
+                        to, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, workspace);
   }
-  cusparseStatus_t prepare() {
+  cusparseStatus_t prepare() const {
     return cusparseSpMM_preprocess(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha,
                                    a, b, &beta, to, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, buffer->materialize());
   }
 };
 
-TEST_CASE("the stand-in of cuSPARSE answers wrong arguments with the library's status") {
-  graph_device device;
-  const auto after = [](auto change) {  // what a product is answered whose arguments were changed
-    by_hand h;
-    change(h);
-    const cusparseStatus_t s = h.multiply();
-    CHECK_NOTHROW(h.c.synchronize());
-    return s;
-  };
-  CHECK(after([](by_hand&) {}) == CUSPARSE_STATUS_SUCCESS);
-  CHECK(after([](by_hand& h) { h.dense(h.b, 2, 4, 4, h.x.materialize()); }) == CUSPARSE_STATUS_INVALID_VALUE);
-  CHECK(after([](by_hand& h) { h.buffer.reset(); }) == CUSPARSE_STATUS_INVALID_VALUE);
-  CHECK(after([](by_hand& h) { h.dense(h.b, 3, 4, 4, h.x.materialize(), CUDA_R_16F); }) ==
-        CUSPARSE_STATUS_NOT_SUPPORTED);
-  CHECK(after([](by_hand& h) {
-          h.column = nullptr;  // no address, and so no matrix
-          CHECK(h.sparse(3) == CUSPARSE_STATUS_INVALID_VALUE);
-        }) == CUSPARSE_STATUS_INVALID_VALUE);
-  by_hand h;
-  CHECK(h.multiply(CUSPARSE_OPERATION_TRANSPOSE) == CUSPARSE_STATUS_NOT_SUPPORTED);
-  CHECK(h.multiply(CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_SPMM_CSR_ALG2) ==  // other bits each time
-        CUSPARSE_STATUS_NOT_SUPPORTED);
-  CHECK(h.dense(h.b, 3, 4, 3, h.x.materialize()) == CUSPARSE_STATUS_INVALID_VALUE);  // leading below the columns
-  CHECK(h.sparse(7) == CUSPARSE_STATUS_INVALID_VALUE);                               // more elements than places
-  CHECK(cusparseSetStream(nullptr, nullptr) == CUSPARSE_STATUS_NOT_INITIALIZED);
-  CHECK(cusparseDestroy(nullptr) == CUSPARSE_STATUS_NOT_INITIALIZED);
-}
-
-TEST_CASE("where cuSPARSE would read or write elsewhere, or what was destroyed, the stand-in faults") {
-  graph_device device;
+TEST_CASE_FIXTURE(fresh_for_sparse,
+                  "where cuSPARSE would read or write elsewhere, or what was destroyed, the stand-in faults") {
   by_hand h;
   const auto faults = [&] {
     REQUIRE(h.multiply() == CUSPARSE_STATUS_SUCCESS);
     CHECK_THROWS_AS(h.c.synchronize(), simt::fault);
   };
   SUBCASE("more rows of x than there is memory") {
-    const tensor small = h.c.make({2, 4}, fp32);
     h.dense(h.b, 3, 4, 64, h.x.materialize());
     faults();
   }
@@ -302,8 +240,7 @@ TEST_CASE("where cuSPARSE would read or write elsewhere, or what was destroyed, 
   SUBCASE("a buffer that is too small") {
     h.buffer = h.c.allocate(512);
     auto* end = static_cast<unsigned char*>(h.buffer->materialize()) + 508;
-    REQUIRE(cusparseSpMM(h.handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &h.alpha, h.a,
-                         h.b, &h.beta, h.to, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, end) == CUSPARSE_STATUS_SUCCESS);
+    REQUIRE(h.multiply(end) == CUSPARSE_STATUS_SUCCESS);
     CHECK_THROWS_AS(h.c.synchronize(), simt::fault);
   }
   SUBCASE("a buffer that was changed after it had been prepared") {

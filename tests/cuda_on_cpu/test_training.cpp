@@ -13,7 +13,6 @@
 
 #include "../native/graphs.hpp"
 #include "../native/support.hpp"
-#include "../scratch.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -75,78 +74,6 @@ device quiet() {
   return device{{.measure_algorithms = false}};
 }
 
-/// A trainer whose seconds are the gigabytes that were moved.
-class timed_by_traffic {
- public:
-  explicit timed_by_traffic(cuda_trainer& t) : trains_{t} {}
-  const op_graph& graph() const { return trains_.graph(); }
-  void set_precision(const plan& p) { trains_.set_precision(p); }
-  sample run_epoch() {
-    return run_epoch([](const sample&) { return false; });
-  }
-  sample run_epoch(const stop_predicate& stop) {
-    return timed([&](const stop_predicate& after) { return trains_.run_epoch(after); }, stop);
-  }
-  sample run_batch() {
-    return timed(
-        [&](const stop_predicate& after) {
-          sample s = trains_.run_batch();
-          (void)after(s);
-          return s;
-        },
-        [](const sample&) { return false; });
-  }
-  cuda_trainer::state save() { return trains_.save(); }
-  void restore(const cuda_trainer::state& from) { trains_.restore(from); }
-  double validate() { return trains_.validate(); }
-  std::vector<precision> supported_precisions() const { return trains_.supported_precisions(); }
-  comp::hardware hardware() const { return trains_.hardware(); }
-  std::string signature() const { return trains_.signature(); }
-
- private:
-  sample timed(auto run, const stop_predicate& stop) {
-    std::vector<double> seconds;
-    double sum = 0;
-    std::uint64_t before = simt::traffic;
-    const auto with_times = [&](sample s) {
-      s.batch_seconds = seconds;
-      s.seconds = sum;
-      return s;
-    };
-    const sample ran = run([&](const sample& so_far) {
-      seconds.push_back(1e-9 * static_cast<double>(simt::traffic - std::exchange(before, simt::traffic)));
-      sum += seconds.back();
-      return stop(with_times(so_far));
-    });
-    return with_times(ran);
-  }
-  cuda_trainer& trains_;
-};
-static_assert(Backend<timed_by_traffic>);
-
-search_settings quick() {
-  return {.tolerance = 0.05,
-          .precisions = {precision::fp32, precision::bf16},
-          .race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6}};
-}
-const two_stage search{policy::pytorch{}, strategy::greedy{}, strategy::greedy{}, quick()};
-
-void check_complete(const outcome& found) {
-  CHECK(found.plan.size() == found.graph.size());
-  CHECK(found.fallbacks.back() == plan{found.graph.size()});
-  CHECK(found.contest.size() > 1);
-  CHECK(found.contest.front().plan == plan{found.graph.size()});
-  for (const contestant& c : found.contest) CHECK(c.status == status::ok);
-  for (const trial& t : found.trials) {
-    CAPTURE(t.plan.str());
-    if (t.sample.ok()) CHECK(std::isfinite(t.sample.loss));
-    CHECK(t.sample.status != status::failed);
-  }
-  for (const contestant& c : found.contest) {
-    if (c.plan == found.plan && c.loss) CHECK(c.loss->difference <= 0.05);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("in FP32 LeNet-5, the transformer, GCN and GAT have the host's losses, step by step") {
@@ -171,49 +98,6 @@ TEST_CASE("in FP32 LeNet-5, the transformer, GCN and GAT have the host's losses,
       MESSAGE(of.model.name << ": " << worst << " of the bound, from " << want.front() << " to " << want.back());
     }
     CHECK(want.back() < want.front());
-    simt::device.reset();
-  }
-}
-
-TEST_CASE("the two-stage search finds a plan for LeNet-5 and the transformer, which another run loads and trains") {
-  for (const job& of : {lenet(), transformer()}) {
-    CAPTURE(of.model.name);
-    const scratch files;
-    outcome found;
-    {
-      device d = quiet();
-      auto t = of.on(d);
-      timed_by_traffic timed{t};
-      ledger kept{files / "search.jsonl"};
-      found = search.run(timed, kept);
-      check_complete(found);
-      CHECK(found.speedup >= 1);
-      CHECK(found.plan.count_low() > 0);  // half the bytes if activations are larger than what is cast for them
-      MESSAGE(of.model.name << ": " << found.plan.str() << ", " << found.speedup << " times fewer bytes, "
-                            << found.trials.size() << " runs");
-      save(found, files / "plan.json");
-    }
-    simt::device.reset();
-    {  // the ledger knows every run: nothing is trained but the contest's winner
-      device d = quiet();
-      auto t = of.on(d);
-      timed_by_traffic timed{t};
-      ledger kept{files / "search.jsonl"};
-      CHECK(search.run(timed, kept).plan == found.plan);
-    }
-    simt::device.reset();
-    {
-      device d = quiet();
-      auto t = of.captured().on(d);
-      outcome loaded{.plan = load_plan(files / "plan.json", t.graph()).plan, .graph = t.graph()};
-      CHECK(loaded.plan == found.plan);
-      loaded.fallbacks = {loaded.plan, plan{loaded.plan.size()}};
-      t.set_precision(loaded.plan);
-      const auto result = post_training{.epochs = 3}.run(t, loaded);
-      CHECK(result.epochs.size() == 3);
-      CHECK(result.fallbacks.empty());
-      CHECK(result.epochs.back().loss < result.epochs.front().loss);
-    }
     simt::device.reset();
   }
 }

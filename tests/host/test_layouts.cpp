@@ -154,41 +154,6 @@ TEST_CASE("a layout that differs in name alone costs no copy") {
   CHECK_FALSE(placed_as({3, 15, 4, 5}, tag::nChw16c, tag::nhwc));
 }
 
-TEST_CASE("gradients of the weights of convolutions with any channels agree with FP64") {
-  for (const precision p : tested::precisions) {
-    for (const shape& s : {shape{6, 1}, shape{16, 6}, shape{7, 5}, shape{3, 3}, shape{1, 1}, shape{20, 17}}) {
-      CAPTURE(name(p));
-      CAPTURE(text(s));
-      agree([&](auto& d, results& r) {
-        auto w = parameter_of(d, {s[0], s[1], 5, 5}, 1, p), b = parameter_of(d, {s[0]}, 2, p);
-        const auto x = tensor_of(d, {3, s[1], 9, 9}, 3, p), dy = tensor_of(d, {3, s[0], 9, 9}, 4, p);
-        fresh(d, w, b);
-        (void)d.conv2d_backward(dy, x, w, &b, {.padding = {2, 2}}, false);
-        r.keep_gradient(d, "dw", w, 243);
-        r.keep_gradient(d, "db", b, 243);
-      });
-    }
-  }
-}
-
-TEST_CASE("a convolution and pools that differ along both axes in everything agree with FP64") {
-  for (const precision p : tested::precisions) {
-    CAPTURE(name(p));
-    agree([&](auto& d, results& r) {
-      const conv2d_options o{.stride = {1, 2}, .padding = {2, 1}, .dilation = {2, 3}};
-      auto w = parameter_of(d, {5, 3, 3, 2}, 1, p);
-      const auto x = tensor_of(d, {2, 3, 7, 11}, 2, p), y = d.conv2d(x, w, nullptr, o);
-      r.keep(d, "y", y, 18);
-      fresh(d, w);
-      r.keep(d, "dx", d.conv2d_backward(tensor_of(d, y.shape(), 3, p), x, w, nullptr, o, true), 30);
-      r.keep_gradient(d, "dw", w, 100);
-      const pool2d_options q{.kernel = {4, 3}, .stride = {1, 2}, .padding = {2, 1}};
-      r.keep(d, "average", d.avg_pool2d(x, q), 12);
-      r.keep(d, "largest", d.max_pool2d(x, q).output);
-    });
-  }
-}
-
 TEST_CASE("a gradient and an operand that lie otherwise than a convolution's result agree with FP64") {
   for (const precision p : tested::precisions) {
     for (const std::int64_t channels : {16, 17}) {
@@ -209,16 +174,6 @@ TEST_CASE("a gradient and an operand that lie otherwise than a convolution's res
       });
     }
   }
-}
-
-TEST_CASE("heads as wide as there are tokens are told from their transposes") {
-  agree([&](auto& d, results& r) {
-    const auto q = d.split_heads(tensor_of(d, {2, 8, 32}, 1, precision::fp32), 4),
-               k = d.split_heads(tensor_of(d, {2, 8, 32}, 2, precision::fp32), 4);
-    r.keep(d, "q k", d.bmm(q, k, false, false, 1), 8);
-    r.keep(d, "q k'", d.bmm(q, k, false, true, 1), 8);
-    r.keep(d, "q' k", d.bmm(q, k, true, false, 1), 8);
-  });
 }
 
 TEST_CASE("the lines of a sparse matrix are shared by their elements, each to one thread") {

@@ -172,19 +172,6 @@ TEST_CASE("a sensitivity to a format that rounds at random is the same when it i
   CHECK(gradients() == gradients());
 }
 
-TEST_CASE("roundings at random differ from batch to batch") {
-  device d{{.threads = 1}};
-  auto w = d.make_parameter(numbers(64 * 32, 2), {32, 64});
-  const auto x = d.cast(d.upload(numbers(64 * 8, 1), {8, 64}, precision::bf16), precision::nvfp4);
-  const auto dy = d.cast(d.upload(numbers(32 * 8, 3), {8, 32}, precision::bf16), precision::nvfp4);
-  const auto dx = [&](std::uint64_t batch) {
-    d.round_by({1, batch});
-    return d.download(d.linear_backward(dy, x, w, nullptr, true, false));
-  };
-  CHECK(dx(1) == dx(1));
-  CHECK(dx(1) != dx(2));
-}
-
 TEST_CASE("the roundings of a step follow from the number of its batch in the training") {
   device d{{.threads = 1}};
   const native::model m = native_models::gpt({.batch = 4, .vocabulary = 9, .context = 16, .layers = 1, .width = 32});

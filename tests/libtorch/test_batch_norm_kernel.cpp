@@ -4,8 +4,7 @@
 #include <random>
 #include <string>
 
-#include "torch_and_doctest.hpp"
-#include "trainer_support.hpp"
+#include "kernel_support.hpp"
 
 using namespace libtorch_tests;
 
@@ -45,18 +44,9 @@ struct of_channels {
   }
 };
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 at::Tensor normed(const batch_norm_case& of, const at::Tensor& x, const of_channels& with, int parts = 3) {
-  torch::jit::Stack stack{1};
-  torch::jit::push(stack, x, with.weight, with.bias, with.mean, with.variance, of.training, of.momentum, of.eps, true);
-  const comp::op_info recorded{.inputs = {{.shape = {1, of.channels, of.height, of.width}}}};
-  if (!lt::detail::batch_norm_kernel.run(stack, 9, static_cast<lt::kernel_parts>(parts), recorded)) {
-    CHECK(stack.size() == 10);
-    CHECK(stack[1].toTensor().is_same(x));
-    return {};
-  }
-  REQUIRE(stack.size() == 2);
-  return stack.back().toTensor();
+  return run_kernel(lt::detail::batch_norm_kernel, parts, {1, of.channels, of.height, of.width}, x, with.weight,
+                    with.bias, with.mean, with.variance, of.training, of.momentum, of.eps, true);
 }
 at::Tensor by_aten(const batch_norm_case& of, const at::Tensor& x, const of_channels& with) {
   return at::batch_norm(x, with.weight, with.bias, with.mean, with.variance, of.training, of.momentum, of.eps, true);
@@ -77,12 +67,6 @@ bool rounded_once(const at::Tensor& actual, const at::Tensor& expected) {
   return ((actual.to(at::kDouble) - expected).abs() <= allowed).all().item<bool>();
 }
 
-struct norm_threads {
-  int before = at::get_num_threads();
-  explicit norm_threads(int now) { at::set_num_threads(now); }
-  ~norm_threads() { at::set_num_threads(before); }
-};
-
 }  // namespace
 
 TEST_CASE("batch norm by comp's kernel has the values of FP64's, and ATen's running statistics") {
@@ -92,7 +76,7 @@ TEST_CASE("batch norm by comp's kernel has the values of FP64's, and ATen's runn
   };
   torch::manual_seed(6);
   for (int i = 0; i < 60; ++i) {
-    const norm_threads threads{1 + i % 2};
+    const thread_count threads{1 + i % 2};
     batch_norm_case of{draw(1, 5), 16 * draw(1, 9), draw(1, 12), draw(2, 12)};
     of.affine = i % 5 != 0;
     of.running = i % 7 != 0;
@@ -152,12 +136,7 @@ TEST_CASE("batch norm that comp's kernel does not serve is left to ATen") {
   CHECK_FALSE(ran(batch_norm_case{.height = 7}.input()));  // not the recorded size
   CHECK_FALSE(ran(batch_norm_case{.channels = 32}.input()));
   CHECK_FALSE(ran(of.input().select(0, 0)));
-  {
-    const at::Tensor x = of.input().detach();
-    x._set_fw_grad(at::ones_like(x), torch::autograd::forward_ad::enter_dual_level(), false);
-    CHECK_FALSE(ran(x));
-    torch::autograd::forward_ad::exit_dual_level(0);
-  }
+  check_refuses_dual(of.input(), [&](const at::Tensor& x) { return normed(of, x, with); });
   CHECK(at::equal(with.mean, before));
   CHECK(ran(batch_norm_case{.images = 5}.input()));
   CHECK_FALSE(at::equal(with.mean, before));
@@ -167,21 +146,7 @@ TEST_CASE("autograd treats comp's batch norm as ATen's") {
   const batch_norm_case of;
   const of_channels with{of};
   const at::Tensor x = of.input();
-  SUBCASE("its result may be written in place") {
-    at::Tensor y = normed(of, x, with);
-    const at::Tensor before = y.detach().clone();
-    y.relu_();
-    y.sum().backward();
-    CHECK(at::equal(y, before.relu()));
-  }
-  SUBCASE("an input that was written since is refused in the backward") {
-    const at::Tensor y = normed(of, x, with);
-    {
-      const torch::NoGradGuard no_grad;
-      x.zero_();
-    }
-    CHECK_THROWS_WITH(y.sum().backward(), doctest::Contains("modified by an inplace operation"));
-  }
+  check_autograd(x, [&](const at::Tensor& t) { return normed(of, t, with); });
   SUBCASE("it can be differentiated twice") {
     const auto twice = [&](const at::Tensor& y) {
       const auto first = torch::autograd::grad({y.pow(3).sum()}, {x, with.weight, with.bias}, {}, true, true);
@@ -196,10 +161,6 @@ TEST_CASE("autograd treats comp's batch norm as ATen's") {
     normed(of, x.detach(), with).sum().backward();
     CHECK(with.weight.grad().defined());
     CHECK_FALSE(with.bias.grad().defined());
-  }
-  SUBCASE("nothing is kept where no gradient is wanted") {
-    const torch::NoGradGuard no_grad;
-    CHECK(normed(of, x, with).grad_fn() == nullptr);
   }
 }
 

@@ -12,8 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "torch_and_doctest.hpp"
-#include "trainer_support.hpp"
+#include "kernel_support.hpp"
 
 using namespace libtorch_tests;
 using comp::precision;
@@ -35,26 +34,15 @@ struct convolution_case {
   at::Tensor weight() const {
     return at::randn({filters, channels / groups, rows, columns}).to(type).contiguous(channels_last).requires_grad_();
   }
-  comp::op_info recorded() const { return {.inputs = {{.shape = {1, channels, height, width}}}}; }
 };
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 at::Tensor run(const convolution_case& of, const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& b,
                int parts) {
-  torch::jit::Stack stack{1};
-  const auto pairs = [](const std::vector<std::int64_t>& v) { return c10::IValue{v}; };
-  torch::jit::push(stack, x, w, b, pairs(of.stride), pairs(of.padding), pairs(of.dilation));
-  if (of.transposed) torch::jit::push(stack, true, pairs({0, 0}));
-  torch::jit::push(stack, of.groups);
-  const std::size_t arguments = stack.size() - 1;
-  const auto own = lt::detail::convolution_kernel;
-  if (!own.run(stack, arguments, static_cast<lt::kernel_parts>(parts), of.recorded())) {
-    CHECK(stack.size() == arguments + 1);
-    CHECK(stack[1].toTensor().is_same(x));
-    return {};
-  }
-  REQUIRE(stack.size() == 2);
-  return stack.back().toTensor();
+  const auto run_with = [&](const auto&... last) {
+    return run_kernel(lt::detail::convolution_kernel, parts, {1, of.channels, of.height, of.width}, x, w, b,
+                      pairs(of.stride), pairs(of.padding), pairs(of.dilation), last...);
+  };
+  return of.transposed ? run_with(true, pairs({0, 0}), of.groups) : run_with(of.groups);
 }
 
 bool refuses(const convolution_case& of) { return !run(of, of.input(), of.weight(), {}, 7).defined(); }
@@ -152,32 +140,13 @@ TEST_CASE("a convolution that comp's kernel does not serve is left to ATen") {
   CHECK_FALSE(ran(of.input().contiguous()));                                        // not channels-last
   CHECK_FALSE(ran(at::randn({3, 5, 4, 5}).to(of.type).contiguous(channels_last)));  // not the recorded size
   CHECK_FALSE(ran(of.input().squeeze(0).select(0, 0)));
-  {
-    const at::Tensor x = of.input().detach();
-    x._set_fw_grad(at::ones_like(x), torch::autograd::forward_ad::enter_dual_level(), false);
-    CHECK_FALSE(ran(x));
-    torch::autograd::forward_ad::exit_dual_level(0);
-  }
+  check_refuses_dual(of.input(), [&](const at::Tensor& x) { return run(of, x, w, {}, 7); });
 }
 
 TEST_CASE("autograd treats a convolution of matrices as ATen's") {
   const convolution_case of;
   const at::Tensor x = of.input(), w = of.weight();
-  SUBCASE("its result may be written in place") {
-    at::Tensor y = run(of, x, w, {}, 7);
-    const at::Tensor before = y.detach().clone();
-    y.relu_();
-    y.sum().backward();
-    CHECK(at::equal(y, before.relu()));
-  }
-  SUBCASE("an input that was written since is refused in the backward") {
-    const at::Tensor y = run(of, x, w, {}, 7);
-    {
-      const torch::NoGradGuard no_grad;
-      x.zero_();
-    }
-    CHECK_THROWS_WITH(y.sum().backward(), doctest::Contains("modified by an inplace operation"));
-  }
+  check_autograd(x, [&](const at::Tensor& t) { return run(of, t, w, {}, 7); });
   SUBCASE("it can be differentiated twice") {
     const auto twice = [&](const at::Tensor& y) {
       const auto first = torch::autograd::grad({y.pow(2).sum()}, {x, w}, {}, true, true);
@@ -186,10 +155,6 @@ TEST_CASE("autograd treats a convolution of matrices as ATen's") {
     const auto own = twice(run(of, x, w, {}, 7)), aten = twice(at::conv2d(x, w, {}, of.stride, of.padding));
     CHECK(error_of(own[0], aten[0].to(at::kDouble)) < 0.01);
     CHECK(error_of(own[1], aten[1].to(at::kDouble)) < 0.01);
-  }
-  SUBCASE("nothing is kept where no gradient is wanted") {
-    const torch::NoGradGuard no_grad;
-    CHECK(run(of, x, w, {}, 7).grad_fn() == nullptr);
   }
 }
 

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "torch_and_doctest.hpp"
-#include "trainer_support.hpp"
+#include "kernel_support.hpp"
 
 using namespace libtorch_tests;
 
@@ -28,19 +27,9 @@ struct pooling_case {
   at::Tensor by_aten(const at::Tensor& x) const { return at::max_pool2d(x, size, stride, padding, dilation, ceil); }
 };
 
-/// Runs comp's kernel as the executor does. Returns: an undefined tensor if it refuses, with the stack as it was.
 at::Tensor pooled(const pooling_case& of, const at::Tensor& x) {
-  torch::jit::Stack stack{1};
-  const auto pairs = [](const std::vector<std::int64_t>& v) { return c10::IValue{v}; };
-  torch::jit::push(stack, x, pairs(of.size), pairs(of.stride), pairs(of.padding), pairs(of.dilation), of.ceil);
-  const comp::op_info recorded{.inputs = {{.shape = {1, of.channels, of.height, of.width}}}};
-  if (!lt::detail::pooling_kernel.run(stack, 6, 1, recorded)) {
-    CHECK(stack.size() == 7);
-    CHECK(stack[1].toTensor().is_same(x));
-    return {};
-  }
-  REQUIRE(stack.size() == 2);
-  return stack.back().toTensor();
+  return run_kernel(lt::detail::pooling_kernel, 1, {1, of.channels, of.height, of.width}, x, pairs(of.size),
+                    pairs(of.stride), pairs(of.padding), pairs(of.dilation), of.ceil);
 }
 
 /// Returns: whether both have the same bits; NaN may have others.
@@ -51,12 +40,6 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 }
 
 bool refuses_to_pool(const pooling_case& of) { return !pooled(of, of.input()).defined(); }
-
-struct thread_count {
-  int before = at::get_num_threads();
-  explicit thread_count(int now) { at::set_num_threads(now); }
-  ~thread_count() { at::set_num_threads(before); }
-};
 
 }  // namespace
 
@@ -124,32 +107,13 @@ TEST_CASE("max pooling that comp's kernel does not serve is left to ATen") {
   CHECK_FALSE(ran(pooling_case{.height = 7}.input()));  // not the recorded size
   CHECK_FALSE(ran(pooling_case{.channels = 32}.input()));
   CHECK_FALSE(ran(of.input().select(0, 0)));
-  {
-    const at::Tensor x = of.input().detach();
-    x._set_fw_grad(at::ones_like(x), torch::autograd::forward_ad::enter_dual_level(), false);
-    CHECK_FALSE(ran(x));
-    torch::autograd::forward_ad::exit_dual_level(0);
-  }
+  check_refuses_dual(of.input(), [&](const at::Tensor& x) { return pooled(of, x); });
 }
 
 TEST_CASE("autograd treats comp's max pooling as ATen's") {
   const pooling_case of;
   const at::Tensor x = of.input();
-  SUBCASE("its result may be written in place") {
-    at::Tensor y = pooled(of, x);
-    const at::Tensor before = y.detach().clone();
-    y.relu_();
-    y.sum().backward();
-    CHECK(at::equal(y, before.relu()));
-  }
-  SUBCASE("an input that was written since is refused in the backward") {
-    const at::Tensor y = pooled(of, x);
-    {
-      const torch::NoGradGuard no_grad;
-      x.zero_();
-    }
-    CHECK_THROWS_WITH(y.sum().backward(), doctest::Contains("modified by an inplace operation"));
-  }
+  check_autograd(x, [&](const at::Tensor& t) { return pooled(of, t); });
   SUBCASE("it can be differentiated twice") {
     const auto twice = [&](const at::Tensor& y) {
       const auto first = torch::autograd::grad({y.pow(3).sum()}, {x}, {}, true, true);
@@ -158,10 +122,6 @@ TEST_CASE("autograd treats comp's max pooling as ATen's") {
     const at::Tensor own = twice(pooled(of, x));
     CHECK(own.abs().sum().item<double>() > 0);
     CHECK(same_bits(own, twice(of.by_aten(x))));
-  }
-  SUBCASE("nothing is kept where no gradient is wanted") {
-    const torch::NoGradGuard no_grad;
-    CHECK(pooled(of, x).grad_fn() == nullptr);
   }
 }
 

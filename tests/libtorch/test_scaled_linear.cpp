@@ -94,18 +94,6 @@ plan linear_plan(const program& p, precision low, precision others = precision::
   return all;
 }
 
-TEST_CASE("LibTorch's operators round as other implementations do") {
-  for (const auto& r : comp::native::test::recorded_results) {
-    const auto& m = comp::native::test::recorded_matrices[r.matrix];
-    const operand_format f = format_of(r.precision, r.product, r.operand);
-    if (f.elements == element_rounding::stochastic) continue;
-    CAPTURE(comp::name(r.precision));
-    CAPTURE(r.matrix);
-    const torch::Tensor rounded = quantizer{f}(matrix_of(comp::native::test::floats(m.words), m.rows, m.columns));
-    CHECK(differing(values_of(rounded), comp::native::test::values_of(r)) == 0);
-  }
-}
-
 TEST_CASE("LibTorch's operators give the bits of the definition, for any shape and values") {
   std::uint64_t seed = 0;
   for (const operand_format& f : formats()) {

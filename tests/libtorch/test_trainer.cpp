@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// g++ 12 takes an optional's empty tensor in torch::data::DataLoader for one that is read.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -90,19 +85,6 @@ TEST_CASE("a restored state gives the same losses bit for bit, under a plan too"
     trainer.restore(before);
     CHECK(trainer.run_epoch().curve != rest);
   }
-}
-
-TEST_CASE("kept low copies of the weights give the same losses as casts") {
-  std::vector<std::vector<double>> curves;
-  for (const auto weights : {lt::weight_casts::cast, lt::weight_casts::keep}) {
-    classification user;
-    user.setup.program.weights = weights;
-    classification_trainer trainer{user.setup, user.batches, user.make_step()};
-    trainer.set_precision(lowered(trainer.graph(), precision::bf16));
-    torch::manual_seed(4);
-    curves.push_back(trainer.run_epoch().curve);
-  }
-  CHECK(curves[0] == curves[1]);
 }
 
 TEST_CASE(
@@ -389,35 +371,26 @@ TEST_CASE("a forward that changes is an error that names the operator, or goes o
   for (const auto otherwise : {lt::on_mismatch::error, lt::on_mismatch::fp32}) {
     classification user;
     user.setup.program.otherwise = otherwise;
-    int kind = 0;
+    bool changed = false;
     classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
-                                     const auto loss = s.forward([&] {
+                                     s.backward(s.forward([&] {
                                        const auto out = user.net->forward(batch.data);
-                                       if (kind == 1) return out.tanh().square().mean();
-                                       if (kind == 2) return out.square().mean();
+                                       if (changed) return out.tanh().square().mean();
                                        return functional::cross_entropy(out, batch.target);
-                                     });
-                                     s.backward(loss.mean());
+                                     }));
                                      s.update(user.optimizer);
                                    }};
     trainer.set_precision(lowered(trainer.graph(), precision::bf16));
     CHECK(trainer.run_batch().ok());
-    for (kind = 1; kind <= 2; ++kind) {
-      CAPTURE(kind);
-      if (otherwise == lt::on_mismatch::error) {
-        try {
-          trainer.run_batch();
-          FAIL("it was taken");
-        } catch (const comp::error& e) {
-          CHECK(std::string{e.what()}.find(kind == 1 ? "aten::tanh" : "aten::square") != std::string::npos);
-        }
-      } else {
-        const auto got = trainer.run_batch();
-        CHECK(got.ok());
-        CHECK(got.message.find("1 forwards left the recorded sequence and went on in FP32") == 0);
-      }
+    changed = true;
+    if (otherwise == lt::on_mismatch::error) {
+      CHECK_THROWS_WITH_AS(trainer.run_batch(), doctest::Contains("aten::tanh"), comp::error);
+    } else {
+      const auto got = trainer.run_batch();
+      CHECK(got.ok());
+      CHECK(got.message.find("1 forwards left the recorded sequence and went on in FP32") == 0);
     }
-    kind = 0;
+    changed = false;
     CHECK(trainer.run_batch().ok());
   }
 }
@@ -543,24 +516,6 @@ TEST_CASE("two trainers in one process do not disturb each other") {
   }
   CHECK(first[0] == low_alone[0]);
   CHECK(second[0] == high_alone[0]);
-}
-
-TEST_CASE("a DataLoader trains, and its state comes back") {
-  classification user;
-  auto data = torch::data::datasets::TensorDataset{user.data.x}.map(
-      torch::data::transforms::Stack<torch::data::TensorExample>{});
-  lt::trainer trainer{user.setup,
-                      lt::replayed(torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
-                          std::move(data), torch::data::DataLoaderOptions{16}.workers(1))),
-                      [&](lt::step& s, const auto& batch) {
-                        s.backward(s.forward([&] { return user.net->forward(batch.data).square().mean(); }));
-                        s.update(user.optimizer);
-                      }};
-  const auto before = trainer.save();
-  const auto first = trainer.run_epoch().curve;
-  CHECK(first.size() == 4);
-  trainer.restore(before);
-  CHECK(trainer.run_epoch().curve == first);
 }
 
 TEST_CASE("operators are timed without changing the training") {

@@ -126,12 +126,12 @@ TEST_CASE("a device that does not round has no sensitivities, and an operator th
       return reference::device::linear(x, w, b);
     }
   } device;
-  trainer<failing> t{device,
-                     native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
-                     regression_data{64}, regression_data{16}};
+  model_builder net{"net", input_kind::values, {8, 6}};
+  net.input().linear("a", 24).batch_norm("norm").dropout("drop", 0.2).linear("head", 2).mse_loss("loss");
+  trainer<failing> t{device, net.finish(), regression_data{64}, regression_data{16}, {.optimizer = adam(0.01)}};
   t.run_batch();
   const auto saved = t.save();
-  const auto losses = [&] { return std::vector{t.run_batch().loss, t.run_batch().loss}; };
+  const auto losses = [&] { return std::vector{t.run_batch().loss, t.run_batch().loss, t.validate()}; };
   const auto expected = losses();
   t.restore(saved);
   for (const auto& error : t.sensitivity(precision::bf16)) {

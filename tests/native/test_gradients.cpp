@@ -79,40 +79,6 @@ TEST_CASE("the gradient of attention with dropout is the slope of the loss") {
   CHECK(worst_difference(net.finish()) < tolerance::difference);
 }
 
-TEST_CASE("the gradient of a whole network is the slope of its loss") {
-  SUBCASE("MLP") {
-    CHECK(worst_difference(native_models::mlp({.batch = 3, .input = {7}, .hidden = {9, 5}, .outputs = 4})) <
-          tolerance::difference);
-  }
-  SUBCASE("LeNet-5") { CHECK(worst_difference(native_models::lenet5({.batch = 2}), 6) < tolerance::difference); }
-  SUBCASE("a convolutional net with batch norm and a residual") {
-    model_builder net{"residual", input_kind::values, {4, 3, 8, 8}};
-    const value stem = net.input().conv2d("stem.conv", 4, {.padding = 1}).batch_norm("stem.norm").relu("stem.relu");
-    const value branch = stem.conv2d("block.conv", 4, {.padding = 1}).batch_norm("block.norm");
-    branch.add("block.add", stem)
-        .relu("block.relu")
-        .adaptive_avg_pool2d("pool", {1, 1})
-        .flatten("flatten")
-        .linear("head", 5)
-        .cross_entropy_loss("loss");
-    CHECK(worst_difference(net.finish()) < tolerance::difference);
-  }
-  SUBCASE("GCN with dropout") {
-    model m = small_gcn(community_set());
-    for (parameter_info& p : m.parameters) {
-      if (p.shape.size() == 1) p.initial.scale = 0.1;  // a node without features is at ReLU's kink else
-    }
-    CHECK(worst_difference(m) < tolerance::difference);
-  }
-  SUBCASE("GAT with dropout") { CHECK(worst_difference(small_gat(community_set())) < tolerance::difference); }
-  SUBCASE("BERT with dropout and padding") { CHECK(worst_difference(small_bert(0.2)) < tolerance::difference); }
-  SUBCASE("GPT with dropout") {
-    CHECK(worst_difference(native_models::gpt(
-              {.batch = 2, .vocabulary = 11, .context = 6, .layers = 2, .width = 8, .heads = 2, .dropout = 0.2})) <
-          tolerance::difference);
-  }
-}
-
 TEST_CASE("each phase's gradients are the slopes of its own loss, and of what it trains alone") {
   const model m = small_gan(4);
   CHECK(worst_difference(m, 40, 0) < tolerance::difference);
@@ -203,33 +169,4 @@ TEST_CASE_FIXTURE(on_reference, "labels below zero have no part in the loss") {
   };
   const double mean = (alone(0) + alone(1) + alone(2)) / 3;
   CHECK(net.forward(uploaded(device, m, batch)) == doctest::Approx(mean).epsilon(1e-12));
-}
-
-TEST_CASE("a gradient check notices a gradient that is off by a thousandth") {
-  struct off_by_little : reference::device {
-    tensor activate_backward(activation kind, const tensor& dy, const tensor& x, const tensor& y) {
-      tensor dx = reference::device::activate_backward(kind, dy, x, y);
-      for (double& v : dx.values()) v *= 1.001;
-      return dx;
-    }
-  };
-  off_by_little device;
-  const model m = native_models::mlp({.batch = 3, .input = {7}, .hidden = {9}, .outputs = 4});
-  network<off_by_little> wrong{device, m, 3};
-  network<reference::device> right{device, m, 3};
-  const auto batch = random_batch(m, 3);
-  const auto gradient = [&](auto& net, auto& on) {
-    const auto there = uploaded(on, m, batch);
-    net.forward(there);
-    net.backward(there);
-    return net.trainable()[0]->gradient;
-  };
-  const auto a = gradient(wrong, device);
-  const auto b = gradient(right, static_cast<reference::device&>(device));
-  double difference = 0, largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference = std::max(difference, std::abs(a[i] - b[i]));
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  CHECK(difference > 1000 * tolerance::difference * largest);
 }

@@ -573,13 +573,7 @@ class SearchOfCompiledModels(unittest.TestCase):
         forward(net)(found.region, torch.compile(net, backend=backend))
         self.assertEqual(backend.graphs, graphs + 1)
 
-    def test_plans_do_not_use_up_dynamos_limit(self):
-        with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
-            found, net = self.search(Counting())
-            self.assertGreaterEqual(sum(bool(each.seconds) for each in found.contest), 3)
-            forward(net)(NoPlan(), torch.compile(net, backend=Counting()))
-
-    def test_the_users_own_compilations_do_not_use_up_the_limit_and_an_interrupted_search_leaves_none(self):
+    def test_neither_plans_nor_own_compilations_use_up_dynamos_limit_and_an_interrupted_search_leaves_none(self):
         class Stop:
             def __init__(self):
                 self.contest = 0
@@ -601,6 +595,7 @@ class SearchOfCompiledModels(unittest.TestCase):
                 self.search(backend, net=net, called=called, observers=[Stop()])
             backend.graphs = 0
             found, _ = self.search(backend, net=net, called=called)
+            self.assertGreaterEqual(backend.graphs, 3)  # more than the limit
             self.assertEqual(backend.graphs, sum(bool(each.seconds) for each in found.contest))
 
     def test_functions_that_must_not_break_and_others_have_one_backend(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor over PyTorch models: ten faults by name, none in sound models, and two runs that part."""
+"""The doctor over PyTorch models: faults by name, none in sound models, and two runs that part."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import unittest
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, gelu, layer_norm
+from torch.nn.functional import cross_entropy, gelu
 
 import comp
 from support import Classification, small_net
@@ -35,46 +35,28 @@ def examined(fault, **more):
     return comp.doctor(Faulty(fault), batch, loss=cross_entropy, **more)
 
 
-def empty_mean(h):
-    mask = torch.zeros_like(h)
-    return (h * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True) + h
-
-
 def closed_row(h):
     mask = torch.zeros_like(h, dtype=torch.bool)
     mask[2] = True
     return h.masked_fill(mask, -torch.inf).softmax(-1)
 
 
-FAULTS = {
-    'log of 0': (lambda h: h.relu().log(), 'infinity', 'first.log'),
-    'exp': (lambda h: (h.abs() + 11.5).exp() / 1e5, 'overflow', 'first.exp'),
+FAULTS = {  # others, on the same code: libtorch/test_doctor.cpp
     'eps': (lambda h: h / (h.square().mean(-1, keepdim=True) + 1e-8).sqrt(), 'constant', 'first.add'),
-    'empty mask': (empty_mean, 'nan', 'first.div'),
     'closed row': (closed_row, 'nan', 'first.softmax'),
-    'lost gradients': (lambda h: h.detach() + h * 1e-13, 'underflow', 'first.mul'),
-    'sum': (lambda h: h + (h.abs() * 4000).sum() * 1e-6, 'overflow', 'first.sum'),
-    'scale': (lambda h: layer_norm(h * 1e6, (16,)), 'overflow', 'first.mul'),
     'slope': (lambda h: h + h.relu().sqrt(), 'infinity', 'first.sqrt'),
 }
 
 
 class Doctor(unittest.TestCase):
-    def test_nine_faults_are_found_by_name(self):
+    def test_faults_are_found_by_name(self):
         for what, (fault, kind, name) in FAULTS.items():
             found = examined(fault).faults
             self.assertTrue(found, what)
             self.assertEqual((found[0].kind, found[0].name), (kind, name), what)
         self.assertEqual(examined(FAULTS['closed row'][0]).first_nan, 'first.softmax')
         self.assertTrue(examined(FAULTS['slope'][0]).faults[0].backward)
-        self.assertIsNone(examined(FAULTS['scale'][0]).first_nan)
-
-    def test_a_weight_that_is_infinite_is_the_tenth(self):
-        net = Faulty(gelu)
-        with torch.no_grad():
-            net.second.weight[1, 2] = torch.inf
-        seen = comp.doctor(net, torch.randn(8, 16))
-        self.assertEqual(seen.first_nan, 'second.weight')
+        self.assertIsNone(examined(FAULTS['eps'][0]).first_nan)
 
     def test_sound_models_have_none_and_stay_as_they_were(self):
         transformer = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
@@ -93,29 +75,6 @@ class Doctor(unittest.TestCase):
             self.assertTrue(torch.equal(random, torch.get_rng_state()))
             self.assertTrue(all(torch.equal(before[name], value) for name, value in net.state_dict().items()))
             self.assertTrue(all(p.grad is None for p in net.parameters()))
-
-    def test_fp64_and_complex_values_are_examined(self):
-        def wide(h):
-            return torch.complex(h, h.relu().log()).abs()
-
-        def huge(h):
-            return (h.abs().sum(1, keepdim=True, dtype=torch.float64) + 1e300).log().float() + h
-
-        for double in (False, True):
-            net = Faulty(wide).double() if double else Faulty(wide)
-            seen = comp.doctor(net, torch.ones(8, 16, dtype=torch.float64 if double else torch.float32))
-            self.assertEqual(seen.first_nan, 'first.log', str(seen))
-            values = {e.name: e.values for e in seen.entries}
-            self.assertEqual(values['first.complex'].infinities, values['first.log'].infinities)
-            self.assertTrue(all(e.gradients.count > 0 for e in seen.entries if e.kind == 'aten::linear'))
-        in_fp32 = comp.doctor(Faulty(wide).double(), torch.ones(8, 16, dtype=torch.float64), low='fp32')
-        errors = [e.error for e in in_fp32.entries if e.kind == 'aten::linear']
-        self.assertTrue(all(1e-9 < error < 1e-5 for error in errors), errors)
-        seen = comp.doctor(Faulty(huge), torch.ones(8, 16))
-        self.assertIsNone(seen.first_nan)
-        entry = {e.name: e for e in seen.entries}
-        self.assertEqual(entry['first.add'].values.count, 8)
-        self.assertNotEqual(entry['first.sum'].error, 0)  # FP64 is made there: there is nothing to compare
 
     def test_a_step_of_ones_own_is_examined_to_the_bits_of_the_plain_one(self):
         def gradients(plan):

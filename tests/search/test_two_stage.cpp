@@ -177,25 +177,6 @@ TEST_CASE("a backend that cannot restore is not spoilt by the boldest plan befor
   CHECK(found.speedup > 1);  // the rule-based plan is harmless and 1.56 times as fast
 }
 
-TEST_CASE_FIXTURE(fake::in_typical, "several losses and negative ones are judged each") {
-  world.loss_offset = -3;
-  world.losses = 2;
-  fake::trainer trainer{world};
-  CHECK(search_with(trainer).plan.str() == "1bbb");
-}
-
-TEST_CASE_FIXTURE(fake::in_typical, "losses that are maximised are judged the other way round") {
-  world.loss_sign = -1;
-  comp::search_settings settings;
-  settings.direction = comp::loss_direction::higher_is_better;
-  fake::trainer trainer{world};
-  CHECK(search_with(trainer, settings).plan.str() == "1bbb");
-  SUBCASE("and taken for the usual ones, the plan that spoils them is welcome") {
-    fake::trainer other{world};
-    CHECK(search_with(other).plan[0] != comp::precision::fp32);
-  }
-}
-
 TEST_CASE("settings that cannot be used are refused before anything is run") {
   using settings = comp::search_settings;
   const std::pair<void (*)(settings&), const char*> refused[] = {

@@ -67,9 +67,9 @@ struct results {
   }
   template <class D>
   void keep_gradient(D& d, const std::string& name, typename D::parameter& p, double terms,
-                     comp::precision rounded = comp::precision::fp32) {
+                     comp::precision rounded = comp::precision::fp32, double addend = 0) {
     const auto v = d.gradient(p);
-    all.push_back({name, d.shape_of(p), {v.begin(), v.end()}, rounded, terms});
+    all.push_back({name, d.shape_of(p), {v.begin(), v.end()}, rounded, terms, addend});
   }
   template <class D>
   void keep_values(D& d, const std::string& name, typename D::parameter& p, double terms = 1) {
@@ -107,6 +107,14 @@ inline void check_equal_results(const results& got, const results& wanted) {
   }
 }
 
+/// Runs `program(device, results&)` on the reference and on `d`.
+void agree_on(device& d, auto program) {
+  reference::device oracle;
+  results wanted, got;
+  program(oracle, wanted);
+  program(d, got);
+  check_equal_results(got, wanted);
+}
 /// Runs `program(device, results&)` on the reference and on each variant of the tested device.
 void agree(auto program) {
   reference::device oracle;
@@ -149,6 +157,15 @@ typename D::tensor tensor_of(D& d, const shape& s, unsigned seed, precision p, f
 template <class D>
 typename D::parameter parameter_of(D& d, const shape& s, unsigned seed, precision p, float low = -1, float high = 1) {
   return d.make_parameter(numbers(elements(s), seed, p, low, high), s);
+}
+/// Each count of elements at which a pack, a warp, a block or a piece of one begins or ends.
+inline const std::vector<shape> sizes{{1}, {2}, {7}, {8}, {9}, {31}, {33}, {255}, {256}, {257}, {2049}};
+/// Rows of a width for each way to divide them: packed and not, a warp or a block, kept or read again.
+inline const std::vector<shape> rows{{9, 8},    {9, 31},   {9, 32},   {9, 100},  {9, 136},  {2, 511},
+                                     {2, 1000}, {2, 1023}, {2, 1024}, {2, 1025}, {2, 1032}, {2, 8200}};
+inline std::vector<shape> with(std::vector<shape> some, const std::vector<shape>& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
 }
 /// Zeroes the gradients, as the trainer does at the start of a step.
 template <class D, class... Parameters>

@@ -46,21 +46,6 @@ std::size_t index_of(const device_trainer& t, std::string_view name) {
   return i;
 }
 
-/// What a plan that lowers operator `i` alone does to the first loss, relative to it.
-double loss_error(device_trainer& t, std::size_t i, precision low) {
-  const auto start = t.save();
-  t.set_precision(plan{t.graph().size()});
-  const double exact = t.run_batch().loss;
-  t.restore(start);
-  plan one{t.graph().size()};
-  one[i] = low;
-  t.set_precision(one);
-  const double got = t.run_batch().loss;
-  t.set_precision(plan{t.graph().size()});
-  t.restore(start);
-  return std::abs(got - exact) / std::abs(exact);
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -122,42 +107,6 @@ TEST_CASE("separate products have times and errors of their own") {
     CHECK((errors[i].output > comp::traits(precision::bf16).half_ulp / 8) == forward);
     CHECK((errors[i].gradient > comp::traits(precision::bf16).half_ulp / 8) == !forward);
   }
-}
-
-TEST_CASE("a sensitivity leaves the training as it was") {
-  auto device = tested::of_networks();
-  device_trainer t{
-      device, branched_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.optimizer = adam(0.01)}};
-  plan low{t.graph().size()};
-  low[index_of(t, "head")] = precision::fp16;
-  t.set_precision(low);
-  t.run_batch();
-  const auto saved = t.save();
-  const auto trained = [&] {
-    std::vector<double> losses{t.run_batch().loss, t.run_batch().loss, t.validate()};
-    for (const double loss : t.run_epoch().curve) losses.push_back(loss);
-    return losses;
-  };
-  const auto expected = trained();
-  t.restore(saved);
-  const auto errors = t.sensitivity(precision::bf16);
-  CHECK(trained() == expected);
-  t.restore(saved);
-  const auto again = t.sensitivity(precision::bf16);
-  for (std::size_t i = 0; i < errors.size(); ++i) {
-    CHECK(again[i].output == errors[i].output);
-    CHECK(again[i].gradient == errors[i].gradient);
-  }
-}
-
-TEST_CASE("the error of the loss operator is what lowering it does to the loss") {
-  auto device = tested::of_networks();
-  const auto tokens = counting_tokens(9, 100, 6);
-  device_trainer t{device, attention_net(), tokens, tokens};
-  const std::size_t loss = t.graph().size() - 1;
-  const double through = loss_error(t, loss, precision::bf16);
-  CHECK(through > 0);
-  CHECK(t.sensitivity(precision::bf16)[loss].output == doctest::Approx(through).epsilon(1e-4));
 }
 
 TEST_CASE("what leaves the range of a precision has an infinite error") {

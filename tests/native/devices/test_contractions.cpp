@@ -10,8 +10,8 @@ struct matrix {
 };
 
 TEST_CASE("a linear layer and its gradients agree with FP64") {
-  for (const auto& s :
-       {matrix{{1, 1}, 1}, matrix{{3, 17}, 5}, matrix{{2, 3, 17}, 17}, matrix{{4, 7, 64}, 96}, matrix{{33, 256}, 10}}) {
+  for (const auto& s : {matrix{{1, 1}, 1}, matrix{{3, 17}, 5}, matrix{{2, 3, 17}, 17}, matrix{{4, 7, 64}, 96},
+                        matrix{{33, 256}, 10}, matrix{{1, 257}, 300}, matrix{{600, 5}, 17}}) {
     for (const precision p : tested::precisions) {
       for (const bool bias : {false, true}) {
         CAPTURE(text(s.x));
@@ -82,6 +82,10 @@ const std::vector<convolution>& convolutions() {
       {{2, 6, 5, 5}, {4, 3, 3, 3}, {.padding = {1, 1}, .groups = 2}},
       {{2, 16, 5, 5}, {16, 1, 3, 3}, {.padding = {1, 1}, .groups = 16}},
       {{2, 3, 11, 11}, {8, 3, 5, 5}, {.stride = {2, 2}}},
+      {{2, 3, 7, 11}, {5, 3, 3, 2}, {.stride = {1, 2}, .padding = {2, 1}, .dilation = {2, 3}}},
+      {{2, 1, 5, 5}, {6, 1, 5, 5}, {.padding = {2, 2}}},
+      {{2, 6, 5, 5}, {16, 6, 5, 5}, {.padding = {2, 2}}},
+      {{1, 17, 5, 5}, {20, 17, 5, 5}, {.padding = {2, 2}}},
   };
   return all;
 }
@@ -184,8 +188,8 @@ TEST_CASE("batched products agree with FP64, in every transposition") {
     shape batch;
     std::int64_t m, n, k;
   };
-  for (const auto& s :
-       {sizes{{}, 1, 1, 1}, sizes{{3}, 17, 5, 3}, sizes{{2, 3}, 16, 17, 33}, sizes{{2, 4}, 64, 64, 32}}) {
+  for (const auto& s : {sizes{{}, 1, 1, 1}, sizes{{}, 1, 300, 257}, sizes{{3}, 17, 5, 3}, sizes{{2, 3}, 16, 17, 33},
+                        sizes{{2, 4}, 64, 64, 32}}) {
     for (const precision p : tested::precisions) {
       for (const int transposition : {0, 1, 2, 3}) {
         CAPTURE(name(p));
@@ -196,10 +200,23 @@ TEST_CASE("batched products agree with FP64, in every transposition") {
           auto a = s.batch, b = s.batch;
           a.insert(a.end(), {ta ? s.k : s.m, ta ? s.m : s.k});
           b.insert(b.end(), {tb ? s.n : s.k, tb ? s.k : s.n});
-          r.keep(d, "y", d.bmm(tensor_of(d, a, 1, p), tensor_of(d, b, 2, p), ta, tb, 0.3), static_cast<double>(s.k));
+          const auto x = tensor_of(d, a, 1, p), y = tensor_of(d, b, 2, p);
+          r.keep(d, "y", d.bmm(x, y, ta, tb, 0.3), static_cast<double>(s.k));
+          r.keep(d, "y of another factor", d.bmm(x, y, ta, tb, 1), static_cast<double>(s.k));
         });
       }
     }
+  }
+}
+
+TEST_CASE("matrices of one size are multiplied by turns in batches of any number") {
+  for (const precision p : tested::precisions) {
+    agree([&](auto& d, results& r) {
+      for (const std::int64_t batch : {3, 1, 5, 2}) {
+        const shape s{batch, 16, 16};
+        r.keep(d, "y", d.bmm(tensor_of(d, s, 1, p), tensor_of(d, s, 2, p), false, false, 1), 16);
+      }
+    });
   }
 }
 
@@ -216,6 +233,9 @@ TEST_CASE("attention on views of heads agrees with FP64, forward and backward") 
       r.keep(d, "mixed", mixed, 17);
       r.keep(d, "merged", d.merge_heads(mixed), 17);
       r.keep(d, "merged row-major", d.merge_heads(tensor_of(d, {2, 4, 17, 8}, 5, p)));
+      const auto square = d.split_heads(tensor_of(d, {2, 8, 32}, 6, p), 4);  // as wide as there are tokens
+      for (const bool ta : {false, true}) r.keep(d, "square", d.bmm(square, square, ta, !ta, 1), 8);
+      r.keep(d, "square as it is", d.bmm(square, square, false, false, 1), 8);
       r.keep(d, "dv", d.merge_heads(d.bmm(weights, q, true, false, 1)), 17);
       r.keep(d, "dweights", d.bmm(q, v, false, true, 1), 8);
       const std::vector twice{q, k};
@@ -235,6 +255,13 @@ TEST_CASE("attention's operators refuse what does not fit") {
   const auto a = tensor_of(d, {2, 3, 4}, 1, precision::fp32), b = tensor_of(d, {2, 3, 4}, 1, precision::fp32);
   CHECK_THROWS_WITH_AS(
       d.bmm(a, b), "bmm of (2,3,4) and (2,3,4) (the inner sizes and the batches must be equal): fix the shapes", error);
+  const auto more = tensor_of(d, {3, 3, 4}, 1, precision::fp32), flat = tensor_of(d, {4, 3}, 1, precision::fp32);
+  CHECK_THROWS_WITH_AS(d.bmm(a, more, false, true),
+                       "bmm of (2,3,4) and (3,3,4)' (the inner sizes and the batches must be equal): fix the shapes",
+                       error);
+  CHECK_THROWS_WITH_AS(d.bmm(a, flat), "bmm of (2,3,4) and (4,3) (they need as many axes): reshape one of them", error);
+  const auto three = tensor_of(d, {3}, 1, precision::fp32);
+  CHECK_THROWS_WITH_AS(d.bmm(three, three), "bmm of (3) and (3) (they need as many axes): reshape one of them", error);
   CHECK_THROWS_AS(d.split_heads(a, 3), error);
   CHECK_THROWS_AS(d.softmax(a, true), error);
 }

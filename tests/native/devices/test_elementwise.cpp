@@ -11,18 +11,18 @@ constexpr std::array activations{activation::relu,    activation::gelu, activati
                                  activation::sigmoid, activation::elu,  activation::leaky_relu};
 
 TEST_CASE("activations and their gradients agree with FP64") {
-  for (const shape& s : {shape{1}, {3, 17}, {2, 3, 5, 7}, {64, 1024}}) {
+  for (const shape& s : with({{3, 17}, {2, 3, 5, 7}, {64, 1024}}, sizes)) {
     for (const precision p : tested::precisions) {
-      for (const activation a : activations) {
-        CAPTURE(text(s));
-        CAPTURE(name(p));
-        CAPTURE(static_cast<int>(a));
-        agree([&](auto& d, results& r) {
-          auto x = tensor_of(d, s, 1, p, -6, 6), dy = tensor_of(d, s, 2, p), y = tensor_of(d, s, 3, p, 0.01F, 0.99F);
-          r.keep(d, "y", d.activate(a, x), 2);
-          r.keep(d, "dx", d.activate_backward(a, dy, x, y), 4);
-        });
-      }
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        auto x = tensor_of(d, s, 1, p, -6, 6), dy = tensor_of(d, s, 2, p), y = tensor_of(d, s, 3, p, 0.01F, 0.99F);
+        for (const activation a : activations) {
+          const std::string which = fmt::format(" of activation {}", static_cast<int>(a));
+          r.keep(d, "y" + which, d.activate(a, x), 2);
+          r.keep(d, "dx" + which, d.activate_backward(a, dy, x, y), 4);
+        }
+      });
     }
   }
 }
@@ -49,7 +49,7 @@ TEST_CASE("at 0 the slopes of activations are PyTorch's") {
 
 TEST_CASE("bytes become the values that their channel has for them, bit for bit") {
   device d;
-  for (const shape& s : {shape{1, 1}, {5, 3}, {2, 3, 4, 5}, {4, 3, 40, 40}}) {
+  for (const shape& s : {shape{1, 1}, {5, 3}, {2, 3, 4, 5}, {4, 3, 40, 40}, {2, 3, 31}, {1, 3, 5001}, {3000, 3, 4}}) {
     CAPTURE(text(s));
     const auto channels = static_cast<std::size_t>(s[1]), n = static_cast<std::size_t>(elements(s));
     std::vector<float> table;
@@ -99,7 +99,7 @@ TEST_CASE("NaN and infinity pass through an activation and its gradient") {
 }
 
 TEST_CASE("sums and products of tensors agree with FP64") {
-  for (const shape& s : {shape{1}, {3, 17}, {2, 3, 5, 7}, {50, 999}}) {
+  for (const shape& s : with({{3, 17}, {2, 3, 5, 7}, {50, 999}}, sizes)) {
     for (const precision p : tested::precisions) {
       CAPTURE(text(s));
       CAPTURE(name(p));
@@ -139,19 +139,18 @@ TEST_CASE("element-wise operators refuse different shapes, naming both") {
 }
 
 TEST_CASE("a dropout zeroes the same elements as FP64 for any size, and its gradient as well") {
-  for (const shape& s : {shape{1}, {3}, {17}, {33, 999}}) {
+  for (const shape& s : with({{33, 999}}, sizes)) {
     for (const precision p : tested::precisions) {
-      for (const double rate : {0.0, 0.1, 0.5, 0.999}) {
-        CAPTURE(text(s));
-        CAPTURE(name(p));
-        CAPTURE(rate);
-        agree([&](auto& d, results& r) {
-          auto x = tensor_of(d, s, 1, p, 0.5F, 1);
-          const dropout_key key{.seed = 0x123456789abcdefULL, .draw = 0x100000007ULL};
-          r.keep(d, "y", d.dropout(x, rate, key), 2);
-          r.keep(d, "dx", d.dropout_backward(x, rate, key), 2);
-        });
-      }
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        auto x = tensor_of(d, s, 1, p, 0.5F, 1);
+        const dropout_key key{.seed = 0x123456789abcdefULL, .draw = 0x100000007ULL};
+        for (const double rate : {0.0, 0.1, 0.5, 0.999}) {
+          r.keep(d, fmt::format("y at {}", rate), d.dropout(x, rate, key), 2);
+          r.keep(d, fmt::format("dx at {}", rate), d.dropout_backward(x, rate, key), 2);
+        }
+      });
     }
   }
 }

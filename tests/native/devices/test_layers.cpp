@@ -5,7 +5,7 @@ namespace comp::native::contract {
 namespace {
 
 TEST_CASE("softmax, log-softmax and their gradients agree with FP64") {
-  for (const shape& s : {shape{1, 1}, {3, 17}, {2, 3, 33, 33}, {5, 1000}}) {
+  for (const shape& s : with({{1, 1}, {3, 17}, {2, 3, 33, 33}, {1, 1, 136, 136}}, rows)) {
     for (const precision p : tested::precisions) {
       CAPTURE(text(s));
       CAPTURE(name(p));
@@ -21,6 +21,46 @@ TEST_CASE("softmax, log-softmax and their gradients agree with FP64") {
         r.keep(d, "log-softmax dx", d.log_softmax_backward(dy, logs), 2 * width);
       });
     }
+  }
+}
+
+TEST_CASE("softmaxes and cross-entropy bear scores whose exponentials overflow or vanish") {
+  for (const float shift : {-1000.0F, 1000.0F}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(shift);
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        const auto x = tensor_of(d, {40, 40}, 1, p, shift - 8, shift + 8);
+        r.keep(d, "softmax", d.softmax(x, false), 40);
+        r.keep(d, "causal", d.softmax(x, true), 40);
+        r.keep(d, "padded", d.padded_softmax(x, d.upload(std::vector<std::int32_t>(40, 17), {40})), 40);
+        r.keep(d, "log-softmax", d.log_softmax(x), 40);
+        double loss = 0;
+        const auto target = d.upload(std::vector<std::int32_t>(40, 3), {40});
+        const auto made = d.cross_entropy(x, target, &loss);
+        r.keep_number("cross-entropy", loss, 4000);
+        r.keep(d, "cross-entropy dx", d.cross_entropy_backward(made.saved, target, 1), 4000);
+        const auto m = d.make_sparse({.rows = 2, .columns = 20, .begin = {0, 20, 40}, .column = [] {
+                                        std::vector<std::int32_t> each(40);
+                                        for (std::int32_t i = 0; i < 40; ++i)
+                                          each[static_cast<std::size_t>(i)] = i % 20;
+                                        return each;
+                                      }()});
+        r.keep(d, "softmax of edges", d.edge_softmax(m, x), 20);
+      });
+    }
+  }
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const std::size_t width : {5, 9000}) {
+    device d;
+    std::vector<float> x(2 * width, -infinity);
+    x[3] = 1e30F;
+    std::fill(x.begin() + static_cast<std::ptrdiff_t>(width), x.end() - 1, 0.0F);
+    x.back() = nan;
+    const auto y = d.download(d.softmax(d.upload(x, {2, std::ssize(x) / 2}, precision::fp32), false));
+    CHECK(y[3] == 1);
+    CHECK(y[0] == 0);
+    CHECK(std::isnan(y[width]));
   }
 }
 
@@ -90,6 +130,10 @@ TEST_CASE("an embedding and its gradient agree with FP64, repeated indices inclu
   for (const precision p : tested::precisions) {
     CAPTURE(name(p));
     agree([&](auto& d, results& r) {
+      for (const std::int64_t width : {1, 8, 33, 300}) {
+        auto table = parameter_of(d, {11, width}, 1, p);
+        r.keep(d, "rows", d.embedding(d.upload(std::vector<std::int32_t>{0, 10, 3, 3}, {2, 2}), table, p));
+      }
       auto w = parameter_of(d, {11, 17}, 1, p);
       auto at = d.upload(std::vector<std::int32_t>{0, 10, 3, 3, 3, 7}, {2, 3});
       r.keep(d, "y", d.embedding(at, w, p));
@@ -140,8 +184,72 @@ TEST_CASE("batch norm, its running statistics and its gradients agree with FP64"
   }
 }
 
+TEST_CASE("what an evaluation's batch norm saved is its own, and a gradient of another shape is refused") {
+  device d;
+  auto gamma = parameter_of(d, {3}, 1, precision::fp32), beta = parameter_of(d, {3}, 2, precision::fp32),
+       mean = parameter_of(d, {3}, 3, precision::fp32), variance = parameter_of(d, {3}, 4, precision::fp32, 0.5F, 1.5F);
+  const auto x = tensor_of(d, {4, 3}, 5, precision::fp32);
+  const batch_norm_options fixed{.training = false};
+  const auto y = d.batch_norm(x, gamma, beta, mean, variance, fixed);
+  const auto gradient = [&] {
+    d.zero_gradient(gamma);
+    (void)d.batch_norm_backward(x, x, y.saved, gamma, beta, fixed);
+    return d.gradient(gamma);
+  };
+  const auto before = gradient();
+  (void)d.batch_norm(x, gamma, beta, mean, variance, {});
+  CHECK(gradient() == before);
+  const auto row = tensor_of(d, {1, 3}, 6, precision::fp32);
+  (void)d.batch_norm(row, gamma, beta, mean, variance, {.momentum = 1});
+  CHECK(d.values(variance) == std::vector<float>(3, 0));  // one value does not vary
+  CHECK_THROWS_AS(d.batch_norm_backward(row, x, y.saved, gamma, beta, fixed), error);
+  const auto z = d.layer_norm(x, gamma, beta, 1e-5);
+  CHECK_THROWS_AS(d.layer_norm_backward(row, x, z.saved, gamma, beta, 1e-5), error);
+}
+
+TEST_CASE("gradients of a norm's scale and shift are kept apart, whether they learn, begin or go on") {
+  device d;
+  const auto x = tensor_of(d, {5, 6}, 1, precision::fp32), dy = tensor_of(d, {5, 6}, 2, precision::fp32);
+  for (const auto& [layers, training] : {std::pair{true, true}, {false, true}, {false, false}}) {
+    CAPTURE(layers);
+    CAPTURE(training);
+    const batch_norm_options o{.training = training};
+    /// After two backwards, between which what does not go on is zeroed.
+    const auto gradients = [&, layers = layers](bool gamma_learns, bool beta_learns, bool gamma_goes_on,
+                                                bool beta_goes_on) {
+      auto gamma = d.make_parameter(numbers(6, 3), {6}, gamma_learns);
+      auto beta = d.make_parameter(numbers(6, 4), {6}, beta_learns);
+      auto mean = parameter_of(d, {6}, 5, precision::fp32), variance = parameter_of(d, {6}, 6, precision::fp32, 0.5F);
+      const auto y = layers ? d.layer_norm(x, gamma, beta, 1e-5) : d.batch_norm(x, gamma, beta, mean, variance, o);
+      const auto back = [&] {
+        if (layers) {
+          (void)d.layer_norm_backward(dy, x, y.saved, gamma, beta, 1e-5);
+        } else {
+          (void)d.batch_norm_backward(dy, x, y.saved, gamma, beta, o);
+        }
+      };
+      back();
+      if (!gamma_goes_on) d.zero_gradient(gamma);
+      if (!beta_goes_on) d.zero_gradient(beta);
+      back();
+      return std::pair{d.gradient(gamma), d.gradient(beta)};
+    };
+    const std::vector<float> none(6);
+    const auto once = gradients(true, true, false, false), twice = gradients(true, true, true, true);
+    for (std::size_t i = 0; i < 6; ++i) {
+      CHECK(twice.first[i] == 2 * once.first[i]);
+      CHECK(twice.second[i] == 2 * once.second[i]);
+    }
+    CHECK(gradients(true, true, true, false) == std::pair{twice.first, once.second});
+    CHECK(gradients(true, true, false, true) == std::pair{once.first, twice.second});
+    CHECK(gradients(false, true, false, true) == std::pair{none, twice.second});
+    CHECK(gradients(true, false, true, false) == std::pair{twice.first, none});
+    CHECK(gradients(false, false, true, true) == std::pair{none, none});
+  }
+}
+
 TEST_CASE("layer norm and its gradients agree with FP64") {
-  for (const shape& s : {shape{1, 3}, {3, 17}, {2, 5, 64}, {17, 256}}) {
+  for (const shape& s : with({{1, 3}, {3, 17}, {2, 5, 64}, {17, 256}}, rows)) {
     for (const precision p : tested::precisions) {
       CAPTURE(text(s));
       CAPTURE(name(p));
@@ -218,6 +326,7 @@ struct window {
 TEST_CASE("max and average pooling and their gradients agree with FP64") {
   for (const auto& s :
        {window{{2, 3, 8, 8}, {}}, window{{1, 17, 7, 5}, {.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}}},
+        window{{2, 3, 7, 11}, {.kernel = {4, 3}, .stride = {1, 2}, .padding = {2, 1}}},
         window{{1, 1, 3, 3}, {.kernel = {3, 3}, .stride = {1, 1}}},
         window{{2, 16, 9, 9}, {.kernel = {3, 3}, .stride = {2, 2}}}}) {
     for (const precision p : tested::precisions) {
@@ -240,15 +349,35 @@ TEST_CASE("max and average pooling and their gradients agree with FP64") {
 }
 
 TEST_CASE("adaptive pooling and its gradient agree with FP64, for even and uneven bins") {
-  for (const std::array<std::int64_t, 2> size : {std::array<std::int64_t, 2>{1, 1}, {3, 3}, {7, 5}, {2, 6}, {9, 7}}) {
+  struct bins {
+    shape x;
+    std::array<std::int64_t, 2> to;
+  };
+  for (const bins& s : {bins{{2, 3, 6, 6}, {1, 1}},
+                        {{2, 3, 6, 6}, {3, 3}},
+                        {{2, 3, 6, 6}, {2, 6}},
+                        {{2, 3, 6, 6}, {9, 7}},  // more bins than elements
+                        {{1, 8, 8, 9}, {5, 4}},
+                        {{1, 5, 4, 40}, {3, 37}},
+                        {{1, 2, 40, 41}, {33, 34}},
+                        {{1, 1032, 3, 2}, {2, 1}},
+                        {{1, 1100, 2, 3}, {1, 2}}}) {
     for (const precision p : tested::precisions) {
-      CAPTURE(size[0]);
+      CAPTURE(text(s.x));
+      CAPTURE(s.to[0]);
       CAPTURE(name(p));
       agree([&](auto& d, results& r) {
-        auto x = tensor_of(d, {2, 3, 6, 6}, 1, p);
-        auto y = d.adaptive_avg_pool2d(x, size);
-        r.keep(d, "y", y, 36);
-        r.keep(d, "dx", d.adaptive_avg_pool2d_backward(tensor_of(d, y.shape(), 2, p), {2, 3, 6, 6}), 36);
+        auto zeros = d.make_parameter(std::vector<float>(static_cast<std::size_t>(s.x[1])), {s.x[1], 1, 1, 1});
+        for (const bool convolved : {false, true}) {
+          const auto made = [&](const shape& of, unsigned seed) {  // as a convolution lays its result, or as it is
+            auto plain = tensor_of(d, of, seed, p);
+            const auto image = tensor_of(d, {of[0], 1, of[2], of[3]}, seed, p);
+            return convolved ? d.add(d.conv2d(image, zeros, nullptr, {}), plain) : plain;
+          };
+          const auto y = d.adaptive_avg_pool2d(made(s.x, 1), s.to);
+          r.keep(d, "y", y, 36);
+          r.keep(d, "dx", d.adaptive_avg_pool2d_backward(made(y.shape(), 2), s.x), 36);
+        }
       });
     }
   }
@@ -296,7 +425,7 @@ TEST_CASE("pooling refuses windows that do not fit") {
 }
 
 TEST_CASE("the losses and their gradients agree with FP64") {
-  for (const shape& s : {shape{1, 1}, {3, 17}, {65, 100}}) {
+  for (const shape& s : with({{1, 1}, {3, 17}, {65, 100}}, rows)) {
     for (const precision p : tested::precisions) {
       CAPTURE(text(s));
       CAPTURE(name(p));

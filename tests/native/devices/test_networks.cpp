@@ -5,8 +5,9 @@
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
 
-#include "../each_operator.hpp"
+#include "../graphs.hpp"
 #include "../reference_device.hpp"
+#include "../support.hpp"
 #include "tested_device.hpp"
 
 using namespace comp::native;
@@ -54,12 +55,12 @@ double distance(const step_of_network& got, const step_of_network& exact) {
   return std::sqrt(difference / whole);
 }
 
-/// Everything choosable of `m` in `p`, or only what is called "it".
-plan everywhere(const model& m, precision p, bool only_it = false) {
+/// Everything choosable of `m` in `p`.
+plan everywhere(const model& m, precision p) {
   const auto graph = graph_of(m);
   plan all{graph.size()};
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable && (!only_it || graph[i].name == "it")) all[i] = p;
+    if (graph[i].choosable) all[i] = p;
   }
   return all;
 }
@@ -89,16 +90,6 @@ std::vector<std::pair<std::string, model>> whole_models() {
 struct on_networks {
   tested::device on = tested::of_networks();
 };
-
-TEST_CASE_FIXTURE(on_networks, "each operator in FP32 agrees with the FP64 reference") {
-  reference::device exact;
-  for (const auto& [name, m] : each_operator()) {
-    CAPTURE(name);
-    const auto got = step(on, m, {}), want = step(exact, m, {});
-    CHECK(std::abs(got.loss - want.loss) <= tolerance::fp32 * std::abs(want.loss));
-    CHECK(distance(got, want) < tolerance::fp32);
-  }
-}
 
 /// Two layers of one width, whose products are separate.
 model separated() {
@@ -142,20 +133,6 @@ TEST_CASE("a product's precision changes what it makes, and nothing else") {
   CHECK(changed("layer1.linear.weight_gradient") == "--xx--");  // a bias is summed from what the product reads
   CHECK(changed("layer1.linear.input_gradient") == "xx----");
   CHECK(changed("head.input_gradient") == "xxxx--");
-}
-
-TEST_CASE_FIXTURE(on_networks, "each operator in low precision stays by its FP32 twin, forward and backward") {
-  for (const auto& [name, m] : each_operator()) {
-    const auto fp32 = step(on, m, {});
-    for (const precision p : {precision::bf16, precision::fp16}) {
-      CAPTURE(name);
-      CAPTURE(comp::name(p));
-      const auto low = step(on, m, everywhere(m, p, true));
-      CHECK(std::abs(low.loss - fp32.loss) <= tolerance::one_operator(p) * std::abs(fp32.loss));
-      CHECK(distance(low, fp32) < tolerance::one_operator(p));
-      if (name != "flatten") CHECK(distance(low, fp32) > 0);  // it did run in another precision
-    }
-  }
 }
 
 TEST_CASE_FIXTURE(on_networks, "whole networks in FP32 agree with the FP64 reference") {
@@ -231,31 +208,6 @@ TEST_CASE("models on graphs learn the classes of nodes that never trained, alike
       CHECK(std::abs(last.loss - exact) < 0.05 * exact);
     }
   }
-}
-
-TEST_CASE("weight decay leaves out the parameters that a model names") {
-  model m = native_models::mlp({.batch = 16, .input = {6}, .hidden = {8}, .outputs = 2, .regression = true});
-  for (parameter_info& p : m.parameters) p.decays = p.name.ends_with("weight");
-  REQUIRE_FALSE(m.parameters[1].decays);
-  const training settings{.optimizer = sgd(0.1, 0.9, 0.3), .clip_norm = 1};
-  tested::device on = tested::of_networks();
-  reference::device exact;
-  device_trainer got{on, m, regression_data{}, regression_data{}, settings};
-  trainer<reference::device> want{exact, m, regression_data{}, regression_data{}, settings};
-  for (parameter_info& p : m.parameters) p.decays = true;
-  trainer<reference::device> other{exact, m, regression_data{}, regression_data{}, settings};
-  got.run_epoch(), want.run_epoch(), other.run_epoch();
-  double off = 0, moved = 0;
-  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
-    const auto a = on.values(*got.network().all()[i]), b = exact.values(*want.network().all()[i]),
-               c = exact.values(*other.network().all()[i]);
-    for (std::size_t k = 0; k < a.size(); ++k) {
-      off = std::max(off, static_cast<double>(std::abs(a[k] - b[k])));
-      moved = std::max(moved, static_cast<double>(std::abs(c[k] - b[k])));
-    }
-  }
-  CHECK(off < 1e-5);
-  CHECK(moved > 1e-3);
 }
 
 /// A training, how many epochs of it, and the scores that it may begin with at most and has to end above.
@@ -352,76 +304,7 @@ TEST_CASE_FIXTURE(on_networks, "FP16 really overflows, and the loss scale finds 
   CHECK(got.message.empty());
 }
 
-/// Images as their own targets, in a unit of which a pixel has few: an autoencoder's data, reflectances say, in SI
-/// units.
-struct in_small_units {
-  image_data images;
-  float unit;
-  std::size_t size() const { return images.size(); }
-  example_layout layout() const {
-    auto same = images.layout();
-    same.of_bytes.clear();
-    same.target = input_kind::values;
-    same.target_shape = {elements(same.input_shape)};
-    return same;
-  }
-  void write(std::size_t i, const example_spans& to) const {
-    std::int32_t label = 0;
-    std::vector<std::uint8_t> bytes(to.values.size());
-    images.write(i, {.bytes = bytes, .labels = {&label, 1}});
-    std::ranges::transform(bytes, to.values.begin(), [of = images.layout().of_bytes](auto b) { return of[b]; });
-    std::ranges::transform(to.values, to.targets.begin(), [&](float v) { return v * unit; });
-  }
-  std::string signature() const { return "units of " + std::to_string(unit) + " " + images.signature(); }
-};
 }  // namespace
-
-// Thousands of steps, about the scaler: on a quick device.
-TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and learns as in FP32 with its loss scaled" *
-          doctest::skip(tested::thrift > 1)) {
-  tested::device on = tested::of_networks();
-  const std::int64_t batch = 256, steps = 200;
-  const in_small_units pictures{bars({1, 28, 28}, 4, batch, 1), 0x1p-10F};
-  const auto coder = native_models::mlp({.batch = batch,
-                                         .input = {1, 28, 28},
-                                         .hidden = {32},
-                                         .outputs = 784,
-                                         .activation = activation::tanh,
-                                         .regression = true});
-  const auto last_loss = [&](precision p, const comp::scaling::settings& scaling) {
-    device_trainer t{
-        on, coder, pictures, pictures, {.optimizer = adam(0.01), .schedule = {.total = steps}, .scaling = scaling}};
-    t.set_precision(everywhere(t.model(), p));
-    sample epoch;
-    for (int i = 0; i < steps; ++i) {
-      epoch = t.run_epoch();
-      REQUIRE(epoch.ok());
-    }
-    return epoch.loss;
-  };
-  const double fp32 = last_loss(precision::fp32, comp::scaling::pytorch());
-  double spread = 0;  // the loss of a model that gives the mean of all pixels
-  {
-    const auto pixels = static_cast<std::size_t>(elements({1, 28, 28}));
-    std::vector<float> values(pixels), targets(pixels);
-    double sum = 0, squares = 0;
-    for (std::size_t i = 0; i < pictures.size(); ++i) {
-      pictures.write(i, {.values = values, .targets = targets});
-      for (const float v : targets) {
-        sum += double{v};
-        squares += double{v} * double{v};
-      }
-    }
-    const double count = static_cast<double>(pixels * pictures.size());
-    spread = squares / count - std::pow(sum / count, 2);
-  }
-  CHECK(fp32 < 0.3 * spread);
-  CHECK(last_loss(precision::fp16, comp::scaling::off()) > spread);
-  for (const char* name : {"pytorch", "paddle-guide", "keras", "4096"}) {
-    CAPTURE(name);
-    CHECK(last_loss(precision::fp16, comp::scaling::preset(name)) == doctest::Approx(fp32).epsilon(0.05));
-  }
-}
 
 #ifndef COMP_TESTED_ON_GPU  // which may have every precision, and whose memory is as large as it is
 TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {

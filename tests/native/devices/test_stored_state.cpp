@@ -101,17 +101,6 @@ TEST_CASE("the state of a model of several phases has each one's steps and scale
   CHECK(w.t.store_state().numbers == stored.numbers);
 }
 
-TEST_CASE("weights have the names and shapes of the model's parameters") {
-  world w{sgd(0.05, 0.9)};
-  const auto all = w.t.weights();
-  REQUIRE(all.size() == w.t.model().parameters.size());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    CHECK(all[i].name == w.t.model().parameters[i].name);
-    CHECK(all[i].shape == w.t.model().parameters[i].shape);
-    CHECK(std::ssize(all[i].values) == elements(all[i].shape));
-  }
-}
-
 TEST_CASE("a state that is not of this trainer is refused with what differs") {
   world w{sgd(0.05, 0.9)};
   (void)w.t.run_batch();
