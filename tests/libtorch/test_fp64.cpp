@@ -99,7 +99,8 @@ TEST_CASE("all in FP32, each operator alone and any mix run near FP64's values, 
       const outcome got = train(hooked, 2, &lowered);
       const bool centred = name == "science" && chosen[0] == precision::fp32;  // differences of large numbers
       CHECK(far(got.losses.front(), plain.losses.front()) < (centred ? 1 : name == "science" ? 1e-2 : 1e-5));
-      for (std::size_t k = 0; k < 2 * hooked.model->parameters().size(); ++k) CHECK(got.tensors[k].dtype() == torch::kDouble);
+      for (std::size_t k = 0; k < 2 * hooked.model->parameters().size(); ++k)
+        CHECK(got.tensors[k].dtype() == torch::kDouble);
       CHECK(lowered.problems().mismatches + lowered.problems().ended_early == 0);
     }
   }

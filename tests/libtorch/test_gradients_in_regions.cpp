@@ -22,8 +22,7 @@ job with_slopes(int order) {
   return {net.ptr(), [=]() mutable {
             const auto energy = net->forward(x);
             torch::Tensor slope = torch::autograd::grad({energy.sum()}, {x}, {}, true, true).front();
-            for (int k = 1; k < order; ++k)
-              slope = torch::autograd::grad({slope.sum()}, {x}, {}, true, true).front();
+            for (int k = 1; k < order; ++k) slope = torch::autograd::grad({slope.sum()}, {x}, {}, true, true).front();
             return (slope + x).pow(2).mean() + energy.pow(2).mean();
           }};
 }
@@ -74,7 +73,8 @@ TEST_CASE("under plans, gradients in a region follow the formats of the operator
       const outcome got = train(again, 2, &lowered);
       CHECK(far(got.losses.front(), plain.losses.front()) < 0.05);
       CHECK(lowered.problems().mismatches + lowered.problems().ended_early + lowered.problems().unknown == 0);
-      for (std::size_t k = 0; k < 2 * again.model->parameters().size(); ++k) CHECK(got.tensors[k].dtype() == torch::kFloat);
+      for (std::size_t k = 0; k < 2 * again.model->parameters().size(); ++k)
+        CHECK(got.tensors[k].dtype() == torch::kFloat);
     }
   }
 }

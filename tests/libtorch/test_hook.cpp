@@ -129,7 +129,6 @@ TEST_CASE("a thread started in a region is not in it; threads have regions of th
   CHECK(wrong == std::vector<int>(4));
 }
 
-
 TEST_CASE("a region in LibTorch's autocast is an error that says so; where that is switched on inside, it decides") {
   small_program s;
   at::autocast::set_autocast_enabled(at::kCPU, true);

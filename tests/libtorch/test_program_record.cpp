@@ -185,7 +185,8 @@ TEST_CASE("a plan chooses for operators that compute in floating point") {
     torch::dropout(y, 0.5, true);
   });
   const auto choosable = [&](std::string_view name) { return at_name(graph, name).choosable; };
-  for (const auto* name : {"mm", "embedding", "index_select", "scaled_dot_product_attention", "bmm", "dropout", "exp"}) {
+  for (const auto* name :
+       {"mm", "embedding", "index_select", "scaled_dot_product_attention", "bmm", "dropout", "exp"}) {
     CAPTURE(name);
     CHECK(choosable(name));
   }

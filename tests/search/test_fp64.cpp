@@ -4,6 +4,7 @@
 
 #include <comp/files/plan_file.hpp>
 #include <comp/observe/progress_bar.hpp>
+#include <comp/observe/report.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/policy/custom.hpp>
 #include <comp/policy/pytorch.hpp>
@@ -71,6 +72,8 @@ TEST_CASE("of a training in FP64 the operators that can are found in FP32, and t
   CHECK(found.contest.front().label == "as written");
   CHECK(comp::summary(found)["title"].get<std::string>().find("times as fast as the model as written") !=
         std::string::npos);
+  CHECK(comp::table(found).find("vs FP64") != std::string::npos);
+  CHECK(comp::table(found).find("FP32") == std::string::npos);
   const comp::contestant* all_low = contestant(found, "rule-based all fp32");
   REQUIRE(all_low != nullptr);
   CHECK(all_low->plan == plan{s, s, s, s, s});
@@ -127,8 +130,8 @@ TEST_CASE("a plan file says which operators are written in FP64, and no plan wid
   CHECK((*listing.operators)[1].as_written == d);
   CHECK((*listing.operators)[2].as_written == s);
   CHECK(listing.lowers());
-  CHECK_THROWS_WITH_AS(comp::require_fits(plan{d, d, d}, graph), doctest::Contains("written in fp32, and plans only lower"),
-                       comp::plan_error);
+  CHECK_THROWS_WITH_AS(comp::require_fits(plan{d, d, d}, graph),
+                       doctest::Contains("written in fp32, and plans only lower"), comp::plan_error);
   CHECK_THROWS_AS(comp::load_plan(path, fake::chain({"linear", "linear", "linear"})), comp::plan_error);
 }
 
@@ -139,7 +142,8 @@ TEST_CASE("FP64 that nothing is written in, or that the trainer lacks, is refuse
   fake::world lacking = potential();
   lacking.precisions = {s, b};
   fake::full_trainer on_such_device{lacking};
-  CHECK_THROWS_WITH_AS(search(on_such_device), doctest::Contains("the model has operators in fp64 (the backend supports fp32, bf16)"),
+  CHECK_THROWS_WITH_AS(search(on_such_device),
+                       doctest::Contains("the model has operators in fp64 (the backend supports fp32, bf16)"),
                        comp::settings_error);
 }
 

@@ -25,8 +25,10 @@ inline bool casts_as_other(const op_info& op) {
 /// cast even if x has that dtype already, since under a plan x may have another one; x.to(device) does not count. If
 /// the graph does not say which format comes out, only a kind such as "half" tells.
 inline std::optional<precision> cast_target(const op_info& op) {
-  constexpr std::array<std::pair<std::string_view, precision>, 4> named{
-      {{"double", precision::fp64}, {"float", precision::fp32}, {"half", precision::fp16}, {"bfloat16", precision::bf16}}};
+  constexpr std::array<std::pair<std::string_view, precision>, 4> named{{{"double", precision::fp64},
+                                                                         {"float", precision::fp32},
+                                                                         {"half", precision::fp16},
+                                                                         {"bfloat16", precision::bf16}}};
   constexpr std::array<std::string_view, 3> always{"to.dtype", "cast", "Cast"};
   constexpr std::array<std::string_view, 3> sometimes{"to", "_to_copy", "type"};
   const std::string_view kind = policy::without_namespace(op.kind), bare = policy::without_overload(kind);

@@ -114,9 +114,8 @@ class op_graph {
 
 /// Returns: FP64 if an operator whose precision can be chosen is written in it; else FP32.
 inline precision widest_written(const op_graph& graph) {
-  const bool any = std::any_of(graph.begin(), graph.end(), [](const op_info& op) {
-    return op.choosable && op.as_written == precision::fp64;
-  });
+  const bool any = std::any_of(graph.begin(), graph.end(),
+                               [](const op_info& op) { return op.choosable && op.as_written == precision::fp64; });
   return any ? precision::fp64 : precision::fp32;
 }
 

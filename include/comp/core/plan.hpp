@@ -142,9 +142,10 @@ inline void require_fits(const plan& p, const op_graph& graph) {
     require<plan_error>(graph[i].choosable || p[i] == own,
                         "plan gives operator {} (\"{}\") {} (its precision cannot be chosen): leave it at {}", i,
                         graph[i].name, name(p[i]), name(own));
-    require<plan_error>(p[i] != precision::fp64 || own == precision::fp64,
-                        "plan gives operator {} (\"{}\") fp64 (it is written in {}, and plans only lower): leave it at {}",
-                        i, graph[i].name, name(own), name(own));
+    require<plan_error>(
+        p[i] != precision::fp64 || own == precision::fp64,
+        "plan gives operator {} (\"{}\") fp64 (it is written in {}, and plans only lower): leave it at {}", i,
+        graph[i].name, name(own), name(own));
   }
 }
 

@@ -33,16 +33,16 @@ enum class precision : std::uint8_t {
   fp64  // last, as ledgers hold numbers of precisions
 };
 
-inline constexpr std::array all_precisions{
-    precision::fp32,     precision::tf32,         precision::bf16,  precision::fp16,  precision::fp8_e4m3,
-    precision::fp8_e5m2, precision::fp8_block128, precision::mxfp8, precision::mxfp4, precision::nvfp4,
-    precision::fp64};
+inline constexpr std::array all_precisions{precision::fp32,         precision::tf32,     precision::bf16,
+                                           precision::fp16,         precision::fp8_e4m3, precision::fp8_e5m2,
+                                           precision::fp8_block128, precision::mxfp8,    precision::mxfp4,
+                                           precision::nvfp4,        precision::fp64};
 
 /// Size, range and rounding of a format. `bytes` is the size in memory, which for TF32 is that of FP32: a GPU rounds to
 /// TF32 only inside its Tensor Cores. For a format below 16 bits `bytes` is an element without its scale; two elements
 /// of 4 bits share a byte.
-/// Source: IEEE 754-2019 (fp64, fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8),
-/// OCP Microscaling Formats 1.0 (mxfp8, mxfp4, and the elements of nvfp4).
+/// Source: IEEE 754-2019 (fp64, fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0
+/// (fp8), OCP Microscaling Formats 1.0 (mxfp8, mxfp4, and the elements of nvfp4).
 struct precision_traits {
   std::string_view name;
   char letter;  // in a plan string

@@ -44,8 +44,7 @@ struct plan_listing {
   /// Returns true if an operator has another precision than without a plan. Letters alone tell that FP32 is lower
   /// than an operator is written in if another one has FP64.
   bool lowers() const {
-    if (operators)
-      return std::ranges::any_of(*operators, [](const entry& op) { return op.chosen != op.as_written; });
+    if (operators) return std::ranges::any_of(*operators, [](const entry& op) { return op.chosen != op.as_written; });
     const bool wide = std::ranges::find(*letters, precision::fp64) != letters->end();
     return std::ranges::any_of(*letters, [&](precision p) { return is_low(p) || (wide && p == precision::fp32); });
   }

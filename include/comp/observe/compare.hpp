@@ -76,7 +76,8 @@ inline std::string lowered_text(const std::string& plan) {
   std::string text;
   for (const precision p : all_precisions) {
     const auto count = std::count(plan.begin(), plan.end(), letter(p));
-    const bool reference = plan.find(letter(precision::fp64)) == std::string::npos ? p == precision::fp32 : p == precision::fp64;
+    const bool reference =
+        plan.find(letter(precision::fp64)) == std::string::npos ? p == precision::fp32 : p == precision::fp64;
     if (count > 0 && !reference)
       text += text.empty() ? fmt::format("{} of {} {}", count, plan.size(), name(p))
                            : fmt::format(", {} {}", count, name(p));

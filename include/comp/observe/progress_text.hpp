@@ -128,7 +128,8 @@ class progress {
     if (t.purpose == purpose::check) return line + ", a check of the state";
     if (t.purpose == purpose::first_look) return line + ", a first look";
     if (is_judged(t)) {
-      if (!fp32_now_.empty()) line += fmt::format(", {:.2f}x {}", median(fp32_now_) / own_seconds(t), reference_name(graph_));
+      if (!fp32_now_.empty())
+        line += fmt::format(", {:.2f}x {}", median(fp32_now_) / own_seconds(t), reference_name(graph_));
       const auto change = change_of(t.sample, fp32_);
       line += change ? ", loss " + change_text(*change) : fmt::format(", loss {:.5g}", t.sample.loss);
       return line + (t.accepted ? ", accepted" : ", not accepted");
@@ -199,7 +200,8 @@ class progress {
       if (fp32 == turns_.end()) return {};
       for (const auto& [p, seconds] : turns_) speedup = std::max(speedup, compare_paired(fp32->second, seconds).ratio);
     }
-    return speedup > 0 && stage_ != stage::times ? fmt::format(", best {:.2f}x {}", speedup, reference_name(graph_)) : "";
+    return speedup > 0 && stage_ != stage::times ? fmt::format(", best {:.2f}x {}", speedup, reference_name(graph_))
+                                                 : "";
   }
 
   // Returns how long the stage will last, from the mean time of the plans that were judged so far.

@@ -66,6 +66,14 @@ inline std::string contest_notes(const outcome& result) {
   return text;
 }
 
+/// Returns `text`, in which FP32 stands for what plans are compared with, as it is to read for a model in FP64.
+inline std::string with_reference(std::string text, const op_graph& graph) {
+  if (widest_written(graph) == precision::fp32) return text;
+  for (auto at = text.find("FP32"); at != std::string::npos; at = text.find("FP32", at + 4))
+    text.replace(at, 4, "FP64");
+  return text;
+}
+
 /// Returns the table of the contest, of which the first row is the head; a star marks the found plan.
 inline text_rows contest_rows(const outcome& result) {
   const bool epochs = std::any_of(result.contest.begin(), result.contest.end(),
@@ -170,17 +178,19 @@ COMP_INLINE std::string table(const outcome& result) {
     text += fmt::format("{} of {} runs came from the ledger, with the times that they took.\n", result.recalled,
                         result.trials.size());
   }
-  return text;
+  return detail::with_reference(std::move(text), result.graph);
 }
 
 COMP_INLINE std::string html_text(const outcome& result, const report_info& info) {
   const json all = summary(result, info);
   const std::string found =
       fmt::format("The found plan (*): {}. {}", all["plan_name"].get<std::string>(), detail::contest_notes(result));
-  return detail::page(all["title"].get<std::string>(),
-                      {{found, detail::contest_rows(result)},
-                       {fmt::format("The cost: {}.", detail::overhead_text(result)), detail::cost_rows(result)}},
-                      json_text(all));
+  return detail::with_reference(
+      detail::page(all["title"].get<std::string>(),
+                   {{found, detail::contest_rows(result)},
+                    {fmt::format("The cost: {}.", detail::overhead_text(result)), detail::cost_rows(result)}},
+                   json_text(all)),
+      result.graph);
 }
 
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info, int reload) {

@@ -20,8 +20,8 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -235,10 +235,9 @@ inline json curves_json(const outcome& result) {
 /// Returns what was found as a title: "1.61 times as fast as FP32 (95%: 1.59 to 1.64)".
 inline std::string title_of(const outcome& result) {
   const std::string reference{reference_name(result.graph)};
-  std::string text =
-      result.plan == (result.contest.empty() ? as_written(result.graph) : result.contest.front().plan)
-          ? reference + " is the fastest plan here that keeps the loss"
-          : faster_text({result.speedup, result.speedup_bounds}, reference);
+  std::string text = result.plan == (result.contest.empty() ? as_written(result.graph) : result.contest.front().plan)
+                         ? reference + " is the fastest plan here that keeps the loss"
+                         : faster_text({result.speedup, result.speedup_bounds}, reference);
   text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text;
 }

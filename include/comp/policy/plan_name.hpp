@@ -77,8 +77,8 @@ inline std::string name(const plan& p, const op_graph& graph) {
       const std::string those = detail::operators_in_words(at->second, graph, detail);
       const bool alone = shares[2].second.empty();
       text = alone && at->first == reference ? fmt::format("all but {} in {}", those, text)
-             : alone && most == reference          ? fmt::format("{} but {} in {}", text, those, name(at->first))
-                                                   : fmt::format("{}, {} in {}", text, those, name(at->first));
+             : alone && most == reference    ? fmt::format("{} but {} in {}", text, those, name(at->first))
+                                             : fmt::format("{}, {} in {}", text, those, name(at->first));
     }
     return shares[1].second.empty() ? "all in " + text : text;
   };

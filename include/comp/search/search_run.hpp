@@ -255,7 +255,8 @@ class search_run {
   void end_damaged(const damaged_training& damage) {
     log_.damaged_since = damage.since;
     warn(damage.what());
-    log_.contest.assign(1, {.label = std::string{reference_label(log_.graph)}, .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
+    log_.contest.assign(
+        1, {.label = std::string{reference_label(log_.graph)}, .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
     take(0);
     log_.run_seconds = run_.seconds();
   }

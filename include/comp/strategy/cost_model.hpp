@@ -235,8 +235,9 @@ class cost_model {
     }
   }
 
-  // Estimates operators by work_of(): FP64 takes twice FP32's time, and a low precision a little more than half of it, as
-  // tensors of twice and half the bytes do. If no operator has a size, all count the same. A cast is estimated by its bytes.
+  // Estimates operators by work_of(): FP64 takes twice FP32's time, and a low precision a little more than half of it,
+  // as tensors of twice and half the bytes do. If no operator has a size, all count the same. A cast is estimated by
+  // its bytes.
   void estimate() {
     double most = 0;
     for (const op_info& op : graph_) most = std::max(most, work_of(op));

@@ -151,7 +151,8 @@ class final_contest {
       contest() = hold_contest(search_.run, budget_.contest(known), std::move(racers), batches());
       if (search_.log.compiled) require_compiled(contest().front());
     } else {
-      contest().push_back({.label = std::string{reference_label(search_.log.graph)}, .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
+      contest().push_back(
+          {.label = std::string{reference_label(search_.log.graph)}, .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
     }
     if (contest().front().peak_bytes == 0) contest().front().peak_bytes = search_.log.baseline.peak_bytes;
     for (const racer& r : left_out) contest().push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
@@ -391,7 +392,8 @@ class final_contest {
       if (!open || !c.over_fp32.clearly_faster() || !std::isfinite(c.over_fp32.bounds.high)) continue;
       if (fastest == nullptr || c.over_fp32.ratio > fastest->over_fp32.ratio) fastest = &c;
     }
-    if (winner == 0 && fastest != nullptr) search_.run.warn(why_fp32_is_kept(reference_name(search_.log.graph), *fastest, search_.settings.tolerance));
+    if (winner == 0 && fastest != nullptr)
+      search_.run.warn(why_fp32_is_kept(reference_name(search_.log.graph), *fastest, search_.settings.tolerance));
   }
 
   void go_to_training_of(std::size_t winner) {
@@ -418,7 +420,8 @@ class final_contest {
 inline void enter_untimed(const search_session& search, const trial& found) {
   std::vector<contestant>& contest = search.log.contest;
   const sample& fp32 = search.log.baseline;
-  contest.assign(1, {.label = std::string{reference_label(search.log.graph)}, .plan = search.fp32(), .over_fp32 = {1, {1, 1}}});
+  contest.assign(
+      1, {.label = std::string{reference_label(search.log.graph)}, .plan = search.fp32(), .over_fp32 = {1, {1, 1}}});
   if (found.plan != search.fp32()) {
     contestant& c = contest.emplace_back();
     c.label = label_of_found(found.plan, search.log.graph, contest);

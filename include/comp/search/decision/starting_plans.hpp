@@ -54,7 +54,8 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
   if (!source) return {};
   std::vector<rival> all;
   for (rival& r : source(graph, lows)) {
-    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "as written" && r.label != "comp" && !r.label.starts_with("comp:"),
+    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "as written" && r.label != "comp" &&
+                                !r.label.starts_with("comp:"),
                             "rival labelled \"{}\" (a label tells it apart from fp32 and comp): give it another",
                             r.label);
     try {

@@ -39,7 +39,8 @@ inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
   return fmt::format(
       "too noisy to tell: {} kept (\"{}\" is {:.2f} to {:.2f} times as fast, 95%): search again when nothing else runs on "
       "the machine, or with a higher {}",
-      reference_name(result.graph), at->label, bounds.low, bounds.high, by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
+      reference_name(result.graph), at->label, bounds.low, bounds.high,
+      by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
 }
 
 /// Runs further rounds of FP32 and the fastest plan if noise hides which of the two is faster: at most three times as
@@ -165,8 +166,8 @@ inline std::string why_fp32_is_kept(std::string_view reference, const contestant
   return fmt::format(
       "{} is kept although \"{}\" is {:.2f} to {:.2f} times as fast (95%; {}): search again when losses fall evenly, later "
       "in the training or with more data, or raise {} to judge it by more batches, or {}",
-      reference, faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high, why_not_accepted(faster, tolerance),
-      setting("budget"), setting("tolerance"));
+      reference, faster.label, faster.over_fp32.bounds.low, faster.over_fp32.bounds.high,
+      why_not_accepted(faster, tolerance), setting("budget"), setting("tolerance"));
 }
 
 /// Returns: how many times as fast `a` is as `b`. Beside FP32 more rounds may say it (add_rounds()).

@@ -176,10 +176,10 @@ class trainer_of final : public any_trainer {
   B& trainer_;
 };
 
-/// Knows which operators run in which precision. A backend may say that FP8 exists for matrix products only, or that FP32
-/// is missing; no operator gets a wider precision than it is written in, and one in FP64 none below FP32 unless the user
-/// asks for it. A precision that an operator lacks is not searched. Plans that would need it, such as a rule's, get the
-/// first searched precision that the operator has.
+/// Knows which operators run in which precision. A backend may say that FP8 exists for matrix products only, or that
+/// FP32 is missing; no operator gets a wider precision than it is written in, and one in FP64 none below FP32 unless
+/// the user asks for it. A precision that an operator lacks is not searched. Plans that would need it, such as a
+/// rule's, get the first searched precision that the operator has.
 class op_support {
  public:
   op_support() = default;  // every operator is written in FP32, and runs in every precision

@@ -19,11 +19,11 @@ inline constexpr const char* no_precisions =
     "the member out";
 }  // namespace detail
 
-/// Returns: the widest precision that an operator is written in, and then the low ones to search in order of preference:
-/// those of the settings, else those that the backend supports and its machine has units for (FP16 on most CPUs is tens
-/// of times slower than FP32). FP32 is a low one for operators in FP64, and needs no unit.
-/// Throws: `settings_error` for a precision that the backend does not support, or that no operator is as wide as, and if
-/// the backend names none.
+/// Returns: the widest precision that an operator is written in, and then the low ones to search in order of
+/// preference: those of the settings, else those that the backend supports and its machine has units for (FP16 on most
+/// CPUs is tens of times slower than FP32). FP32 is a low one for operators in FP64, and needs no unit. Throws:
+/// `settings_error` for a precision that the backend does not support, or that no operator is as wide as, and if the
+/// backend names none.
 inline std::vector<precision> searched_precisions(const any_trainer& trainer, const op_graph& graph,
                                                   const search_settings& settings) {
   const std::vector<precision> supported = trainer.supported_precisions();
@@ -31,23 +31,24 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
   const hardware machine = trainer.hardware();
   const auto has = [&](precision p) { return std::ranges::find(supported, p) != supported.end(); };
   const precision widest = widest_written(graph);
-  require<settings_error>(widest == precision::fp32 || has(widest),
-                          "the model has operators in fp64 (the backend supports {}): name fp64 among its precisions, or "
-                          "write the model in fp32",
-                          names_of(supported));
+  require<settings_error>(
+      widest == precision::fp32 || has(widest),
+      "the model has operators in fp64 (the backend supports {}): name fp64 among its precisions, or "
+      "write the model in fp32",
+      names_of(supported));
   const bool any_fp32 = widest == precision::fp32 || std::ranges::any_of(graph, [](const op_info& op) {
                           return op.choosable && op.as_written == precision::fp32;
                         });
   std::vector<precision> searched{widest};
   for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
-    require<settings_error>(has(p),
-                            "precision {} was asked for (the backend supports {}): leave it out", name(p),
+    require<settings_error>(has(p), "precision {} was asked for (the backend supports {}): leave it out", name(p),
                             names_of(supported));
-    require<settings_error>(p != precision::fp64 || settings.precisions.empty() || widest == p,
-                            "precision fp64 was asked for (no operator is written in it, and plans only lower): leave it "
-                            "out, or write the model in fp64");
-    const bool wanted = !settings.precisions.empty() || p == precision::fp32 ||
-                        (any_fp32 && policy::no_unit(p, machine).empty());
+    require<settings_error>(
+        p != precision::fp64 || settings.precisions.empty() || widest == p,
+        "precision fp64 was asked for (no operator is written in it, and plans only lower): leave it "
+        "out, or write the model in fp64");
+    const bool wanted =
+        !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && policy::no_unit(p, machine).empty());
     if (wanted && std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
   }
   return searched;

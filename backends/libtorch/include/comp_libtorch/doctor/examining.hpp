@@ -87,10 +87,11 @@ class examining {
  public:
   examining(const std::vector<named_module>& models, const doctor_settings& settings) : device_{device_of(models)} {
     constexpr std::array known{precision::bf16, precision::fp16, precision::fp32};
-    require<settings_error>(std::ranges::find(known, settings.low) != known.end(),
-                            "doctor for {} (operators are run again in bf16 or fp16, those in fp64 in fp32 if you like): "
-                            "give one of those",
-                            name(settings.low));
+    require<settings_error>(
+        std::ranges::find(known, settings.low) != known.end(),
+        "doctor for {} (operators are run again in bf16 or fp16, those in fp64 in fp32 if you like): "
+        "give one of those",
+        name(settings.low));
     require<settings_error>(settings.share >= 0,
                             "share {} of the operators' time (it cannot be less than none): give 0 "
                             "or more",

@@ -30,8 +30,8 @@ class low_errors {
   low_errors(precision low, double share, at::DeviceType device) : low_{low}, share_{share}, device_{device} {}
 
   /// Returns: the relative error of `op`, which made `results` of `arguments` in `seconds`; NaN if the time is used up,
-  /// or if the operator draws random numbers, does not run alone or has the low precision already. `is_weight(tensor)`: its rows are not those of a
-  /// batch.
+  /// or if the operator draws random numbers, does not run alone or has the low precision already. `is_weight(tensor)`:
+  /// its rows are not those of a batch.
   double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
                  double seconds, auto&& is_weight) {
     constexpr double at_least = 0.02;  // [s] that is allowed in any case, for small models

@@ -78,15 +78,14 @@ auto make_node(Arguments... arguments) {
 }
 
 /// Returns: `tensor` in `type` and `layout`; differentiable while gradients are on. The common case makes its node
-/// here: ATen's way through its autograd kernel takes longer and gives the same gradients. A transform of torch.func has
-/// an autograd of its own, which has to see the cast.
+/// here: ATen's way through its autograd kernel takes longer and gives the same gradients. A transform of torch.func
+/// has an autograd of its own, which has to see the cast.
 inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
   if (tensor.scalar_type() == type) {
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
   }
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-  const bool usual =
-      tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
+  const bool usual = tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
   if (!recorded && usual && layout == at::MemoryFormat::Preserve) return converted(tensor, type);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   at::Tensor result;

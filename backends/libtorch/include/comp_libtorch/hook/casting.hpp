@@ -102,8 +102,8 @@ inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at:
   if (written) cast_read(stack, known, *written, device, true);
 }
 
-/// Casts results to `full`, for code that comp does not see. The caller of an in-place operator gets its own tensor back
-/// whatever is on the stack, so that tensor stays low.
+/// Casts results to `full`, for code that comp does not see. The caller of an in-place operator gets its own tensor
+/// back whatever is on the stack, so that tensor stays low.
 inline void hand_on(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::ScalarType full,
                     at::DeviceType device) {
   replace(
@@ -115,7 +115,8 @@ inline void hand_on(const c10::OperatorHandle& op, torch::jit::Stack& stack, at:
 /// Casts the arguments of an operator outside the recorded sequence: whatever computes does it in FP32, or FP64.
 inline void cast_to_full(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   if (known.writes && !known.pointwise) follow_written(stack, known, device);
-  if (!known.writes && !known.views && !known.makes) cast_read(stack, known, full_format(stack, known, device), device, true);
+  if (!known.writes && !known.views && !known.makes)
+    cast_read(stack, known, full_format(stack, known, device), device, true);
 }
 
 /// Casts the arguments of an operator in a block of the author's, if no recording says what it reads without a plan. If

@@ -75,7 +75,9 @@ inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const tor
   replace(
       bare, bare.size(), device, [](const at::Tensor& t) { return t.layout() == at::kStrided; },
       [](const at::Tensor& t) {
-        return at::empty_strided(t.sizes(), t.strides(), t.options().dtype(is_full(t.scalar_type()) ? t.scalar_type() : at::kFloat).device(at::kMeta));
+        return at::empty_strided(
+            t.sizes(), t.strides(),
+            t.options().dtype(is_full(t.scalar_type()) ? t.scalar_type() : at::kFloat).device(at::kMeta));
       });
   return bare;
 }

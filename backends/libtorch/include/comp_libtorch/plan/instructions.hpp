@@ -93,7 +93,8 @@ struct code {
   forward_map map = {};
 };
 
-/// Returns: true if ATen takes a norm's FP32 weight and bias beside an input in `low`. It takes none in FP64 beside FP32.
+/// Returns: true if ATen takes a norm's FP32 weight and bias beside an input in `low`. It takes none in FP64 beside
+/// FP32.
 inline bool keeps_affine(const op_traits& known, at::ScalarType low, at::DeviceType device) {
   if (is_full(low)) return false;
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
@@ -113,8 +114,8 @@ class wanted_formats {
                                           : format{};
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
-        const bool kept =
-            takes_as_is(known, chosen[i], input.argument) || (input.affine && target && keeps_affine(known, *target, device));
+        const bool kept = takes_as_is(known, chosen[i], input.argument) ||
+                          (input.affine && target && keeps_affine(known, *target, device));
         want(input.value, kept ? format{} : target);
       }
     }

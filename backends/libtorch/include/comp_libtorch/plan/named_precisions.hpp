@@ -40,8 +40,8 @@ class named_precisions {
     }
     return {};
   }
-  /// Returns: what most operators of a kind have that are written in the same precision, else those of the same operation
-  /// in another language; `as_written` if there are none.
+  /// Returns: what most operators of a kind have that are written in the same precision, else those of the same
+  /// operation in another language; `as_written` if there are none.
   product_precisions usual(const std::string& layer, const std::string& kind, precision as_written) const {
     if (const auto at = kinds_.find({kind, as_written}); at != kinds_.end()) return {at->second.usual, as_written};
     const auto at = words_.find({name_parts{layer}.word, as_written});

@@ -43,10 +43,10 @@ enum class op_role : std::uint8_t {
 /// An input that a plan may cast.
 struct recorded_input {
   std::uint16_t argument = 0;
-  std::int16_t element = -1;    // its place in a list of tensors; -1: it is in none
-  bool affine = false;          // weight or bias of a norm
-  std::uint32_t value = 0;      // inputs with the same number are one tensor, not written in between
-  std::int32_t parameter = -1;  // its number among the parameters of the recording; -1: it is none
+  std::int16_t element = -1;         // its place in a list of tensors; -1: it is in none
+  bool affine = false;               // weight or bias of a norm
+  std::uint32_t value = 0;           // inputs with the same number are one tensor, not written in between
+  std::int32_t parameter = -1;       // its number among the parameters of the recording; -1: it is none
   at::ScalarType full = at::kFloat;  // its format without a plan
 };
 
@@ -225,8 +225,8 @@ class recorder {
     std::int32_t op = -1;
   };
 
-  /// Returns: true for the node of an operator of ATen. A tensor that has one and that no operator here made came out of
-  /// a backward in the region, or was there before it.
+  /// Returns: true for the node of an operator of ATen. A tensor that has one and that no operator here made came out
+  /// of a backward in the region, or was there before it.
   static bool is_of_aten(const torch::autograd::Node& node) {
     return std::string_view{typeid(node).name()}.find("9generated") != std::string_view::npos;
   }

@@ -42,9 +42,7 @@ constexpr at::ScalarType scalar_type(precision p) {
 /// Returns: true for the formats that plans lower.
 constexpr bool is_full(at::ScalarType type) { return type == at::kFloat || type == at::kDouble; }
 /// Returns: true for the formats that plans cast between. Complex tensors stay as the user has them.
-constexpr bool is_plannable(at::ScalarType type) {
-  return is_full(type) || type == at::kBFloat16 || type == at::kHalf;
-}
+constexpr bool is_plannable(at::ScalarType type) { return is_full(type) || type == at::kBFloat16 || type == at::kHalf; }
 /// Returns: true if a tensor in `type` has to be cast to be in `full`, FP32 or FP64, again.
 constexpr bool is_below(at::ScalarType type, at::ScalarType full) {
   return is_plannable(type) && type != full && type != at::kDouble;

@@ -91,7 +91,8 @@ COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph&
       continue;
     }
     const auto* listed = known.find(layer);
-    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind, graph[i].as_written).forward;
+    if (graph[i].choosable || listed != nullptr)
+      loaded.plan[i] = known.chosen(layer, graph[i].kind, graph[i].as_written).forward;
     if (!graph[i].choosable) continue;
     ++choosable;
     if (listed != nullptr) continue;
@@ -113,7 +114,8 @@ COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph&
         from.file, unknown.size(), choosable, first.name, first.kind, nearest));
   }
   loaded.plan = from.run_as_listed(loaded.plan);
-  if (loaded.plan.runs_autocast() && loaded.plan.count_lowered(graph) == 0) loaded.plan = loaded.plan.as_autocast(false);
+  if (loaded.plan.runs_autocast() && loaded.plan.count_lowered(graph) == 0)
+    loaded.plan = loaded.plan.as_autocast(false);
   return loaded;
 }
 
@@ -165,7 +167,8 @@ class listed_plan {
     changes_ = changes;  // at the end, so that a plan that does not fit is refused each time
   }
   region evaluate() {
-    const bool as_written = !listing_.lowers() && program_.settings().protect_blocks;  // kernels and layouts are for training
+    const bool as_written =
+        !listing_.lowers() && program_.settings().protect_blocks;  // kernels and layouts are for training
     return as_written ? program_.enter_unplanned() : program_.evaluate();
   }
 
@@ -232,12 +235,14 @@ class listed_plan {
     if (by_name()) {
       plan.choose = [known](std::size_t /*number*/, const op_info& op, const std::string& layer) {
         const auto* named = known->find(layer);
-        return detail::first_choice{known->chosen(layer, op.kind, op.as_written), named != nullptr && named->hands_on_fp32};
+        return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
+                                    named != nullptr && named->hands_on_fp32};
       };
     } else {
       plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
         listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{known->chosen(layer, op.kind, op.as_written), (*listing_.operators)[i].hands_on_fp32};
+        return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
+                                    (*listing_.operators)[i].hands_on_fp32};
       };
     }
     return plan;
