@@ -2,7 +2,8 @@
 """Trainings of physics and chemistry in FP64, in FP32 alone and under the plan that comp.search finds: a step's time, in
 turns, and an error on held-out data at the end of whole trainings, of three seeds.
 
-Usage: science.py [NAME ...]     prints a row of docs/benchmarks/science.md for each"""
+Usage: science.py [NAME ...]     prints for each: ms per step in FP64, speed of FP32 and of the found plan over it, the search's
+time, and the errors of the three."""
 
 import os
 import statistics
