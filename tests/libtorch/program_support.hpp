@@ -169,6 +169,22 @@ struct outcome {
   return seen;
 }
 
+/// Trains `it` under `chosen`. Returns: what the training gave, and what went otherwise than it was recorded.
+[[maybe_unused]] std::pair<outcome, comp::libtorch::program_problems> train_under(const comp::plan& chosen,
+                                                                                  const job& it, int steps) {
+  program p{{.device = device}};
+  record(p, it);
+  p.set_plan(chosen);
+  outcome got = train(it, steps, &p);
+  return {std::move(got), p.problems()};
+}
+
+/// Same weights and data, made again.
+[[maybe_unused]] job again(job (*make)()) {
+  torch::manual_seed(7);
+  return make();
+}
+
 [[maybe_unused]] bool same(const outcome& a, const outcome& b) {
   bool all = a.losses.size() == b.losses.size() && a.tensors.size() == b.tensors.size();
   for (std::size_t i = 0; all && i < a.losses.size(); ++i) all = same(a.losses[i], b.losses[i]);

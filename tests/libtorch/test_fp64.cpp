@@ -19,11 +19,6 @@ struct default_fp64 {
   ~default_fp64() { torch::set_default_dtype(before); }
 };
 
-job again(job (*make)()) {
-  torch::manual_seed(7);
-  return make();
-}
-
 double far(const torch::Tensor& a, const torch::Tensor& b) {
   return ((a.to(torch::kDouble) - b.to(torch::kDouble)).norm() / (b.to(torch::kDouble).norm() + 1e-30)).item<double>();
 }
@@ -93,15 +88,12 @@ TEST_CASE("all in FP32, each operator alone and any mix run near FP64's values, 
     for (const comp::plan& chosen : plans) {
       CAPTURE(chosen.str());
       const job hooked = again(make);
-      program lowered{{.device = device}};
-      record(lowered, hooked);
-      lowered.set_plan(chosen);
-      const outcome got = train(hooked, 2, &lowered);
+      const auto [got, problems] = train_under(chosen, hooked, 2);
       const bool centred = name == "science" && chosen[0] == precision::fp32;  // differences of large numbers
       CHECK(far(got.losses.front(), plain.losses.front()) < (centred ? 1 : name == "science" ? 1e-2 : 1e-5));
       for (std::size_t k = 0; k < 2 * hooked.model->parameters().size(); ++k)
         CHECK(got.tensors[k].dtype() == torch::kDouble);
-      CHECK(lowered.problems().mismatches + lowered.problems().ended_early == 0);
+      CHECK(problems.mismatches + problems.ended_early == 0);
     }
   }
 }

@@ -66,14 +66,11 @@ TEST_CASE("under plans, gradients in a region follow the formats of the operator
         low[i] = precision::bf16;
       }
       CAPTURE(low.str());
-      const job again = with_slopes(order);
-      program lowered{{.device = device}};
-      record(lowered, again);
-      lowered.set_plan(low);
-      const outcome got = train(again, 2, &lowered);
+      const job anew = with_slopes(order);
+      const auto [got, problems] = train_under(low, anew, 2);
       CHECK(far(got.losses.front(), plain.losses.front()) < 0.05);
-      CHECK(lowered.problems().mismatches + lowered.problems().ended_early + lowered.problems().unknown == 0);
-      for (std::size_t k = 0; k < 2 * again.model->parameters().size(); ++k)
+      CHECK(problems.mismatches + problems.ended_early + problems.unknown == 0);
+      for (std::size_t k = 0; k < 2 * anew.model->parameters().size(); ++k)
         CHECK(got.tensors[k].dtype() == torch::kFloat);
     }
   }

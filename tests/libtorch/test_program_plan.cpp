@@ -26,12 +26,6 @@ outcome train_with_autocast(const job& it, int steps) {
   return train(wrapped, steps, nullptr);
 }
 
-/// Same weights and data, made again.
-job again(job (*make)()) {
-  torch::manual_seed(7);
-  return make();
-}
-
 }  // namespace
 
 TEST_CASE("the FP32 plan gives the bits of the model without a program") {

@@ -88,6 +88,11 @@ inline at::ScalarType full_format(const torch::jit::Stack& stack, const op_trait
   return full;
 }
 
+/// Casts what the operator reads to the format that it computes in without a plan.
+inline void cast_read_to_full(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
+  cast_read(stack, known, full_format(stack, known, device), device, true);
+}
+
 /// Casts the inputs of an operator that writes and does not promote (index_add_, mm.out) to the format of what it
 /// writes.
 inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
@@ -115,8 +120,7 @@ inline void hand_on(const c10::OperatorHandle& op, torch::jit::Stack& stack, at:
 /// Casts the arguments of an operator outside the recorded sequence: whatever computes does it in FP32, or FP64.
 inline void cast_to_full(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   if (known.writes && !known.pointwise) follow_written(stack, known, device);
-  if (!known.writes && !known.views && !known.makes)
-    cast_read(stack, known, full_format(stack, known, device), device, true);
+  if (!known.writes && !known.views && !known.makes) cast_read_to_full(stack, known, device);
 }
 
 /// Casts the arguments of an operator in a block of the author's, if no recording says what it reads without a plan. If

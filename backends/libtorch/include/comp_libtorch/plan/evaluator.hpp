@@ -44,7 +44,7 @@ class evaluator final : public session, public capturable {
     const bool tries = !captures_ || composites_.knows(op);
     if (!tries) captured_.note_stray(traits(op).kind);  // a trial needs sizes
     if (const auto uniform = tries ? composites_.find(op, stack, device()) : std::nullopt) {
-      if (*uniform) cast_read(stack, traits(op), full_format(stack, traits(op), device()), device(), true);
+      if (*uniform) cast_read_to_full(stack, traits(op), device());
       return call_opened(op, keys, stack);
     }
     const op_traits& known = traits(op);

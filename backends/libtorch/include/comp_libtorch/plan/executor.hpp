@@ -264,9 +264,8 @@ class executor final : public session, public capturable {
       composite_ = outer;
       next_ = composite.end;
     });
-    const op_traits& known = traits(composite.op);
     if (composite.uniform && context_.autocast_plan == nullptr)
-      cast_read(stack, known, full_format(stack, known, device()), device(), true);
+      cast_read_to_full(stack, traits(composite.op), device());
     call_opened(composite.op, keys, stack);
   }
 

@@ -156,7 +156,7 @@ class repeated_checkpoint final : public session {
     const first_call& earlier = (*calls_)[next_++];
     if (earlier.operation) return run_(*earlier.operation, earlier.choice, stack);
     if (earlier.outside_plan) return run_outside_plan(op, stack, device());
-    cast_read(stack, traits(op), full_format(stack, traits(op), device()), device(), true);
+    cast_read_to_full(stack, traits(op), device());
     call_opened(op, keys, stack);
   }
   resumption from_here() const override { return of(calls_, next_, device()); }
