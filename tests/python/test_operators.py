@@ -62,7 +62,7 @@ def low(op, ops):
 
 
 class Rules(unittest.TestCase):
-    def test_a_composite_that_multiplies_for_some_arguments_only_is_what_autocast_makes_of_it(self):
+    def test_composites_and_other_names_of_operators_are_what_autocast_makes_of_them(self):
         for function, shape in (
             (lambda x: torch.einsum('i->', x), (3,)),
             (lambda x: torch.einsum('ij,jk->ik', x, x), (3, 3)),
@@ -70,6 +70,8 @@ class Rules(unittest.TestCase):
             (lambda x: torch.tensordot(x, x, dims=([0, 1], [1, 0])), (2, 2)),
             (torch.cov, (2, 3)),
             (torch.corrcoef, (3, 2)),
+            (lambda x: torch.true_divide(x @ x, x.sum()), (3, 3)),
+            (lambda x: torch.multiply(x @ x, x.sum()), (3, 3)),
         ):
             net = Called(function, *shape)
             want = values(net, torch.autocast('cpu', torch.bfloat16))

@@ -70,7 +70,7 @@ def cases_of(op, function, in_place, dtype, limit):
         arguments = tree_map(lambda v: as_leaf(v, made), (sample.input, sample.args, sample.kwargs))
         module = nn.Module()
         if number % 2 == 0 and not in_place:  # every other sample reads parameters
-            leaves = [t for t, _ in made.values() if t.requires_grad]
+            leaves = [t for t, _ in made.values() if t.requires_grad and t.layout is torch.strided]
             as_parameters = {id(t): nn.Parameter(t.detach()) for t in leaves}
             arguments = tree_map(lambda t: as_parameters.get(id(t), t) if isinstance(t, torch.Tensor) else t, arguments)
             module = Parameters(as_parameters.values())

@@ -52,7 +52,7 @@ class Given:
 
     def __init__(self, case):
         self.kept = {id(p): p for p in case.module.parameters()}
-        self.state = {k: copy.deepcopy(v) for k, v in case.module.state_dict().items()}
+        self.state = {k: v.clone() for k, v in case.module.state_dict().items()}
         self.module = case.module
         self.arguments = case.arguments
 
@@ -61,8 +61,7 @@ class Given:
         if self.state:
             with torch.no_grad():
                 for name, value in self.module.state_dict().items():
-                    if not torch.equal(value, self.state[name]):
-                        value.copy_(self.state[name])
+                    value.copy_(self.state[name])
         memo = dict(self.kept)
         for t in tensors_in(self.arguments):
             if t.layout is not torch.strided and id(t) not in memo:  # has no storage that could be copied

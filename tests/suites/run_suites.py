@@ -36,7 +36,7 @@ def groups(suite, dtype, limit, only, folder):
     """(name, its cases) for each operator, module or model; a case is its name, its arguments in words, and its check."""
     if suite in tiny_models.MODELS:
         train = TrainingChecks(folder)
-        for name, make in tiny_models.MODELS[suite]():
+        for name, make in cases.drawn(tiny_models.MODELS[suite](), limit, suite):
             searched = random.Random(name).random() < 0.1
             yield name, [(f'{name} {dtype}', '', lambda make=make, searched=searched: in_time(lambda: train(make, searched)))]
         return
@@ -124,7 +124,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--suite', action='append', choices=[*cases.SUITES, *tiny_models.MODELS], help='all if not given')
     parser.add_argument('--dtype', action='append', choices=cases.DTYPES)
-    parser.add_argument('--limit', type=int, default=0, help='at most so many samples of each operator; 0: all')
+    parser.add_argument('--limit', type=int, default=0, help='at most so many samples of each operator, or models; 0: all')
     parser.add_argument('--only', default='*', help='names, such as "nn.*"')
     parser.add_argument('--workers', type=int, default=2)
     parser.add_argument('--log', help='a file that gets every fault')

@@ -87,7 +87,9 @@ corrcoef)",
                   word);
 }
 
-inline bool is_arithmetic(std::string_view word) { return has_name("add sub rsub mul div", word); }
+inline bool is_arithmetic(std::string_view word) {
+  return has_name("add sub rsub mul div subtract multiply divide true_divide", word);
+}
 inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
 
 /// Returns: true for what gives a view or a copy, as the strides allow.
