@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Each row of docs/coming-from.md names the test that backs it: this one fails when there is no test of that name.
+# Each row of docs/look-up/coming-from.md names the test that backs it: this one fails when there is no test of that name.
 # Usage: coming_from.py SOURCE_ROOT
 import pathlib
 import re
@@ -13,7 +13,7 @@ for source in (root / 'tests').rglob('*.cpp'):
         known.add(''.join(re.findall(r'"([^"\n]*)"', found)))
 
 faults, rows = [], 0
-for line in (root / 'docs/coming-from.md').read_text().splitlines():
+for line in (root / 'docs/look-up/coming-from.md').read_text().splitlines():
     cells = [cell.strip() for cell in line.strip('|').split(' | ')]
     if not line.startswith('| ') or cells[-1] == 'test' or line.startswith('|--'):
         continue

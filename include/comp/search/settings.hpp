@@ -60,7 +60,7 @@ struct search_settings {
   comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
   loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
-  double budget = 0.01;              // the fraction of that training that the search may cost; docs/guide.md says more
+  double budget = 0.01;              // the part of that training that the search may cost (docs/understand/search.md)
   std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
   double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this fraction at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
