@@ -69,6 +69,7 @@ inline training_progress progress_after(const outcome& search, const guard_setti
                         .batches_per_epoch = search.batches_per_epoch,
                         .baseline_loss = search.baseline.loss,
                         .tolerance = search.tolerance,
+                        .floor = search.floor,
                         .higher_is_better = search.higher_is_better};
   recent_levels normal{guard};
   normal.learn(make_lower_better(search.baseline.curve, loss_sign));
@@ -94,6 +95,7 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
   outcome log{.plan = from.plans.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
   log.baseline.loss = from.baseline_loss;
   log.tolerance = from.tolerance;
+  log.floor = from.floor;
   log.higher_is_better = from.higher_is_better;
   return log;
 }
@@ -220,6 +222,7 @@ class guarded_training {
     now.batches_per_epoch = log_.batches_per_epoch;
     now.baseline_loss = log_.baseline.loss;
     now.tolerance = log_.tolerance;
+    now.floor = log_.floor;
     now.higher_is_better = log_.higher_is_better;
     observers_.training_progressed(now);
   }
