@@ -42,7 +42,10 @@ def compiled(kind, pages, flags):
 ours, theirs = [], []
 examples = [lines(file.read_text()) for file in (root / 'examples').glob('*.cpp')]
 for page in [root / 'README.md', *sorted((root / 'docs').rglob('*.md'))]:
-    blocks = re.findall(r'^```cpp\n(.*?)^```', page.read_text(), re.M | re.S)
+    text = page.read_text()
+    if page.parent.name in ('start', 'how-to') and '```' not in text.split('\n## ', 1)[0]:
+        sys.exit(f'{page} does not begin with an example: put one above its first heading')
+    blocks = re.findall(r'^```cpp\n(.*?)^```', text, re.M | re.S)
     whole = [block for block in blocks if 'int main(' in block]
     for block in whole:
         if not any(set(lines(block)) <= set(example) for example in examples):
