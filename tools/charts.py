@@ -22,6 +22,8 @@ CHARTS = {  # picture: title, file of its table, columns that label a row, colum
                    ["FP32: native's speed (95%)", "BF16: native's speed (95%)"], [1, 2, 5, 10, 20, 60], 1),
     'attention.svg': ("Speed of comp's attention over LibTorch's, forward and backward, with 95% intervals", 'tables/attention_libtorch.csv', ['batch x tokens'],
                       ["FP32: comp's speed (95%)", "BF16: comp's speed (95%)"], [1, 1.5, 2, 3, 5, 7], 1),
+    'paper.svg': ("Speed over AMP of the paper's models, as it is and tuned by hand, with 95% intervals (right of 1: comp is faster)", 'tables/paper_speed.csv', [''],
+                  ['ours, over AMP', 'over AMP by hand'], [0.9, 1, 1.1, 1.2, 1.45], 1),
     'python.svg': ('Training steps per second with the found plan, over torch.autocast, with 95% intervals (right of 1: comp is faster)', 'tables/python.csv',
                    ['training'], ['plan over autocast'], [0.8, 1, 1.2, 1.4, 1.7], 1),
     'python_compiled.svg': ('Speed of plans over autocast, as it is and both compiled by Inductor, with 95% intervals', 'tables/python_compiled.csv', ['training'],

@@ -305,7 +305,6 @@ def plan_rows(facts, pairs):
 
 
 TABLES = (claim_rows, speed_rows, memory_rows, score_rows, cost_rows, ablation_rows, fp16_rows)
-ON_THE_PAGE = (claim_rows, speed_rows)  # of docs/benchmarks; the others are files beside it
 
 
 def tables(facts, pairs, makers=TABLES):
@@ -387,11 +386,11 @@ def html(facts, pairs, about, root):
 
 
 def write_section(page, facts, pairs, about):
-    """The claims and the speeds; of each other table its words, and a file."""
+    """The claims; of each other table its words, and a file."""
     lines = [BEGIN, f'{about["machine"]}; comp {about["version"]}; {about["date"]}; `{about["command"]}`.']
     for make, (title, words, header, rows) in zip(TABLES, tables(facts, pairs)):
         lines += ['', f'**{title}.** {words}']
-        if make in ON_THE_PAGE:
+        if make is claim_rows:
             lines += ['', *gpu_report.table(header, rows)]
             continue
         file = page.parent / f"tables/paper_{make.__name__.removesuffix('_rows')}.csv"
