@@ -2,11 +2,6 @@
 // What the documents' programs have around them.
 #pragma once
 #include <comp/comp.hpp>
-#include <comp/files/training_file.hpp>
-#include <comp/search/online.hpp>
-#include <comp/search/paper_search.hpp>
-#include <comp/systems/system_rules.hpp>
-#include <comp_simulated/trainer.hpp>
 
 #include "whole.hpp"
 

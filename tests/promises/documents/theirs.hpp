@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the documents' programs with LibTorch have around them.
 #pragma once
-#include <fmt/ranges.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>
 
