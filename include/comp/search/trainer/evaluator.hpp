@@ -48,7 +48,7 @@ class compiled_steps {
 struct damaged_training : error {
   explicit damaged_training(std::size_t batch)
       : error{fmt::format(
-            "a plan spoilt the training: every loss since batch {}, FP32's too, is NaN, infinite or far above "
+            "a plan damaged the training: every loss since batch {}, FP32's too, is NaN, infinite or far above "
             "FP32's first ones (the trainer cannot restore its state): begin the training anew, and give "
             "the trainer save() and restore()",
             batch)},

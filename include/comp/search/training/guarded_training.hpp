@@ -207,7 +207,7 @@ class guarded_training {
     const std::size_t epoch = sound_.epoch;
     record_.replace(epoch, sound_.begun, fp32, log_.batches_per_epoch);
     std::string message = fmt::format(
-        "the weights or the optimizer's state were spoilt although losses were finite, within {} batches, which were trained "
+        "the weights or the optimizer's state were damaged although losses were finite, within {} batches, which were trained "
         "again in FP32",
         fp32.batches);
     if (plans_.is_most_conservative()) return record_.warn(std::move(message));  // the plan was given up before
@@ -393,7 +393,7 @@ class guarded_training {
     const auto& given_up = result().fallbacks;
     if (given_up.empty() || given_up.back().why != status::not_finite) return {};
     return fmt::format(
-        "; its weights are spoilt since epoch {}, in which the plan \"{}\" lost a batch: begin it anew, and "
+        "; its weights are damaged since epoch {}, in which the plan \"{}\" lost a batch: begin it anew, and "
         "give the trainer save() and restore()",
         given_up.back().epoch, name(given_up.back().from, log_.graph));
   }
