@@ -104,6 +104,7 @@ class first_runner {
       const at::ScalarType to = as_written ? input.full : scalar_type(now.forward);  // FP32 beside FP64 stays
       at::IValue& value = stack[first + input.argument];
       if (takes_as_is(known, now, input.argument)) continue;
+      if (as_written && value.isTensor() && is_wrapped_number(value.toTensor())) continue;
       if (input.affine && keeps_affine(known, to, device_)) continue;
       if (input.element < 0) {
         value = converted(value.toTensor(), to, input.parameter >= 0);

@@ -275,7 +275,7 @@ class recorder {
     }
     current.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
                                  use == argument_use::affine && !has_bias_alone(known, current.arguments), from.value,
-                                 from.parameter, from.without_plan(tensor)});
+                                 from.parameter, is_wrapped_number(tensor) ? at::kFloat : from.without_plan(tensor)});
   }
 
   static tensor_info described(const at::Tensor& tensor, const origin& from) {
