@@ -71,7 +71,7 @@ def compared(now, want):
 
 def nearly(now, want):
     """Whether the first loss is the same to the bit, and those after updates differ by little."""
-    return torch.equal(now[0], want[0]) and all(abs(a - b) <= 2e-3 * abs(b) for a, b in zip(now, want))
+    return torch.equal(now[0], want[0]) and all(abs(a - b) <= 1e-2 * abs(b) for a, b in zip(now, want))
 
 
 class TrainingChecks:
@@ -107,7 +107,7 @@ class TrainingChecks:
                 faults.append(Fault(label, found))
 
         try:
-            case = Case('', lambda m, a: loss_of(m(**a)), given, model)
+            case = Case('', lambda m, a: loss_of(m(**a)), given, copy.deepcopy(model))  # running statistics change
             operators, seen = recorded(case, Given(case))
         except Exception as raised:
             return [Fault('recorded', f'raises {type(raised).__name__}: {first_line(raised)}')]
