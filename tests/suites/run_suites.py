@@ -120,6 +120,14 @@ def version(suite):
     return f'{name} {importlib.metadata.version(name)}'
 
 
+def reason_of(case, fault, exceptions):
+    """Why the case may differ there; None if it may not."""
+    for each in exceptions:
+        if fnmatch.fnmatch(case, each['case']) and fnmatch.fnmatch(fault.check, each['check']):
+            return each['reason']
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--suite', action='append', choices=[*cases.SUITES, *tiny_models.MODELS], help='all if not given')
@@ -130,7 +138,8 @@ def main():
     parser.add_argument('--log', help='a file that gets every fault')
     given = parser.parse_args()
     log = open(given.log, 'w') if given.log else None
-    explained_by = list(csv.DictReader(open(HERE / 'exceptions.tsv'), delimiter='\t'))
+    exceptions = list(csv.DictReader(open(HERE / 'exceptions.tsv'), delimiter='\t'))
+    explained = collections.Counter()
     wrong = collections.defaultdict(list)
     table = []
     for suite in given.suite or cases.SUITES:
@@ -146,9 +155,11 @@ def main():
                         wrong[name.split(' ')[0], got.split(':')[0]].append((len(takes), name, takes, got))
                         print(name, takes, got, file=log, flush=True)
                 else:
-                    unexplained = [f for f in got if not any(
-                        fnmatch.fnmatch(name, e['case']) and fnmatch.fnmatch(f.check, e['check']) for e in explained_by)]
+                    reasons = [reason_of(name, fault, exceptions) for fault in got]
+                    unexplained = [fault for fault, reason in zip(got, reasons) if reason is None]
                     counts['wrong' if unexplained else 'explained' if got else 'right'] += 1
+                    if got and not unexplained:
+                        explained[suite, dtype, reasons[0]] += 1
                     for fault in unexplained:
                         wrong[name.split(' ')[0], fault.check].append((len(takes), name, takes, fault.what))
                         if log:
@@ -164,6 +175,8 @@ def main():
         compared = sum(counts[kind] for kind in kinds[:3])
         said = ' | '.join(str(counts[kind]) for kind in kinds)
         print(f'| {suite}, {dtype} | {version(suite)} | {compared} | {said} | {seconds:.0f} s |')
+    for (suite, dtype, reason), count in explained.items():
+        print(f'{suite}, {dtype}: {count} explained: {reason}')
     sys.exit(bool(wrong))
 
 
