@@ -225,15 +225,16 @@ def finite(seen):
             for t in map(torch.Tensor.detach, filter(lambda t: isinstance(t, torch.Tensor), seen.results))]
 
 
-def in_bf16(case):
-    """The case with BF16 in place of FP32, for torch alone."""
+def lower_without_comp(case):
+    """The case with BF16 in place of FP32 and FP32 in place of FP64, for torch alone."""
+    lower = {torch.float32: torch.bfloat16, torch.float64: torch.float32}
 
     def lowered(t):
-        if not isinstance(t, torch.Tensor) or t.dtype is not torch.float32:
+        if not isinstance(t, torch.Tensor) or t.dtype not in lower:
             return t
-        return t.detach().to(torch.bfloat16).requires_grad_(t.requires_grad)
+        return t.detach().to(lower[t.dtype]).requires_grad_(t.requires_grad)
 
-    low = Case(case.name, case.run, tree_map(lowered, case.arguments), copy.deepcopy(case.module).to(torch.bfloat16))
+    low = Case(case.name, case.run, tree_map(lowered, case.arguments), copy.deepcopy(case.module)._apply(lambda t: lowered(t).detach()))
     return run(low, Given(low))
 
 
@@ -348,12 +349,12 @@ class Checks:
             raised = got.raised or (got.backward_raised if want.backward_raised is None else None)
             if raised is not None:
                 named = any(f'{op.kind} ("{op.name}")' in str(raised) for op in operators)
-                by_torch = in_bf16(case)
+                by_torch = lower_without_comp(case)
                 if not named and by_torch.raised is None and by_torch.backward_raised is None:
                     faults.append(Fault(label, f'raises {type(raised).__name__}: {first_line(raised)}'))
             elif len(finite(got)) != len(finite(want)):
                 faults.append(Fault(label, 'another number of results'))
             elif any(w and not g for w, g in zip(finite(want), finite(got))):
-                by_torch = in_bf16(case)
+                by_torch = lower_without_comp(case)
                 if by_torch.raised is None and all(finite(by_torch)):
                     faults.append(Fault(label, 'is not finite'))
