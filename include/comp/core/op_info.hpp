@@ -63,6 +63,9 @@ struct op_info {
   /// True: the operator's readers get FP32 whatever it computes in, because code that the backend does not see reads
   /// its result.
   bool hands_on_fp32 = false;
+  /// True: what a training keeps from step to step, such as an optimizer's moment. Its roundings build up, so that their
+  /// harm grows with the training.
+  bool is_state = false;
   precision as_written = precision::fp32;  // the format that it computes in without a plan: FP32 or FP64
   bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
   comp::product product = comp::product::all;  // which of a linear layer's products it is
