@@ -53,5 +53,6 @@ TEST_CASE("random words are even, and differ from element to element and from ke
     next += static_cast<std::uint64_t>(std::popcount(word ^ comp::random_word(key, i + 1)));
   }
   const double deviation = std::sqrt(32.0 * n) / 2;
-  for (const std::uint64_t sum : {ones, same, next}) CHECK(std::abs(static_cast<double>(sum) - 16.0 * n) < 5 * deviation);
+  for (const std::uint64_t sum : {ones, same, next})
+    CHECK(std::abs(static_cast<double>(sum) - 16.0 * n) < 5 * deviation);
 }

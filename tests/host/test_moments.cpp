@@ -79,7 +79,8 @@ std::vector<std::string> moments_of(const comp::op_graph& graph) {
 std::vector<float> slots_of(const comp::stored_state& from, const std::string& which) {
   std::vector<float> all;
   for (const auto& tensor : from.tensors) {
-    if (tensor.name.starts_with("optimizer." + which)) all.insert(all.end(), tensor.values.begin(), tensor.values.end());
+    if (tensor.name.starts_with("optimizer." + which))
+      all.insert(all.end(), tensor.values.begin(), tensor.values.end());
   }
   return all;
 }
@@ -91,8 +92,9 @@ TEST_CASE("an optimizer's moments are operators if they are asked for, and no ot
   CHECK(moments_of(world{adamw()}.t.graph()) == names{"optimizer.moment1", "optimizer.moment2"});
   CHECK(moments_of(world{sgd(0.1, 0.9)}.t.graph()) == names{"optimizer.moment1"});
   CHECK(moments_of(world{sgd(0.1)}.t.graph()) == names{});
-  CHECK(moments_of(world{adam(), 3, true, small_gan(8)}.t.graph()) ==
-        names{"optimizer.moment1.make", "optimizer.moment2.make", "optimizer.moment1.judge", "optimizer.moment2.judge"});
+  CHECK(
+      moments_of(world{adam(), 3, true, small_gan(8)}.t.graph()) ==
+      names{"optimizer.moment1.make", "optimizer.moment2.make", "optimizer.moment1.judge", "optimizer.moment2.judge"});
   const world without{adamw(), 3, false}, with{adamw()};
   CHECK(with.t.signature() != without.t.signature());
   CHECK(with.t.graph().size() == without.t.graph().size() + 2);
@@ -120,10 +122,10 @@ TEST_CASE("moments run in FP32 and BF16 alone, and a device that keeps FP32 alon
 TEST_CASE("rule-based plans keep moments in FP32") {
   const world w{adamw()};
   const comp::op_graph& graph = w.t.graph();
-  CHECK(comp::autocast::rule_plan(comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu}, graph,
-                                  precision::bf16)
-            .str()
-            .ends_with("11"));
+  CHECK(
+      comp::autocast::rule_plan(comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu}, graph, precision::bf16)
+          .str()
+          .ends_with("11"));
   for (const precision low : {precision::bf16, precision::fp16}) {
     const auto all = comp::autocast::all_rules(graph, low);
     CHECK(all.size() >= 5);

@@ -48,7 +48,8 @@ struct check_state {
   // The epoch in which the plan began to train; how many epochs after that the next check may be; how many checks found
   // no harm.
   std::size_t began = 0, next = 4, passed = 0;
-  bool beginning_passed = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
+  bool beginning_passed =
+      false;         // the plan's first batches were shown to do no slow harm, or the time to show it is spent
   double known = 0;  // log likelihood ratio of slow harm by the search's own batches (search/training/shadow.hpp)
 };
 
@@ -56,8 +57,8 @@ struct check_state {
 struct training_progress {
   training_result so_far = {};
   std::vector<comp::plan> plans = {};  // the plans to fall back on, ever more conservative
-  std::size_t current = 0;              // index in `plans` of the plan that trains now
-  std::optional<sample> begun = {};     // the part of the next epoch that is trained already
+  std::size_t current = 0;             // index in `plans` of the plan that trains now
+  std::optional<sample> begun = {};    // the part of the next epoch that is trained already
   normal_levels normal = {};
   check_state checks = {};
   std::vector<later_plan> later = {};  // the plans that it is still to change to

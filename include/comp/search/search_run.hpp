@@ -170,7 +170,8 @@ class search_run {
   bool judges_states() {
     const bool judged = run_.restores() && settings_.criterion == criterion::batch_losses &&
                         settings_.stages != stages::times_only && budget().judges_states();
-    const auto state = std::find_if(log_.graph.begin(), log_.graph.end(), [](const op_info& op) { return op.is_state; });
+    const auto state =
+        std::find_if(log_.graph.begin(), log_.graph.end(), [](const op_info& op) { return op.is_state; });
     if (!judged && state != log_.graph.end()) {
       warn(fmt::format(
           "\"{}\" and all else that the training keeps from step to step stay in FP32 (their harm grows with the training, "

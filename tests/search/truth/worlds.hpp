@@ -216,7 +216,8 @@ inline world moments(std::uint64_t seed, double batches, double part = 0.1) {
   const double all = made.costs(made.graph, plan{made.graph.size()});
   std::vector<comp::op_info> ops{made.graph.begin(), made.graph.end()};
   for (const char* kind : {"moment1", "moment2"}) {
-    ops.push_back({.name = std::string{"optimizer."} + kind, .kind = kind, .outputs = {{.shape = {1 << 20}}}, .is_state = true});
+    ops.push_back(
+        {.name = std::string{"optimizer."} + kind, .kind = kind, .outputs = {{.shape = {1 << 20}}}, .is_state = true});
     auto& seconds = made.costs.op.emplace_back();
     seconds.fill(all * random.between(0.1, 0.33));
     seconds[static_cast<std::size_t>(precision::bf16)] *= random.between(0.5, 0.7);

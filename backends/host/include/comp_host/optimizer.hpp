@@ -28,16 +28,24 @@ namespace detail {
 inline bool has_gradient(const parameter& p) { return p.trainable && !p.fresh; }
 inline void clear(const tensor& t) { std::memset(t.data(), 0, t.layout()->bytes); }
 
+/// The random words of a piece of a parameter. Its two moments take half of each.
+struct random_words {
+  static constexpr std::size_t piece = 512;
+  alignas(64) std::uint32_t word[piece];
+  COMP_HOST_INLINE void draw(std::uint64_t key, std::size_t at, std::size_t n) {
+#pragma omp simd
+    for (std::size_t i = 0; i < n; ++i) word[i] = random_word(key, at + i);
+  }
+};
+
 /// The numbers of a moment from element `at` on. In BF16 they are those of a piece, which end() rounds.
 class moment {
  public:
-  static constexpr std::size_t piece = 512;
   moment() = default;  // of an optimizer that has none: numbers without a meaning
   /// `second`: which half of the random words it takes.
-  moment(const tensor& of, std::uint64_t key, bool second)
+  moment(const tensor& of, bool second)
       : full_{of.precision() == precision::fp32 ? of.as<float>() : nullptr},
         low_{of.precision() == precision::fp32 ? nullptr : of.as<bf16>()},
-        key_{key},
         shift_{second ? 16U : 0U} {}
 
   COMP_HOST_INLINE float* begin(std::size_t at, std::size_t n, float* wide) const {
@@ -48,19 +56,17 @@ class moment {
     for (std::size_t i = 0; i < n; ++i) wide[i] = load(from[i]);
     return wide;
   }
-  COMP_HOST_INLINE void end(std::size_t at, std::size_t n, const float* wide) const {
+  COMP_HOST_INLINE void end(std::size_t at, std::size_t n, const float* wide, const random_words& drawn) const {
     if (!low_) return;
     bf16* to = low_ + at;
-    const std::uint64_t key = key_;
     const unsigned shift = shift_;
 #pragma omp simd
-    for (std::size_t i = 0; i < n; ++i) to[i].bits = bf16_at_random(wide[i], random_word(key, at + i) >> shift);
+    for (std::size_t i = 0; i < n; ++i) to[i].bits = bf16_at_random(wide[i], drawn.word[i] >> shift);
   }
 
  private:
   float* full_ = nullptr;
   bf16* low_ = nullptr;
-  std::uint64_t key_ = 0;
   unsigned shift_ = 0;
 };
 
@@ -69,11 +75,17 @@ inline void keep(context& c, tensor& slot, precision as, std::uint64_t key, bool
   if (!slot || slot.precision() == as) return;
   if (as == precision::fp32) return void(slot = cast(c, slot, as));
   const tensor low = c.make(slot.shape(), c.layouts.with(slot.layout(), as));
-  const moment to{low, key, second};
+  const moment to{low, second};
   const auto* from = slot.as<float>();
   c.run_kernel([&] {
-    launch(slot.layout()->stored,
-           [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL { to.end(begin, end - begin, from + begin); });
+    launch(slot.layout()->stored, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+      random_words drawn;
+      for (std::size_t at = begin; at < end; at += random_words::piece) {
+        const std::size_t n = end - at < random_words::piece ? end - at : random_words::piece;
+        drawn.draw(key, at, n);
+        to.end(at, n, from + at, drawn);
+      }
+    });
   });
   slot = low;
 }
@@ -90,16 +102,20 @@ inline const tensor& kept(context& c, const parameter& p, tensor& slot, precisio
 void update_kept(context& c, parameter& p, const moment& first, const moment& second, const auto& update) {
   float* value = p.value.as<float>();
   const float* gradient = p.gradient.as<float>();
+  const std::uint64_t key = p.kept.key;
   c.run_kernel([&] {
     update_values(c, p, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
-      alignas(64) float wide_first[moment::piece], wide_second[moment::piece];
-      for (std::size_t at = begin; at < end; at += moment::piece) {
-        const std::size_t n = end - at < moment::piece ? end - at : moment::piece;
+      constexpr std::size_t piece = random_words::piece;
+      alignas(64) float wide_first[piece], wide_second[piece];
+      random_words drawn;
+      for (std::size_t at = begin; at < end; at += piece) {
+        const std::size_t n = end - at < piece ? end - at : piece;
         float *m = first.begin(at, n, wide_first), *v = second.begin(at, n, wide_second);
 #pragma omp simd
         for (std::size_t i = 0; i < n; ++i) update(value[at + i], gradient[at + i], m[i], v[i]);
-        first.end(at, n, m);
-        second.end(at, n, v);
+        drawn.draw(key, at, n);
+        first.end(at, n, m, drawn);
+        second.end(at, n, v, drawn);
       }
     });
   });
@@ -120,9 +136,8 @@ inline void sgd_momentum(context& c, parameter& p, const sgd_options& o) {
   const native::math::momentum_update update{o};
   const tensor& slot = kept(c, p, p.first, p.kept.first, false);
   if (p.kept.first != precision::fp32) {
-    return update_kept(
-        c, p, {slot, p.kept.key, false}, {},
-        [=](float& w, float g, float& m, float&) COMP_HOST_KERNEL { update(w, g, m); });
+    return update_kept(c, p, {slot, false}, {},
+                       [=](float& w, float g, float& m, float&) COMP_HOST_KERNEL { update(w, g, m); });
   }
   float *value = p.value.as<float>(), *velocity = slot.as<float>();
   const float* gradient = p.gradient.as<float>();
@@ -137,7 +152,7 @@ inline void sgd_momentum(context& c, parameter& p, const sgd_options& o) {
 inline void adam_one(context& c, parameter& p, const native::math::adam_update& update) {
   const tensor &m = kept(c, p, p.first, p.kept.first, false), &v = kept(c, p, p.second, p.kept.second, true);
   if (p.kept.first != precision::fp32 || p.kept.second != precision::fp32)
-    return update_kept(c, p, {m, p.kept.key, false}, {v, p.kept.key, true}, update);
+    return update_kept(c, p, {m, false}, {v, true}, update);
   float *value = p.value.as<float>(), *first = m.as<float>(), *second = v.as<float>();
   const float* gradient = p.gradient.as<float>();
   c.run_kernel([&] {
@@ -165,7 +180,8 @@ inline void adam_step(context& c, std::span<parameter* const> all, const adam_op
   }
 }
 
-/// Converts the moments to `formats`, and has the steps from here on keep them so. Each parameter gets a key of its own.
+/// Converts the moments to `formats`, and has the steps from here on keep them so. Each parameter gets a key of its
+/// own.
 inline void keep_moments(context& c, std::span<parameter* const> all, const native::moment_formats& formats) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     parameter& p = *all[i];

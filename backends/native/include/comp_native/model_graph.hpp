@@ -84,8 +84,8 @@ inline op_info moment_operator(const model& m, const kept_moment& moment) {
 }
 
 /// Returns the operators of `m` as a search sees them. Node i is operator i, and the loss is the last one of them;
-/// behind it stand the products of gradient_products(), and behind these the moments. Parameter p is leaf p (tensor_info::leaf), and the model's
-/// input is the leaf behind all parameters.
+/// behind it stand the products of gradient_products(), and behind these the moments. Parameter p is leaf p
+/// (tensor_info::leaf), and the model's input is the leaf behind all parameters.
 inline op_graph graph_of(const model& m) {
   std::vector<op_info> operators;
   operators.reserve(m.nodes.size());

@@ -2,8 +2,8 @@
 // The moments that optimizers keep, as operators of the graph: "optimizer.moment1" and "optimizer.moment2", of a model
 // with several phases "optimizer.moment1.PHASE". A plan gives each the format that it is kept in, FP32 or BF16 rounded
 // at random; AdamW then keeps 8 or 12 bytes of each weight in place of 16. A search times them, races them and judges
-// them by losses as any operator, and takes them only after a long test (op_info::is_state). Rule-based plans keep FP32.
-// Use by `training::moments`. It is off unless it is asked for, so that graphs and plan files stay as they were.
+// them by losses as any operator, and takes them only after a long test (op_info::is_state). Rule-based plans keep
+// FP32. Use by `training::moments`. It is off unless it is asked for, so that graphs and plan files stay as they were.
 // Not here: the roundings (core/random_rounding.hpp), and Devices' passes over the moments.
 #pragma once
 

@@ -100,8 +100,9 @@ class scaled_update {
     if constexpr (KeepsMoments<D>) {
       const plan& p = network.precisions();
       const auto keep = [&](auto parameters, std::uint64_t which) {
-        device.keep_moments(parameters, {first ? p[first] : precision::fp32, second ? p[second] : precision::fp32,
-                                         mix_seed(mix_seed(seed, 2 * phase_ + which), static_cast<std::uint64_t>(taken_))});
+        device.keep_moments(parameters,
+                            {first ? p[first] : precision::fp32, second ? p[second] : precision::fp32,
+                             mix_seed(mix_seed(seed, 2 * phase_ + which), static_cast<std::uint64_t>(taken_))});
       };
       keep(network.decaying(phase_), 0);
       keep(network.not_decaying(phase_), 1);

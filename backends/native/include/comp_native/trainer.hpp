@@ -12,8 +12,8 @@
 #include <comp_native/batch_feed.hpp>
 #include <comp_native/capture_choice.hpp>
 #include <comp_native/device_capabilities.hpp>
-#include <comp_native/network.hpp>
 #include <comp_native/moments.hpp>
+#include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
 #include <comp_native/perturbation.hpp>
 #include <comp_native/sensitivity.hpp>

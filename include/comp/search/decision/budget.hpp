@@ -29,8 +29,8 @@ class search_budget {
     if (per_epoch_ == 0 || !guided_) return 1000;
     return static_cast<std::size_t>(std::min(settings_.budget * static_cast<double>(planned()), 1e6));
   }
-  /// The fewest batches that say something of harm that grows with the training; those of the longest test, which states
-  /// always have.
+  /// The fewest batches that say something of harm that grows with the training; those of the longest test, which
+  /// states always have.
   static constexpr std::size_t few_for_growing_harm = 128, most_for_growing_harm = 512;
   /// Returns: true if the budget has room for a test of states.
   bool judges_states() const { return batches() >= most_for_growing_harm; }

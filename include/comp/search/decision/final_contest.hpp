@@ -250,8 +250,8 @@ class final_contest {
   }
 
   // Returns: the fastest contestant whose own losses are accepted. If the losses of a guided search's plan are
-  // rejected, the part of it that is accepted is entered, at most twice. If its harm may grow, a plan without the formats
-  // that make it grow is entered instead.
+  // rejected, the part of it that is accepted is entered, at most twice. If its harm may grow, a plan without the
+  // formats that make it grow is entered instead.
   std::size_t fastest_accepted() {
     const search_settings& settings = search_.settings;
     const auto wins = [&](std::size_t at) {
