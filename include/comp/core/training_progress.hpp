@@ -48,8 +48,7 @@ struct check_state {
   // The epoch in which the plan began to train; how many epochs after that the next check may be; how many checks found
   // no harm.
   std::size_t began = 0, next = 4, passed = 0;
-  bool beginning_passed =
-      false;         // the plan's first batches were shown to do no slow harm, or the time to show it is spent
+  bool beginning_passed = false;  // the plan's first batches were shown to do no slow harm, or the time to show it is spent
   double known = 0;  // log likelihood ratio of slow harm by the search's own batches (search/training/shadow.hpp)
 };
 
@@ -57,14 +56,15 @@ struct check_state {
 struct training_progress {
   training_result so_far = {};
   std::vector<comp::plan> plans = {};  // the plans to fall back on, ever more conservative
-  std::size_t current = 0;             // index in `plans` of the plan that trains now
-  std::optional<sample> begun = {};    // the part of the next epoch that is trained already
+  std::size_t current = 0;              // index in `plans` of the plan that trains now
+  std::optional<sample> begun = {};     // the part of the next epoch that is trained already
   normal_levels normal = {};
   check_state checks = {};
   std::vector<later_plan> later = {};  // the plans that it is still to change to
   bool raise_tried = false;            // whether a higher precision was tried for its last part
   std::size_t batches_per_epoch = 0;
   double baseline_loss = 0, tolerance = 0.01;  // FP32's loss in the search, and the search's tolerance
+  double floor = 0;                            // the search's floor of losses
   bool higher_is_better = false;               // the search's loss_direction
 };
 
