@@ -187,7 +187,7 @@ TEST_CASE("moments are updated in pieces as ATen updates them whole, and rounded
     const auto own = make({r});
     CHECK_FALSE(lt::step_keeping(*own, {at::kBFloat16, at::kBFloat16, 7}));
     lt::detail::each_moment(
-        *own, [&](const at::Tensor&, at::Tensor& m, int, std::uint64_t) { CHECK(m.scalar_type() == at::kBFloat16); });
+        *own, [&](const at::Tensor&, at::Tensor& m, int, std::uint64_t) { CHECK((m.scalar_type() == at::kBFloat16)); });
   }
 }
 

@@ -16,7 +16,7 @@
 #include <comp/core/plan.hpp>
 #include <comp/core/random_rounding.hpp>
 #include <comp_libtorch/kernels/random_rounding.hpp>
-#include <comp_libtorch/support/hardware.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <comp_libtorch/train/fused_optimizer.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <cstdint>
@@ -72,14 +72,14 @@ void each_moment(torch::optim::Optimizer& optimizer, auto f) {
   }
 }
 
-inline std::uint16_t* halves_of(const at::Tensor& t) { return static_cast<std::uint16_t*>(t.mutable_data_ptr()); }
+inline std::uint16_t* bf16_of(const at::Tensor& t) { return static_cast<std::uint16_t*>(t.mutable_data_ptr()); }
 
 /// Returns: the moment in format `as`. Elements are numbered in the order of memory.
 inline at::Tensor in_format(const at::Tensor& from, at::ScalarType as, std::uint64_t key, int which) {
   if (from.scalar_type() == as) return from;
   if (as == at::kFloat || !from.is_cpu() || !from.is_non_overlapping_and_dense()) return from.to(as);
   at::Tensor to = at::empty_like(from, from.options().dtype(as));
-  round_at_random(static_cast<const float*>(from.const_data_ptr()), halves_of(to), from.numel(), 0, key, 16U * which);
+  round_at_random(static_cast<const float*>(from.const_data_ptr()), bf16_of(to), from.numel(), 0, key, 16U * which);
   return to;
 }
 
@@ -94,13 +94,13 @@ class piecewise {
   /// Returns: elements [at, at + n) in FP32.
   at::Tensor begin(std::int64_t at, std::int64_t n, bool reads = true) const {
     if (!low()) return view(whole_, at, n);
-    if (reads) widen_all(halves_of(whole_) + at, static_cast<float*>(wide_.mutable_data_ptr()), n);
+    if (reads) widen_all(bf16_of(whole_) + at, static_cast<float*>(wide_.mutable_data_ptr()), n);
     return wide_.narrow(0, 0, n);
   }
   /// Keeps what became of them.
   void end(std::int64_t at, std::int64_t n) const {
     if (low())
-      round_at_random(static_cast<const float*>(wide_.const_data_ptr()), halves_of(whole_) + at, n, at, key_,
+      round_at_random(static_cast<const float*>(wide_.const_data_ptr()), bf16_of(whole_) + at, n, at, key_,
                       16U * which_);
   }
   static at::Tensor view(const at::Tensor& t, std::int64_t at, std::int64_t n) {
