@@ -9,10 +9,10 @@
 #include <vector>
 
 int main(int argc, char** argv) {
-  CLI::App app{"Looks at searches that are done."};
+  CLI::App app{"Says what searches left. python -m comp has compare for plan files, and show and doctor."};
   app.require_subcommand(1);
   std::vector<std::string> runs;
-  CLI::App* compare = app.add_subcommand("compare", "Puts summaries of searches side by side");
+  CLI::App* compare = app.add_subcommand("compare", "What differs between searches, side by side");
   compare->add_option("RUN", runs, "Folder that train --out wrote, or a summary.json")->required()->expected(2, 64);
   CLI11_PARSE(app, argc, argv);
   try {

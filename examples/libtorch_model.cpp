@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Searches a plan for an ordinary LibTorch training (model, optimizer, data, step), and later trains with the plan
-// without a search. Only the step is written for comp; the model's source does not change. Guide: docs/libtorch.md.
+// without a search. Only the step is written for comp; the model's source does not change. Guide: docs/start/libtorch.md.
 #include <torch/torch.h>
 
 #include <comp/comp.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model and a data set of your own on the native trainer. docs/native.md goes through it line by line.
+// A model and a data set of your own on the native trainer. docs/how-to/native.md goes through it line by line.
 #include <comp/comp.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/model_builder.hpp>

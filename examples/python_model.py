@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch training as its user has it, searched, and its plan used again without a search. Guide: docs/python.md.
+"""A PyTorch training as its user has it, searched, and its plan used again without a search. Guide: docs/start/python.md.
 Usage: python python_model.py [PLAN.json]"""
 
 import sys

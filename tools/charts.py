@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of docs/benchmarks from the tables of the pages there, so that picture and table cannot disagree.
+"""Draws the pictures of docs/benchmarks from the tables there, so that picture and table cannot disagree.
 
 Usage: charts.py [--check]   (--check: names the first picture that its table does not give, and writes nothing)"""
+import csv
 import html
 import math
 import pathlib
@@ -10,14 +11,24 @@ import re
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'docs/benchmarks'
-CHARTS = {  # picture: title, page, columns of its table that label a row, columns to draw, ticks of the axis, a line to compare with
+CHARTS = {  # picture: title, file of its table, columns that label a row, columns to draw, ticks of the axis, a line to compare with
     'peers.svg': ("Steps per second, as a multiple of LibTorch 2.11's BF16 autocast (right of 1: faster)", 'native.md', ['model'],
                   ['comp, native trainer', 'comp in LibTorch', 'torch.compile', 'IPEX 2.8', 'autocast with more'], [0.9, 1, 1.2, 1.4, 1.7], 1),
-    'libtorch.svg': ('Speed of found plans in LibTorch, with 95% intervals (right of 1: comp is faster)', 'libtorch.md', ['model, batch'],
+    'libtorch.svg': ('Speed of found plans in LibTorch, with 95% intervals (right of 1: comp is faster)', 'tables/libtorch.csv', ['model, batch'],
                      ['speed over autocast (95%)', 'speed over by hand (95%)'], [0.8, 1, 1.4, 2, 3, 6], 1),
-    'native.svg': ("Speed of the native trainer, as a multiple of LibTorch's, with 95% intervals", 'native.md', ['job'],
+    'kernels.svg': ("Speed of found plans with comp's kernels, with 95% intervals (right of 1: comp is faster)", 'tables/kernels_avx512.csv', ['model, batch'],
+                    ['speed over autocast (95%)', 'speed over by hand (95%)'], [0.8, 1, 1.2, 1.5, 2], 1),
+    'native.svg': ("Speed of the native trainer, as a multiple of LibTorch's, with 95% intervals", 'tables/native.csv', ['job'],
                    ["FP32: native's speed (95%)", "BF16: native's speed (95%)"], [1, 2, 5, 10, 20, 60], 1),
-    'cost.svg': ('Cost of the search, in percent of a training of so many epochs x batches (lines end at the worst)', 'search.md',
+    'attention.svg': ("Speed of comp's attention over LibTorch's, forward and backward, with 95% intervals", 'tables/attention_libtorch.csv', ['batch x tokens'],
+                      ["FP32: comp's speed (95%)", "BF16: comp's speed (95%)"], [1, 1.5, 2, 3, 5, 7], 1),
+    'paper.svg': ("Speed over AMP of the paper's models, as it is and tuned by hand, with 95% intervals (right of 1: comp is faster)", 'tables/paper_speed.csv', [''],
+                  ['ours, over AMP', 'over AMP by hand'], [0.9, 1, 1.1, 1.2, 1.45], 1),
+    'python.svg': ('Training steps per second with the found plan, over torch.autocast, with 95% intervals (right of 1: comp is faster)', 'tables/python.csv',
+                   ['training'], ['plan over autocast'], [0.8, 1, 1.2, 1.4, 1.7], 1),
+    'python_compiled.svg': ('Speed of plans over autocast, as it is and both compiled by Inductor, with 95% intervals', 'tables/python_compiled.csv', ['training'],
+                            ['plan over autocast', 'compiled plan over compiled autocast'], [0.8, 1, 1.2, 1.5, 1.9], 1),
+    'cost.svg': ('Cost of the search, in percent of a training of so many epochs x batches (lines end at the worst)', 'tables/search_cost.csv',
                  ['training', 'epochs x batches'], ['cost, of the training'], [0.2, 0.5, 1, 2, 5, 10, 20, 40], 1)}
 LEFT, PLOT, STEP = 280, 400, 16  # pixels: widths of the labels and of the axis, height of a figure
 SHAPES = ['M-4-4h8v8h-8z', 'M0-5.5L5.5 0 0 5.5-5.5 0z', 'M-5 4L0-5 5 4z', 'M-5-4L0 5 5-4z', 'M-4-4L4 4M4-4L-4 4']
@@ -27,13 +38,16 @@ STYLE = '''<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.soft{fill:#5
 .s0{stroke:#58a6ff}.s1{stroke:#f0883e}.s2{stroke:#3fb950}.s3{stroke:#bc8cff}.s4{stroke:#9198a1}}</style>'''
 
 
-def rows_of(page, columns):
-    """Of the first table of a page that has these columns: its rows, by column."""
-    for found in re.findall(r'(?:^\|.*\n)+', (FOLDER / page).read_text(encoding='utf-8'), re.M):
-        header, _, *rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in found.splitlines()]
+def rows_of(file, columns):
+    """The rows, by column, of the first table of a page that has these columns, or of a CSV file."""
+    text = (FOLDER / file).read_text(encoding='utf-8')
+    tables = [list(csv.reader(text.splitlines()))] if file.endswith('.csv') else [
+        [[cell.strip() for cell in line.strip('|').split('|')] for line in lines.splitlines() if not line.startswith('|--')]
+        for lines in re.findall(r'(?:^\|.*\n)+', text, re.M)]
+    for header, *rows in tables:
         if set(columns) <= set(header):
             return [dict(zip(header, row)) for row in rows]
-    sys.exit(f'charts.py: no table of docs/benchmarks/{page} has the columns {", ".join(columns)}: say in CHARTS what they are called')
+    sys.exit(f'charts.py: no table of docs/benchmarks/{file} has the columns {", ".join(columns)}: say in CHARTS what they are called')
 
 
 def figure_of(cell):
@@ -47,7 +61,7 @@ def figure_of(cell):
     return value, low, high, re.split(r' \(', words)[0]
 
 
-def drawn(title, page, labels, columns, ticks, compared):
+def drawn(title, file, labels, columns, ticks, compared):
     def x(value):
         return LEFT + PLOT * math.log(min(max(value, ticks[0]), ticks[-1]) / ticks[0]) / math.log(ticks[-1] / ticks[0])
 
@@ -58,7 +72,7 @@ def drawn(title, page, labels, columns, ticks, compared):
         return f'<text x="{at:.1f}" y="{height}"{more}>{html.escape(words)}</text>'
     top = 66 if len(columns) > 1 else 46  # a legend is between title and axis
     body, y, longest = [], top, 0
-    for row in rows_of(page, labels + columns):
+    for row in rows_of(file, labels + columns):
         known = [(i, figure) for i, figure in enumerate(figure_of(row[column]) for column in columns) if figure]
         body.append(text(LEFT - 14, y + 4 + STEP * (len(known) - 1) / 2, ', '.join(row[label] for label in labels), ' text-anchor="end"'))
         for i, (value, low, high, words) in known:

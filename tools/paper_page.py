@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Renders what ./run paper measured beside the paper's numbers: one HTML page without external links, and the section of
-# docs/benchmarks/paper.md. What is not there is "not measured"; why, stands at the end.
+# docs/benchmarks/paper.md, with its tables. What is not there is "not measured"; why, stands at the end.
+import csv
 import html as escape_html
 import math
 import re
@@ -385,8 +386,17 @@ def html(facts, pairs, about, root):
 
 
 def write_section(page, facts, pairs, about):
+    """The claims; of each other table its words, and a file."""
     lines = [BEGIN, f'{about["machine"]}; comp {about["version"]}; {about["date"]}; `{about["command"]}`.']
-    for title, words, header, rows in tables(facts, pairs):
-        lines += ['', f'**{title}.** {words}', '', *gpu_report.table(header, rows)]
+    for make, (title, words, header, rows) in zip(TABLES, tables(facts, pairs)):
+        lines += ['', f'**{title}.** {words}']
+        if make is claim_rows:
+            lines += ['', *gpu_report.table(header, rows)]
+            continue
+        file = page.parent / f"tables/paper_{make.__name__.removesuffix('_rows')}.csv"
+        file.parent.mkdir(exist_ok=True)
+        with file.open('w', encoding='utf-8', newline='') as written:
+            csv.writer(written, lineterminator='\n').writerows([header, *rows])
+        lines[-1] += f' [Table](tables/{file.name}).'
     lines += ['', 'Not measured:', '', *(f'- {line}' for line in missing(pairs)), END]
     page.write_text(gpu_report.with_section(page.read_text(), '\n'.join(lines), BEGIN, END, "## The paper's tables\n\n`./run paper`."))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/reference.md: the fields of what users read and set, from the comments of the headers that declare them.
+"""Writes docs/look-up/reference.md: the fields of what users read and set, from the comments of the headers that declare them.
 
 Usage: reference.py [--check]   (--check: says what differs from the page that is there, and writes nothing)"""
 import pathlib
@@ -8,7 +8,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / 'docs/reference.md'
+PAGE = ROOT / 'docs/look-up/reference.md'
 HEADERS = {  # in this order on the page; of `enum NAME` its values
     'search/settings.hpp': ('search_settings', 'enum tie', 'enum stages', 'enum loss_direction', 'early_cut', 'race_settings'),
     'search/verdict.hpp': ('enum criterion', 'loss_verdict'),
@@ -76,6 +76,6 @@ def page():
 
 if sys.argv[1:] == ['--check']:
     if PAGE.read_text(encoding='utf-8') != page():
-        sys.exit('docs/reference.md is not what the headers say: run tools/reference.py')
+        sys.exit('docs/look-up/reference.md is not what the headers say: run tools/reference.py')
 else:
     PAGE.write_text(page(), encoding='utf-8')

@@ -9,6 +9,7 @@ ninja_version=1.13.0
 onednn_wheel=2023.2.0 # PyPI's, if no package is new enough (Ubuntu 22.04): oneDNN 3.2 for g++'s OpenMP, without SYCL
 torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the newest 2.x too
 apt_tries=120 # of apt_pause seconds, for another program's lock
+site_version=9.8.2 # PyPI's mkdocs-material
 frontend_version=1.32.0 # PyPI's nvidia-cudnn-frontend, of which only the headers are used
 jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
 
@@ -318,6 +319,13 @@ need_python_torch() {
     { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" numpy && find_python_torch || return 1
   fi
   : "${COMP_TORCH_PATH:=$("$torch_python" -c 'import torch; print(torch.__path__[0])')}"
+}
+
+# Puts MkDocs into .venv, which makes a site of docs/. Needs: own_meson's .venv.
+need_site() {
+  [[ $(.venv/bin/python -c 'from importlib.metadata import version; print(version("mkdocs-material"))' 2>/dev/null) != "$site_version" ]] || return 0
+  echo "Putting MkDocs into .venv"
+  { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "mkdocs-material==$site_version"
 }
 
 # Sets CXX_LD, which Meson reads, to a linker that is faster than the compiler's own, if there is one.

@@ -5,7 +5,7 @@
     with plan: ...                                                             # in place of torch.autocast
     found = comp.search(step, model=net, optimizer=optimizer, data=loader)     # the same, with more evidence
 
-Guide: docs/python.md.
+Guide: docs/start/python.md.
 """
 
 import torch  # noqa: F401  first: it loads the libraries that _comp needs

@@ -5,9 +5,10 @@ import sys
 
 USAGE = (
     "usage: python -m comp show PLAN.json        what a plan file says\n"
-    "       python -m comp compare A.json B.json what differs between two\n"
+    "       python -m comp compare A.json B.json what differs between plan files\n"
     "       python -m comp doctor RUN.json       what comp.doctor saw, and what is wrong in it\n"
-    "       python -m comp doctor A.json B.json  where two runs part"
+    "       python -m comp doctor A.json B.json  where two runs part\n"
+    "Searches side by side: comp compare, of the C++ examples"
 )
 
 

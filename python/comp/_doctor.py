@@ -48,7 +48,7 @@ class Doctor:
         low: str = "bf16",
         share: float = 0.25,
     ) -> Examination:
-        """Runs one step, forward and backward, in FP32 (its cost: docs/benchmarks/libtorch.md).
+        """Runs one step, forward and backward, in FP32 (its cost: docs/benchmarks/libtorch-parts.md).
 
         `first_nan` is the first entry that is not finite though all that it reads is. `faults` has all, in sentences.
 

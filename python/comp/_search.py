@@ -147,7 +147,7 @@ def search(
         processes are not.
     policy, strategy, batches_strategy: by name, from comp.policy and comp.strategy, or your own: a callable of an
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
-        strategy="paper" is the CoMP paper's own search (docs/guide.md): whole epochs, FP16 unless `precisions` says
+        strategy="paper" is the CoMP paper's own search (docs/understand/paper.md): whole epochs, FP16 unless `precisions` says
         otherwise, and no GradScaler is asked for, since the paper has none.
     precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
     target: a GPU that is not here ("A100", "RTX 4090", "H100", "H200", "B200", "B300"). Losses are this training's, times

@@ -111,6 +111,7 @@ inline search_settings settings_of(const py::dict& given) {
                              {"hopeless", into(s.race.hopeless)}};
   const detail::setters known{
       {"tolerance", into(s.tolerance)},
+      {"floor", into(s.floor)},
       {"level", into(s.level)},
       {"criterion", by_word(s.criterion, criteria{"batch_losses", criterion::batch_losses},
                             criteria{"epoch_losses", criterion::epoch_losses}, criteria{"scores", criterion::scores})},

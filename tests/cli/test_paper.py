@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./run paper: the page that tools/paper.py makes of programs that measure, which are stand-ins with known output.
 # Usage: test_paper.py SOURCE_ROOT
+import csv
+import json
 import pathlib
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(sys.argv.pop(1))
 sys.path.insert(0, str(ROOT / 'tools'))
 import paper  # noqa: E402
+import paper_page  # noqa: E402
 
 # What `train` writes of a search and of a training with a plan. It refuses to enumerate stage 2 alone, and FP16 without scaling is NaN.
 FAKE = '''#!/usr/bin/env python3
@@ -58,6 +61,20 @@ class Page(unittest.TestCase):
                       'A quick run', paper.machine_of(), '<svg class="chart"'):
             self.assertTrue(words in page, words)
         self.assertTrue('http' not in page and 'src=' not in page)  # nothing from outside
+
+    def test_the_documents_have_the_claims_on_the_page_and_the_other_tables_as_files(self):
+        facts = json.loads((ROOT / 'tools/paper.json').read_text())
+        with tempfile.TemporaryDirectory() as name:
+            page = pathlib.Path(name) / 'paper.md'
+            page.write_text(f'Above.\n{paper_page.BEGIN}\nan older section\n{paper_page.END}\nBelow.\n')
+            paper_page.write_section(page, facts, [], {'machine': 'a machine', 'version': '1', 'date': '2026-01-01', 'command': './run paper'})
+            text = page.read_text()
+            for kind, of in facts['tables'].items():
+                self.assertEqual(('| ' + ' | '.join(of['header'])) in text, kind == 'claim', kind)
+                if kind in ('speed', 'memory', 'score', 'cost', 'ablation', 'fp16'):
+                    self.assertTrue(f'(tables/paper_{kind}.csv)' in text, kind)
+                    self.assertEqual(next(csv.reader((page.parent / f'tables/paper_{kind}.csv').open())), of['header'])
+            self.assertTrue(text.startswith('Above.') and text.endswith('Below.\n') and 'an older section' not in text)
 
 
 if __name__ == '__main__':

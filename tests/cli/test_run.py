@@ -288,6 +288,15 @@ esac
         self.assertEqual(bash(told, COMP_CUDNN_FRONTEND=str(own)).stdout, f'[-Dcudnn_frontend={own}]\n')
         self.assertEqual(bash(told.replace('nvcc=nvcc', 'nvcc='), COMP_CUDNN_FRONTEND=str(own)).stdout, '[]\n')
 
+    def test_mkdocs_is_put_into_venv_once(self):
+        programs = self.root / '.venv/bin'
+        programs.mkdir(parents=True)
+        for program, does in (('python', 'cat version 2>/dev/null'), ('pip', 'echo "$*" >>asked; echo "${3#*==}" >version')):
+            (programs / program).write_text(f'#!/bin/bash\n{does}\n')
+            (programs / program).chmod(0o755)
+        got = bash(f'cd {self.root}; need_site && need_site && echo "$site_version"')
+        self.assertEqual((self.root / 'asked').read_text(), f'-q install mkdocs-material=={got.stdout.split()[-1]}\n', got.stderr)
+
     def test_a_python_with_torch_is_found_by_importing_it(self):
         for version, found in (('2.11.0+cpu', True), ('2.9.1', False), ('3.0', True)):
             (self.root / 'torch.py').write_text(f'__version__ = "{version}"\n')

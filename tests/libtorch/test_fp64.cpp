@@ -65,6 +65,28 @@ TEST_CASE("a model in FP64 as written has the bits of the plain loop, and its op
   }
 }
 
+TEST_CASE("numbers in a program's text make no operator FP64") {
+  const auto make = [] {
+    torch::nn::Linear net{8, 4};
+    net->to(device);
+    const auto x = torch::randn({6, 8}, device), count = torch::arange(4, torch::TensorOptions{device});
+    return job{net.ptr(), [=]() mutable {
+                 const auto y = torch::where(x.select(1, 0).unsqueeze(1) > 0, net->forward(x), -0.5);
+                 return 0.1 * y.square().mean() + 1e-3 * (y * (count * 0.5)).sum() / 3.0 - 0.25;
+               }};
+  };
+  const outcome plain = train(again(make), 3, nullptr);
+  const job hooked = again(make);
+  program p{{.device = device}};
+  record(p, hooked);
+  for (const comp::op_info& op : p.graph()) {
+    CAPTURE(op.name);
+    CHECK(op.as_written == precision::fp32);
+  }
+  p.set_plan(as_written(p.graph()));
+  CHECK(same(plain, train(hooked, 3, &p)));
+}
+
 TEST_CASE("all in FP32, each operator alone and any mix run near FP64's values, with FP64's weights and gradients") {
   const default_fp64 in_fp64;
   std::mt19937 random{3};

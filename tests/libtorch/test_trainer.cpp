@@ -303,7 +303,7 @@ TEST_CASE("gradients that overflow at the scale's floor end the run as not finit
   CHECK(got.message.find("gradients of net.0.weight are not finite at the lowest loss scale") == 0);
 }
 
-TEST_CASE("a loss that is not finite and spoils the weights ends the run with a status") {
+TEST_CASE("a loss that is not finite and damages the weights ends the run with a status") {
   classification user;
   classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
                                    const double factor = s.number() == 2 ? std::numeric_limits<double>::infinity() : 1;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Follows docs/adding.md in a copy of the source: what is added to an enum or to the list of operators must not compile before
+# Follows docs/look-up/adding.md in a copy of the source: what is added to an enum or to the list of operators must not compile before
 # each place that has to know it does, and the page must name the places; an added strategy, policy, observer and model work.
 # Usage: adding.py SOURCE_ROOT PARTS COMPILER ARGUMENTS...    PARTS: of native,host,cuda,libtorch those that can be compiled, or none
 import pathlib
@@ -77,7 +77,7 @@ def check_refusals(copy, page):
             sys.exit(f'an added {what} is refused in {sorted(found)}, and should be in {sorted(expected)}:\n{said}')
         unnamed = [place for all in places.values() for place in all if place not in page]
         if unnamed:
-            sys.exit(f'docs/adding.md names no {unnamed}')
+            sys.exit(f'docs/look-up/adding.md names no {unnamed}')
 
 
 def check_additions(copy):
@@ -98,7 +98,7 @@ def check_additions(copy):
 
 with tempfile.TemporaryDirectory() as folder:
     copy = copied(pathlib.Path(folder))
-    check_refusals(copy, (root / 'docs/adding.md').read_text())
+    check_refusals(copy, (root / 'docs/look-up/adding.md').read_text())
     if 'native' in parts:
         check_additions(copy)
     print(f'{len(ADDED)} additions were refused where they were not known, four worked')

@@ -149,7 +149,7 @@ TEST_CASE("the front holds what no other contestant beats in time, memory and lo
   CHECK(outcome{}.front().empty());
 }
 
-TEST_CASE("scores decide where they are asked for: an operator that spoils them is left in FP32") {
+TEST_CASE("scores decide where they are asked for: an operator that damages them is left in FP32") {
   fake::world world = six(12);
   scored_trainer trainer{world};
   trainer.score = [](const plan& p) { return p[2] == precision::bf16 ? 0.85 : 0.9; };

@@ -147,25 +147,44 @@ TEST_CASE("FP64 that nothing is written in, or that the trainer lacks, is refuse
                        comp::settings_error);
 }
 
+namespace {
+
+/// A training whose losses are `scale` times those of its world.
+struct scaled_trainer final : fake::full_trainer {
+  scaled_trainer(fake::world w, double factor) : full_trainer{std::move(w)}, scale{factor} {}
+  comp::sample run_batch() { return of(full_trainer::run_batch()); }
+  comp::sample run_epoch(const comp::stop_predicate& stop) {
+    return of(full_trainer::run_epoch([&](const comp::sample& so_far) { return stop && stop(of(so_far)); }));
+  }
+  comp::sample run_epoch() { return of(full_trainer::run_epoch()); }
+  comp::sample of(comp::sample got) const {
+    got.loss *= scale;
+    for (double& loss : got.curve) loss *= scale;
+    return got;
+  }
+  double scale;
+};
+
+}  // namespace
+
 TEST_CASE("losses from 1 to 1e-12 are judged alike") {
   for (const double scale : {1.0, 1e-6, 1e-12}) {
-    struct scaled final : fake::full_trainer {
-      using full_trainer::full_trainer;
-      double scale = 1;
-      comp::sample run_batch() { return of(full_trainer::run_batch()); }
-      comp::sample run_epoch(const comp::stop_predicate& stop) {
-        return of(full_trainer::run_epoch([&](const comp::sample& so_far) { return stop && stop(of(so_far)); }));
-      }
-      comp::sample run_epoch() { return of(full_trainer::run_epoch()); }
-      comp::sample of(comp::sample got) const {
-        got.loss *= scale;
-        for (double& loss : got.curve) loss *= scale;
-        return got;
-      }
-    };
     CAPTURE(scale);
-    scaled trainer{potential()};
-    trainer.scale = scale;
+    scaled_trainer trainer{potential(), scale};
     CHECK(search(trainer).plan.str() == "d111d");
   }
+}
+
+TEST_CASE("below the floor of losses nothing harms, in the search and in the training after it") {
+  scaled_trainer trainer{potential(), 1e-12};
+  const comp::outcome found = search(trainer, {.floor = 1e-6});
+  CHECK(found.plan.str() == "11111");
+  CHECK(found.baseline.loss == 1e-6);
+  CHECK(comp::post_training{.epochs = 3}.run(trainer, found).fallbacks.empty());
+
+  scaled_trainer above{potential(), 1e-12};
+  CHECK(search(above, {.floor = 1e-15}).plan.str() == "d111d");
+  CHECK_THROWS_AS(search(above, {.floor = -1}), comp::settings_error);
+  CHECK_THROWS_AS(search(above, {.floor = 1e-6, .direction = comp::loss_direction::higher_is_better}),
+                  comp::settings_error);
 }

@@ -49,7 +49,7 @@ TEST_CASE("an operator that makes the loss rise late is found, and the others st
     CHECK(got.fallbacks[0].epoch == 3);
     CHECK(got.fallbacks[0].why == status::diverged);
     CHECK(got.fallbacks[0].message.starts_with("its loss rose above its recent level, and FP32's did not; "));
-    CHECK(got.fallbacks[0].message.ends_with(" runs of its parts blame " + std::to_string(bad) + " (" +
+    CHECK(got.fallbacks[0].message.ends_with(" runs of its parts find the harm in " + std::to_string(bad) + " (" +
                                              static_cast<char>('a' + bad) + ")"));
     CHECK(got.epochs.size() == 30);
     CHECK(trainer.weights().steps == 3000);
@@ -89,7 +89,7 @@ TEST_CASE("harm that grows slowly is seen beside FP32, whose training takes the 
   REQUIRE(got.fallbacks.size() == 1);
   CHECK(got.fallbacks[0].epoch == 0);
   CHECK(got.fallbacks[0].message.starts_with("slow harm: in "));
-  CHECK(got.fallbacks[0].message.ends_with(" runs of its parts blame 5 (f)"));
+  CHECK(got.fallbacks[0].message.ends_with(" runs of its parts find the harm in 5 (f)"));
   CHECK(got.epochs.size() == 30);
   CHECK(trainer.weights().steps == 3000);
   CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 3000)));  // as if nothing had ever harmed
@@ -130,7 +130,8 @@ TEST_CASE("a difference that does not repeat convicts no plan") {
 }
 
 TEST_CASE("a mended plan takes the place of the one that was given up, and what is more conservative lowers less") {
-  comp::detail::fallback_plans plans{{parse_plan("bbbb"), parse_plan("bb11"), parse_plan("b111"), parse_plan("1111")}, 0};
+  comp::detail::fallback_plans plans{{parse_plan("bbbb"), parse_plan("bb11"), parse_plan("b111"), parse_plan("1111")},
+                                     0};
   const comp::plan mended = parse_plan("1bbb");
   plans.give_up(&mended);
   std::vector<std::string> all;

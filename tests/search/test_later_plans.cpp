@@ -265,17 +265,17 @@ TEST_CASE("the plans that a training says it changed to are those that trained, 
   }
 }
 
-TEST_CASE("a higher precision is not tried on weights that the comparison itself spoilt") {
-  for (const char* spoilt : {"bnn", "bbb"}) {
+TEST_CASE("a higher precision is not tried on weights that the comparison itself damaged") {
+  for (const char* damaged : {"bnn", "bbb"}) {
     fake::trainer t{with_floor(0)};
-    t.change().harm = [&t, spoilt](const comp::plan& p) {
-      return p == parse_plan(spoilt) && t.weights().steps == 314 ? fake::nan : p == parse_plan("bnn") ? 1e-5 : 0.0;
+    t.change().harm = [&t, damaged](const comp::plan& p) {
+      return p == parse_plan(damaged) && t.weights().steps == 314 ? fake::nan : p == parse_plan("bnn") ? 1e-5 : 0.0;
     };
     const auto got = post_training{.epochs = 40, .guard = {.on = false}, .finish = 0.25}.run(t, found("bnn"));
     CHECK(got.epochs.size() == 40);
     CHECK(std::isfinite(t.weights().error));
     CHECK(got.later.empty());
-    CHECK(got.fallbacks.size() == (spoilt == std::string{"bnn"} ? 1 : 0));
+    CHECK(got.fallbacks.size() == (damaged == std::string{"bnn"} ? 1 : 0));
   }
 }
 

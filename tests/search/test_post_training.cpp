@@ -188,7 +188,7 @@ TEST_CASE("a loss that is not finite in epoch 3 puts the last good state back an
 }
 
 TEST_CASE(
-    "a plan that spoils the weights near the end of an epoch is given up in it, and no batch that the data lose is") {
+    "a plan that damages the weights near the end of an epoch is given up in it, and no batch that the data lose is") {
   for (const std::size_t batches : {2, 3, 8}) {
     CAPTURE(batches);
     fake::world w{.graph = fake::chain({"a", "b", "c"})};
@@ -327,7 +327,7 @@ TEST_CASE_FIXTURE(of_three, "when even FP32 does not train the error says so and
     CHECK_THROWS_WITH_AS(
         (void)post_training{.epochs = 1}.run(minimal, found("bb1", {"bb1", "111"})),
         "training in FP32 ended as not_finite in epoch 0 (there is no more conservative plan): check the learning rate "
-        "and the data; its weights are spoilt since epoch 0, in which the plan \"all but 1 in bf16\" lost a batch: begin "
+        "and the data; its weights are damaged since epoch 0, in which the plan \"all but 1 in bf16\" lost a batch: begin "
         "it anew, and give the trainer save() and restore()",
         comp::error);
   }

@@ -165,7 +165,7 @@ TEST_CASE("a racer that fails is out, and the others run on from the start") {
   CHECK(ranked(contest) == std::vector<std::size_t>{0});
 }
 
-TEST_CASE("a loss that another plan spoilt is not blamed on FP32") {
+TEST_CASE("a loss that another plan damaged is not blamed on FP32") {
   track t{{{"111", 1.0}, {"b11", 0.5}}};
   t.trainer.change().harm = [](const comp::plan& p) { return p.count_low() ? fake::nan : 0; };
   const auto racers = t.race({"111", "b11"}, false);
@@ -387,10 +387,11 @@ TEST_CASE("of a fastest plan that is not taken it is told whether its losses sho
       "whether it is within the tolerance, although a plan that lowers more was accepted): raise settings.tolerance to "
       "take it, or settings.budget to judge it by more batches");
   fastest.loss->difference = 0.02;
-  CHECK(comp::why_not_taken(fastest, 0.01, true).find("+2.00% +- 0.54% above FP32's, which is more than the tolerance, ") !=
-        std::string::npos);
+  CHECK(comp::why_not_taken(fastest, 0.01, true)
+            .find("+2.00% +- 0.54% above FP32's, which is more than the tolerance, ") != std::string::npos);
   fastest.loss->radius = std::numeric_limits<double>::infinity();
-  CHECK(comp::why_not_taken(fastest, 0.01, true).find("not taken (its loss was not accepted, although") != std::string::npos);
+  CHECK(comp::why_not_taken(fastest, 0.01, true).find("not taken (its loss was not accepted, although") !=
+        std::string::npos);
 }
 
 TEST_CASE("where FP32 is kept for losses that decide nothing it is told what is faster, and what would decide") {

@@ -153,7 +153,7 @@ comp::search_settings settings() {
 // Searches in drawn worlds and trains on. Returns: in how many of them the state was not sound afterwards.
 template <class Trainer>
 std::size_t count_damaged(std::uint64_t worlds, auto is_told) {
-  std::size_t spoilt = 0;
+  std::size_t damaged = 0;
   for (std::uint64_t seed = 0; seed < worlds; ++seed) {
     CAPTURE(seed);
     Trainer trainer{drawn_world(seed)};
@@ -166,31 +166,31 @@ std::size_t count_damaged(std::uint64_t worlds, auto is_told) {
         sound = sound && trainer.state().sound();
       } catch (const comp::error& e) {
         sound = sound && (trainer.state().sound() ||
-                          std::string{e.what()}.find("weights are spoilt since") != std::string::npos);
+                          std::string{e.what()}.find("weights are damaged since") != std::string::npos);
       }
       CHECK_MESSAGE(sound, "after the training");
     }
-    spoilt += !sound;
+    damaged += !sound;
   }
-  return spoilt;
+  return damaged;
 }
 
 const auto never = [](const comp::outcome&) { return false; };
 
 }  // namespace
 
-TEST_CASE("no search and no training leaves a state that a plan has spoilt") {
+TEST_CASE("no search and no training leaves a state that a plan has damaged") {
   const std::uint64_t worlds = std::getenv("COMP_TEST_SMALL") != nullptr ? 60 : 500;
   CHECK(count_damaged<saving_trainer>(worlds, never) == 0);
   CHECK(count_damaged<counting_trainer>(worlds, never) == 0);
 }
 
-TEST_CASE("a training that cannot be restored is said to be spoilt, and since when") {
+TEST_CASE("a training that cannot be restored is said to be damaged, and since when") {
   const auto is_told = [](const comp::outcome& found) { return found.damaged_since.has_value(); };
   CHECK(count_damaged<minimal_trainer>(200, is_told) == 0);
   using enum damaging::effect;
   world w{.fp32_seconds = {1, 1}, .low_seconds = {0.5, 0.5}};
-  SUBCASE("a plan that spoils it is dropped at the first batch that it loses") {
+  SUBCASE("a plan that damages it is dropped at the first batch that it loses") {
     w.spoilers = {{.what = loses_and_applies, .operators = {1}, .first = 30}};
     minimal_trainer trainer{w};
     const comp::outcome found = comp::two_stage<fake::lists>{.settings = settings()}.run(trainer);
@@ -199,7 +199,7 @@ TEST_CASE("a training that cannot be restored is said to be spoilt, and since wh
     CHECK(trainer.state().steps == 30 + 1 + 4);  // four of FP32's show that the weights are damaged
     CHECK(found.plan.count_low() == 0);
     CHECK(comp::table(found).starts_with(
-        "A plan spoilt the training: its weights are of no use since batch 30, counted from 0.\n"));
+        "A plan damaged the training: its weights are of no use since batch 30, counted from 0.\n"));
     CHECK(comp::summary(found)["damaged_since"] == 30);
   }
   SUBCASE("one that only loses batches is dropped, too, and the training goes on") {

@@ -175,7 +175,7 @@ TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster 
     ++kept;
     // That a training strays so far that its state looks damaged is told, too.
     told += std::ranges::any_of(found.warnings, [](const auto& w) {
-      return w.starts_with("FP32 is kept although") || w.find("spoilt the training's weights") != std::string::npos;
+      return w.starts_with("FP32 is kept although") || w.find("damaged the training's weights") != std::string::npos;
     });
   }
   CHECK(kept >= 4);

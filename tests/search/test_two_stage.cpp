@@ -125,11 +125,11 @@ TEST_CASE_FIXTURE(fake::in_typical, "the ablations run one stage alone") {
   CHECK(batches.plan.str() == "bbbb");
   CHECK(batches.cost(stage::losses).runs == 0);
   world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
-  fake::trainer spoilt{world};
-  const comp::outcome raced = search_with(spoilt, settings_with(stages::times_only));
+  fake::trainer damaged{world};
+  const comp::outcome raced = search_with(damaged, settings_with(stages::times_only));
   CHECK(raced.plan.str() == "1bbb");  // a race drops what damages the weights
   CHECK((batches.trained_batches == 0 && raced.trained_batches == 0));
-  CHECK((untrained.weights() == fake::state{} && spoilt.weights() == fake::state{}));
+  CHECK((untrained.weights() == fake::state{} && damaged.weights() == fake::state{}));
 }
 
 TEST_CASE("a backend that supports FP32 alone is searched through in FP32's batches, which are kept") {
@@ -171,7 +171,7 @@ TEST_CASE_FIXTURE(fake::in_typical, "a backend of the four required members is s
   CHECK(trainer.now() == found.plan);
 }
 
-TEST_CASE("a backend that cannot restore is not spoilt by the boldest plan before the rules' was tried") {
+TEST_CASE("a backend that cannot restore is not damaged by the boldest plan before the rules' was tried") {
   fake::minimal_trainer trainer{fake::typical()};  // a low softmax harms the weights for good
   const comp::outcome found = comp::two_stage{fake::lists{}}.run(trainer);
   CHECK(found.speedup > 1);  // the rule-based plan is harmless and 1.56 times as fast

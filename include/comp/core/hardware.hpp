@@ -38,7 +38,7 @@ inline bool is_modelled(const hardware& machine) { return std::string_view{machi
 
 /// The hardware that makes a precision faster than FP32. Source: CUDA C++ Programming Guide (compute capabilities);
 /// Intel, Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 does not count, because it sums in
-/// FP16 and oneDNN therefore converts to FP32 (docs/benchmarks/libtorch.md).
+/// FP16 and oneDNN therefore converts to FP32 (docs/benchmarks/libtorch-parts.md).
 struct matrix_unit {
   int capability = 0;  // lowest compute capability whose Tensor Cores have the precision; 0: no GPU's have it
   std::array<std::string_view, 2> cpu_sets{};  // a CPU needs one of these instruction sets; empty: no CPU has it

@@ -4,7 +4,7 @@
 // Formats below 16 bits are those of matrix products alone: an operator rounds what it multiplies, with scales, and its
 // result is BF16 (core/scaled_formats.hpp).
 // Code that handles each format is a switch, so that a format that is added does not compile until all code knows it
-// (docs/adding.md).
+// (docs/look-up/adding.md).
 #pragma once
 
 #include <comp/core/cxx20.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a matrix product in a format below 16 bits does to each of its operands: the elements, the scales, how both are
-// rounded, and what is done to the values before. One row per format (docs/formats.md has them as a table).
+// rounded, and what is done to the values before. One row per format (docs/how-to/formats.md has them as a table).
 #pragma once
 
 #include <comp/core/precision.hpp>

@@ -113,6 +113,7 @@ inline json json_of(const training_progress& p) {
           {"baseline_loss", comp::json_of(p.baseline_loss)},
           {"tolerance", comp::json_of(p.tolerance)},
           {"higher_is_better", p.higher_is_better}};
+  if (p.floor > 0) to["floor"] = p.floor;
   for (const plan& each : p.plans) to["ladder"].push_back(each.str());
   if (p.begun) to["begun"] = comp::json_of(*p.begun);
   if (!p.later.empty()) to["later"] = comp::json_of(p.later);
@@ -122,7 +123,7 @@ inline json json_of(const training_progress& p) {
 /// Reads the progress. The training relies on a `rung` within `ladder`, and on batches that are left of an epoch that
 /// has begun.
 inline training_progress progress_from(const json_reader& from) {
-  from.only({"so_far", "ladder", "rung", "normal", "audits", "batches_per_epoch", "baseline_loss", "tolerance",
+  from.only({"so_far", "ladder", "rung", "normal", "audits", "batches_per_epoch", "baseline_loss", "tolerance", "floor",
              "higher_is_better", "begun", "later", "raise_tried"});
   training_progress p;
   p.so_far = result_from(from["so_far"]);
@@ -135,6 +136,7 @@ inline training_progress progress_from(const json_reader& from) {
   p.baseline_loss = from["baseline_loss"].number();
   p.tolerance = from["tolerance"].number();
   p.higher_is_better = from["higher_is_better"].boolean();
+  if (const auto floor = from.find("floor")) p.floor = floor->number();
   if (const auto later = from.find("later")) p.later = later_from(*later);
   if (const auto tried = from.find("raise_tried")) p.raise_tried = tried->boolean();
   if (const auto begun = from.find("begun")) {

@@ -44,8 +44,8 @@ inline std::string local_time() {
 COMP_INLINE void save(const outcome& result, const std::string& path);
 
 /// Returns the contest and the search's cost as a text; `*` marks the found plan. The cost is the search's time less
-/// the time that the batches which it trained, and which count as training, take under the found plan. If a plan spoilt
-/// the training, the first line says so.
+/// the time that the batches which it trained, and which count as training, take under the found plan. If a plan
+/// damaged the training, the first line says so.
 COMP_INLINE std::string table(const outcome& result);
 
 /// Returns the report as one HTML text.

@@ -168,7 +168,7 @@ COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair
 COMP_INLINE std::string table(const outcome& result) {
   const std::string damage =
       result.damaged_since
-          ? fmt::format("A plan spoilt the training: its weights are of no use since batch {}, counted from 0.\n",
+          ? fmt::format("A plan damaged the training: its weights are of no use since batch {}, counted from 0.\n",
                         *result.damaged_since)
           : std::string{};
   std::string text = damage + detail::aligned(detail::contest_rows(result)) + detail::contest_notes(result) + "\n" +

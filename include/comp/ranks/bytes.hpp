@@ -172,8 +172,8 @@ void fields(auto& io, later_plan& p) { io(p.batch, p.plan, p.reason); }
 void fields(auto& io, outcome& o) {
   io(o.plan, o.speedup, o.speedup_bounds, o.execution, o.hardware, o.precisions, o.baseline, o.trained_batches,
      o.batches_per_epoch, o.trained, o.contest, o.trials, o.recalled, o.evidence, o.reasons, o.fallbacks, o.costs,
-     o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.higher_is_better, o.memory_limit, o.later,
-     o.compiled);
+     o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.floor, o.higher_is_better, o.memory_limit,
+     o.later, o.compiled);
 }
 void fields(auto& io, training_fallback& f) { io(f.epoch, f.from, f.to, f.why, f.message); }
 void fields(auto& io, training_result& r) { io(r.epochs, r.fallbacks, r.later, r.warnings, r.compared, r.plan); }

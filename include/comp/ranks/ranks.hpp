@@ -6,7 +6,7 @@
 // Rank 0 runs the search and decides everything; the others carry out what it asks for. All return the same. Observers
 // are told on rank 0 alone. If a rank is gone or does not answer, all that are left throw `rank_error`.
 // Use it if each rank has a replica of the model and the step averages the gradients.
-// Guide: docs/ranks.md.
+// Guide: docs/how-to/ranks.md.
 #pragma once
 
 #include <comp/core/linkage.hpp>

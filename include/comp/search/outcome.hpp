@@ -111,6 +111,7 @@ struct outcome {
   std::vector<std::string> warnings = {};  // what makes the result doubtful and what to do, a sentence each
   comp::criterion criterion = {};          // what decided whether a plan trains
   double tolerance = 0.01;                 // settings.tolerance
+  double floor = 0;                        // settings.floor
   bool higher_is_better = false;           // true: settings.direction says that losses are maximised
   std::int64_t memory_limit = 0;           // settings.memory_limit, in bytes; 0: none
 

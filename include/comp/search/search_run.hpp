@@ -92,6 +92,7 @@ struct search_start {
                                         "there is no score): give score=..."));
     outcome log{.graph = trainer.graph(), .hardware = trainer.hardware()};
     log.tolerance = settings.tolerance;
+    log.floor = settings.floor;
     log.higher_is_better = settings.direction == loss_direction::higher_is_better;
     log.memory_limit = settings.memory_limit;
     log.criterion = settings.criterion;

@@ -56,11 +56,12 @@ enum class loss_direction : std::uint8_t {
 /// What a user may choose of a search.
 struct search_settings {
   double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a fraction of it; the paper's 101% is 0.01
+  double floor = 0;         // losses below it count as it: what a residual does below 1e-10, say, is no harm; 0: none
   double level = 0.05;      // the chance that a plan is wrongly accepted, or wrongly rejected
   comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
   loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
-  double budget = 0.01;              // the fraction of that training that the search may cost; docs/guide.md says more
+  double budget = 0.01;              // the part of that training that the search may cost (docs/understand/search.md)
   std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
   double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this fraction at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
@@ -81,6 +82,11 @@ struct search_settings {
                             "tolerance is {} (it is a part of the FP32 loss, 0.01 for the paper's 101%): "
                             "give a number from 0 to 10",
                             tolerance);
+    require<settings_error>(
+        floor >= 0 && (floor == 0 || direction == loss_direction::lower_is_better),
+        "floor is {} (losses that fall below it count as it): give a number from 0 on, and none for "
+        "losses that are maximised",
+        floor);
     require<settings_error>(level > 0 && level < 0.5,
                             "level is {} (the chance of a wrong answer about a loss): give a number between 0 and 0.5",
                             level);

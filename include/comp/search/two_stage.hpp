@@ -2,7 +2,7 @@
 // The two-stage search of the paper. By a policy, strategies and settings it finds a plan whose loss is accepted and
 // which is not slower than FP32 or a rule-based plan, beyond noise.
 // Use: comp::two_stage search{policy, stage1, stage2}; comp::outcome best = search.run(trainer, observers...);
-// Source: CoMP paper, section 3. What comp adds to it, and why: docs/why.md.
+// Source: CoMP paper, section 3. What comp adds to it, and why: docs/understand/paper.md.
 #pragma once
 
 #include <comp/core/concepts.hpp>

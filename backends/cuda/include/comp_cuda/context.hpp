@@ -34,7 +34,7 @@ struct settings {
   /// fills a GPU.
   std::int64_t workspace_limit = std::int64_t{256} << 20;
   bool measure_algorithms = true;  // false: the first one that the heuristics propose, the same in every run
-  bool fuse = true;                // neighbouring element-wise operators share a launch; see docs/cuda.md
+  bool fuse = true;                // neighbouring element-wise operators share a launch; see docs/how-to/cuda.md
   /// With `fuse`: the product of a linear layer, and the graph of a convolution, also compute the ReLU behind them.
   /// This is off because cuBLASLt's ReLU is reported to turn NaN into 0, and cuDNN's may: weights that are not finite
   /// then show neither in the loss nor in the gradients.
@@ -42,7 +42,7 @@ struct settings {
   bool graph_convolutions = true;  // convolutions in low precision are graphs of cuDNN if it has plans for them
   bool fuse_attention = true;      // attention is one call if cuDNN has it, which rounds less often than its parts do
   /// The backward of such attention may add in another order each time: cuDNN then has plans in more cases
-  /// (docs/cuda.md), and the same state no longer gives the same bits.
+  /// (docs/how-to/cuda.md), and the same state no longer gives the same bits.
   bool attention_in_any_order = false;
   /// [bytes] of each of the eight blocks of pinned memory for uploads. The host waits for an upload that is larger.
   std::int64_t pinned_limit = std::int64_t{64} << 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Includes the whole LibTorch backend: a user's training as a comp::Backend, plans without a search, autocast and loss
-// scaling. The search itself is <comp/comp.hpp>, the doctor doctor/doctor.hpp. Guide: docs/libtorch.md.
+// scaling. The search itself is <comp/comp.hpp>, the doctor doctor/doctor.hpp. Guide: docs/start/libtorch.md.
 #pragma once
 
 #include <comp_libtorch/hook/autocast_guard.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coefficients of the model of times, as bench/simulated/fit_gpus.py prints them. docs/simulated.md says which
-// measurements they were fitted to, and what they are worth on GPUs that were held out.
+// The coefficients of the model of times, as bench/simulated/fit_gpus.py prints them. docs/benchmarks/simulated.md says
+// which measurements they were fitted to, and what they are worth on GPUs that were held out.
 #pragma once
 
 namespace comp::simulated::fitted {

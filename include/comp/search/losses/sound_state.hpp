@@ -32,7 +32,7 @@ namespace detail {
 /// Returns: the warning about a plan that damaged a state.
 inline std::string sentence_of_damage(const std::string& label) {
   return fmt::format(
-      "\"{}\" spoilt the training's weights or its optimizer's state (FP32 trained these batches again): look for values "
+      "\"{}\" damaged the training's weights or its optimizer's state (FP32 trained these batches again): look for values "
       "that its formats cannot hold",
       label);
 }

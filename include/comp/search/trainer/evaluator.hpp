@@ -48,7 +48,7 @@ class compiled_steps {
 struct damaged_training : error {
   explicit damaged_training(std::size_t batch)
       : error{fmt::format(
-            "a plan spoilt the training: every loss since batch {}, FP32's too, is NaN, infinite or far above "
+            "a plan damaged the training: every loss since batch {}, FP32's too, is NaN, infinite or far above "
             "FP32's first ones (the trainer cannot restore its state): begin the training anew, and give "
             "the trainer save() and restore()",
             batch)},
@@ -186,6 +186,7 @@ class evaluator {
       const double wall_seconds = watch.seconds();
       clock_.add(p, next.seconds, wall_seconds);
       detail::complete(next, wall_seconds);
+      detail::raise_to_floor(next, log_.floor);
       count_as_trained(next);
       detail::append(so_far, next);
       if (loses_for_good(p, next)) so_far.status = status::not_finite;
@@ -394,6 +395,7 @@ class evaluator {
     if (cut_status != status::ok && (epoch.ok() || epoch.status == status::stopped_early)) epoch.status = cut_status;
     if (epoch.batches <= 0) epoch.batches = count_batches(epoch);
     detail::complete(epoch, watch.seconds());
+    detail::raise_to_floor(epoch, log_.floor);
     count_as_trained(epoch);
     if (loses_for_good(begun.plan, epoch)) epoch.status = status::not_finite;
     return epoch;

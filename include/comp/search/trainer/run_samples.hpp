@@ -86,6 +86,20 @@ inline void complete(sample& run, double wall_seconds) {
   }
 }
 
+/// Raises what lies below settings.floor to it: the losses of a run, and their mean.
+inline void raise_to_floor(sample& run, double floor) {
+  const auto raise = [floor](double& mean, std::vector<double>& losses) {
+    if (mean < floor) mean = floor;
+    if (std::ranges::none_of(losses, [floor](double loss) { return loss < floor; })) return;
+    for (double& loss : losses) loss = loss < floor ? floor : loss;
+    mean = mean_of(finite_of(losses));
+  };
+  if (floor <= 0) return;
+  raise(run.loss, run.curve);
+  run.curves.resize(run.losses.size());
+  for (std::size_t i = 0; i < run.losses.size(); ++i) raise(run.losses[i], run.curves[i]);
+}
+
 /// Adds batches to a run: losses become means over all batches that are not lost, seconds become sums, and the loss and
 /// time of each batch are appended.
 inline void append(sample& run, const sample& next) {

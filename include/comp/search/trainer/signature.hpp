@@ -66,6 +66,7 @@ inline std::string search_signature(const any_trainer& trainer, const outcome& l
     const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
     if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
   }
+  if (log.floor > 0) backend += fmt::format("; floor={:g}", log.floor);
   if (log.compiled) backend += "; compiled";
   return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
                      log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,

@@ -69,6 +69,7 @@ inline training_progress progress_after(const outcome& search, const guard_setti
                         .batches_per_epoch = search.batches_per_epoch,
                         .baseline_loss = search.baseline.loss,
                         .tolerance = search.tolerance,
+                        .floor = search.floor,
                         .higher_is_better = search.higher_is_better};
   recent_levels normal{guard};
   normal.learn(make_lower_better(search.baseline.curve, loss_sign));
@@ -94,6 +95,7 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
   outcome log{.plan = from.plans.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
   log.baseline.loss = from.baseline_loss;
   log.tolerance = from.tolerance;
+  log.floor = from.floor;
   log.higher_is_better = from.higher_is_better;
   return log;
 }
@@ -205,7 +207,7 @@ class guarded_training {
     const std::size_t epoch = sound_.epoch;
     record_.replace(epoch, sound_.begun, fp32, log_.batches_per_epoch);
     std::string message = fmt::format(
-        "the weights or the optimizer's state were spoilt although losses were finite, within {} batches, which were trained "
+        "the weights or the optimizer's state were damaged although losses were finite, within {} batches, which were trained "
         "again in FP32",
         fp32.batches);
     if (plans_.is_most_conservative()) return record_.warn(std::move(message));  // the plan was given up before
@@ -220,6 +222,7 @@ class guarded_training {
     now.batches_per_epoch = log_.batches_per_epoch;
     now.baseline_loss = log_.baseline.loss;
     now.tolerance = log_.tolerance;
+    now.floor = log_.floor;
     now.higher_is_better = log_.higher_is_better;
     observers_.training_progressed(now);
   }
@@ -390,7 +393,7 @@ class guarded_training {
     const auto& given_up = result().fallbacks;
     if (given_up.empty() || given_up.back().why != status::not_finite) return {};
     return fmt::format(
-        "; its weights are spoilt since epoch {}, in which the plan \"{}\" lost a batch: begin it anew, and "
+        "; its weights are damaged since epoch {}, in which the plan \"{}\" lost a batch: begin it anew, and "
         "give the trainer save() and restore()",
         given_up.back().epoch, name(given_up.back().from, log_.graph));
   }

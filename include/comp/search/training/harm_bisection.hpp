@@ -38,14 +38,14 @@ struct harmless_part {
   std::vector<std::size_t> harmful = {};  // the operators that cause the harm
   std::size_t runs = 0;
 
-  /// Returns: the finding in words, such as "7 runs of its parts blame head (softmax)".
+  /// Returns: the finding in words, such as "7 runs of its parts find the harm in head (softmax)".
   std::string str(const op_graph& graph) const {
     std::string names;
     for (const std::size_t i : harmful) {
       names += names.empty() ? "" : ", ";
       names += i < graph.size() ? fmt::format("{} ({})", graph[i].name, graph[i].kind) : fmt::format("operator {}", i);
     }
-    return fmt::format("{} runs of its parts blame {}", runs, names.empty() ? "all of it" : names);
+    return fmt::format("{} runs of its parts find the harm in {}", runs, names.empty() ? "all of it" : names);
   }
 };
 

@@ -33,7 +33,7 @@ class chart {
                                 std::vector<double>& constants) {
     std::vector<std::size_t> inputs;
     for_each_tensor(arguments, arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
-      if (t.unsafeGetTensorImpl()->is_wrapped_number()) return;
+      if (is_wrapped_number(t)) return;
       if (const auto entry = entry_of(t, op)) inputs.push_back(*entry);
     });
     std::ranges::sort(inputs);
@@ -150,7 +150,7 @@ class chart {
       const at::IValue& value = arguments[i];
       if (value.isDouble()) to.push_back(value.toDouble());
       if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0 &&
-          value.toTensor().unsafeGetTensorImpl()->is_wrapped_number() && value.toTensor().is_floating_point())
+          is_wrapped_number(value.toTensor()) && value.toTensor().is_floating_point())
         to.push_back(value.toTensor().item<double>());
     }
   }

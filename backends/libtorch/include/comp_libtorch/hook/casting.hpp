@@ -49,7 +49,7 @@ void replace(torch::jit::Stack& stack, std::size_t count, at::DeviceType device,
 inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& known,
                                     const torch::jit::Stack& arguments, at::DeviceType device) {
   if (!known.arithmetic || tensor.dim() != 0) return false;
-  bool values = false;
+  bool values = is_wrapped_number(tensor);
   for_each_tensor(arguments, known.arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
     values = values || (t.dim() > 0 && t.layout() == at::kStrided && is_eligible(t, device));
   });
@@ -81,7 +81,8 @@ inline at::ScalarType full_format(const torch::jit::Stack& stack, const op_trait
   for (std::size_t i = 0; i < known.arguments.size(); ++i) {
     if (known.arguments[i] != argument_use::read && known.arguments[i] != argument_use::affine) continue;
     for_each_tensor(stack[first + i], [&](const at::Tensor& t, int) {
-      if (t.scalar_type() == at::kDouble && is_eligible(t, device) && !is_number_beside_values(t, known, stack, device))
+      if (t.scalar_type() == at::kDouble && is_eligible(t, device) && !is_wrapped_number(t) &&
+          !is_number_beside_values(t, known, stack, device))
         full = at::kDouble;
     });
   }

@@ -66,6 +66,9 @@ inline bool is_eligible(const at::Tensor& tensor, at::DeviceType device) {
   return tensor.defined() && is_eligible(*tensor.unsafeGetTensorImpl(), device);
 }
 
+/// Returns: true for a number of the program's text, as 0.1 in `0.1 * x`. Whatever stands beside it decides the format.
+inline bool is_wrapped_number(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
+
 /// Returns: how often the tensor was written in place; 0 for inference tensors, which do not count it.
 inline std::uint32_t version(at::TensorImpl& tensor) {
   return tensor.is_inference() ? 0 : tensor.version_counter().current_version();
