@@ -264,7 +264,9 @@ class Loop:
         batches_per_epoch: int,
         tune: bool,
         protect_blocks: bool,
+        exchange: bool,
         keep_memory: bool,
+        ranks: RankTeam | None = None,
     ) -> None: ...
     def step(self, losses: list[tuple[str, float]], seconds: float) -> None: ...
     def end(self) -> None: ...

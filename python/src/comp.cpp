@@ -165,7 +165,7 @@ void add_loop(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function trains,
                        py::function stepped, py::function saved, py::function restore, const any_policy& policy,
                        const py::dict& settings, std::string ledger_path, std::size_t batches_per_epoch, bool tune,
-                       bool protect_blocks, bool keep_memory) {
+                       bool protect_blocks, bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks) {
              return std::make_unique<loop>(loop_job{.models = std::move(models),
                                                     .trains = std::move(trains),
                                                     .stepped = std::move(stepped),
@@ -177,10 +177,13 @@ void add_loop(py::module_& m) {
                                                     .batches_per_epoch = batches_per_epoch,
                                                     .tune = tune,
                                                     .protect_blocks = protect_blocks,
-                                                    .freed = freed(keep_memory)});
+                                                    .exchange = exchange,
+                                                    .freed = freed(keep_memory),
+                                                    .ranks = std::move(ranks)});
            }),
            "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "save"_a, "restore"_a, "policy"_a, "settings"_a,
-           "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "keep_memory"_a)
+           "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "exchange"_a, "keep_memory"_a,
+           "ranks"_a = nullptr)
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
       .def("end", &loop::end)
