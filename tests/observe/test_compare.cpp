@@ -93,7 +93,7 @@ TEST_CASE("a plan file's listing says how operators run, who fixed them, and whi
     "later": [{"batch": 7, "plan": "d1dd", "reason": "the end"}]})",
                                                       "p.json");
   CHECK(comp::listing_text(named) ==
-        "4 operators: 2 fp32, 2 fp64\nfound on CPU 9, 1.50x as fast as FP32\n"
+        "4 operators: 2 fp32, 2 fp64\nfound on CPU 9, 1.50x as fast as FP64\n"
         "  a.b.exp  fp64      exp\n  a.b.mm   fp32      mm\n"
         "  norm     fp64      norm  (the model's author switched autocast off there)\n  sum      fp32      sum\n"
         "from batch 7 on 1 operators are low: the end\n");

@@ -58,7 +58,8 @@ inline std::string listing_text(const plan_listing& from) {
   text.back() = '\n';
   if (detail::way_of(from) != "plain") text.insert(text.size() - 1, fmt::format(", {}", detail::way_of(from)));
   if (from.made_for && !from.made_for->name.empty()) {
-    const std::string faster = from.speedup ? fmt::format(", {:.2f}x as fast as FP32", *from.speedup) : "";
+    const char* reference = detail::highest_of(from) == precision::fp64 ? "FP64" : "FP32";
+    const std::string faster = from.speedup ? fmt::format(", {:.2f}x as fast as {}", *from.speedup, reference) : "";
     text += fmt::format("found on {}{}\n", from.made_for->name, faster);
   }
   const std::size_t width = detail::widest_name(from);
