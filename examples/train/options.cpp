@@ -299,6 +299,9 @@ void describe(CLI::App& app, options& chosen, bool all) {
           "below 16 bits are searched, or --plan has such operators")
       ->check(CLI::IsMember({"auto", "together", "separate"}))
       ->capture_default_str();
+  search->add_flag("--moments", chosen.moments,
+                   "Lets a plan keep the optimizer's moments in BF16, rounded at random (host); a --plan that has them "
+                   "does so without it");
   search
       ->add_option(
           "--target", chosen.target,
@@ -424,17 +427,26 @@ std::string in_shell(const std::string& word) {
   return quoted + "'";
 }
 
+/// Returns whether --plan lists an operator that `is_one` holds for.
+bool plan_lists(const options& chosen, bool (*is_one)(const std::string& name)) {
+  if (chosen.plan.empty()) return false;
+  try {
+    const comp::plan_listing listed = comp::load_listing(chosen.plan.string());
+    return listed.operators && std::ranges::any_of(*listed.operators, [&](const auto& op) { return is_one(op.name); });
+  } catch (const comp::error&) {
+    return false;  // what is wrong with the file is said when the plan is loaded
+  }
+}
+
+bool keeps_moments(const options& chosen) {
+  return chosen.moments ||
+         plan_lists(chosen, [](const std::string& name) { return name.starts_with("optimizer.moment"); });
+}
+
 bool separates_products(const options& chosen) {
   if (chosen.products != "auto") return chosen.products == "separate";
   if (!chosen.plan.empty()) {
-    try {
-      const comp::plan_listing listed = comp::load_listing(chosen.plan.string());
-      return listed.operators && std::ranges::any_of(*listed.operators, [](const auto& op) {
-               return comp::gradient_named(op.name) != comp::product::all;
-             });
-    } catch (const comp::error&) {
-      return false;  // what is wrong with the file is said when the plan is loaded
-    }
+    return plan_lists(chosen, [](const std::string& name) { return comp::gradient_named(name) != comp::product::all; });
   }
   if (chosen.precisions == "auto") return !chosen.target.empty();
   return std::ranges::any_of(split(chosen.precisions), [](const std::string& name) {

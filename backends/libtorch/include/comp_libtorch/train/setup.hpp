@@ -64,6 +64,8 @@ struct setup {
   program_settings program = {};  // its device is that of the first parameter
   executor_choices choices = executor_choices::measured;
   optimizer_pass update = optimizer_pass::stock;  // every plan's, so that plans are compared with one optimizer
+  bool moments =
+      false;  // true: the optimizers' moments are operators, so that a plan has their formats (kept_moments.hpp)
   loss_scaling scale_loss = loss_scaling::by_plan;
   comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // the device of saved states; none: each tensor's own
