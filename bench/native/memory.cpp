@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of a training with AdamW on this CPU: what is kept from batch to batch and the peak within one, in FP32,
 // by the rules of PyTorch's autocast, by these with moments in BF16, and under the plan that a search finds.
-//   memory [batches of the training that the search is for; 0: no search] [models, a part of their names]
+//   memory [batches of the training that the search is for; 0: no search] [models, a part of their names] [slowdown]
 // Bytes are exact, and the same on a busy machine. Times are medians of the ratios of batches that ran in turns.
 #include <fmt/format.h>
 
@@ -43,7 +43,7 @@ bench::native_job job_of(std::string_view name) {
           {.optimizer = comp::native::adamw(1e-4)}};
 }
 
-void measure(const bench::native_job& of, std::size_t planned) {
+void measure(const bench::native_job& of, std::size_t planned, double slowdown) {
   comp::host::device device;
   comp::native::training settings = of.settings;
   settings.moments = true;
@@ -59,6 +59,7 @@ void measure(const bench::native_job& of, std::size_t planned) {
     comp::two_stage search{lists};
     search.settings.precisions = {precision::bf16};
     search.settings.planned_epochs = std::max<std::size_t>(planned / t.batches_per_epoch(), 1);
+    search.settings.slowdown = slowdown;
     const auto start = t.save();
     const comp::outcome found = search.run(t);
     for (const std::string& warning : found.warnings) fmt::print(stderr, "{}\n", warning);
@@ -93,9 +94,10 @@ void measure(const bench::native_job& of, std::size_t planned) {
 int main(int argc, char** argv) {
   const std::size_t planned = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const std::string_view part = argc > 2 ? argv[2] : "";
+  const double slowdown = argc > 3 ? std::atof(argv[3]) : 0;
   fmt::print("| training | plan | kept | peak | peak beside FP32's | beside the rules' | times FP32's speed |\n");
   fmt::print("|---|---|---|---|---|---|---|\n");
   for (const std::string_view name : {"mlp", "bert", "transformer"}) {
-    if (name.find(part) != std::string_view::npos) measure(job_of(name), planned);
+    if (name.find(part) != std::string_view::npos) measure(job_of(name), planned, slowdown);
   }
 }

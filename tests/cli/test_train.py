@@ -137,7 +137,7 @@ class Train(Runs):
         got = subprocess.run([TRAIN, '--help-all'], text=True, capture_output=True)
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
-                       'precisions', 'products', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
+                       'precisions', 'products', 'moments', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
                        'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
                        'memory-limit', 'slowdown', 'warm-start', 'weights', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))

@@ -44,8 +44,8 @@ TEST_CASE("what BF16 holds stays, and so do infinity and NaN") {
 
 TEST_CASE("random words are even, and differ from element to element and from key to key") {
   std::uint64_t ones = 0, same = 0, next = 0;
-  constexpr std::size_t n = 1 << 16;
-  for (std::size_t i = 0; i < n; ++i) {
+  constexpr std::uint32_t n = 1 << 16;
+  for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint64_t key = comp::mix_key(7, 3), other = comp::mix_key(7, 4);
     const std::uint32_t word = comp::random_word(key, i);
     ones += static_cast<std::uint64_t>(std::popcount(word));

@@ -177,7 +177,7 @@ TEST_CASE("moments are updated in pieces as ATen updates them whole, and rounded
       const auto* got = static_cast<const std::uint16_t*>(low[k].const_data_ptr());
       const auto* exact = static_cast<const float*>(full[k].const_data_ptr());
       const std::uint64_t key = comp::mix_key(7, 0);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
+      for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(n); ++i)
         wrong += got[i] != comp::bf16_at_random(exact[i], comp::random_word(key, i) >> (16 * k)) ? 1 : 0;
     }
     CHECK(wrong == 0);

@@ -7,7 +7,6 @@
 // Source: Gupta, Agrawal, Gopalakrishnan and Narayanan 2015 (stochastic rounding); Wellons 2018 (the hash "lowbias32").
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #if defined(__GNUC__) && !defined(__CUDACC__)
@@ -27,9 +26,9 @@ constexpr std::uint64_t mix_key(std::uint64_t seed, std::uint64_t stream) {
   return z ^ (z >> 31);
 }
 
-/// Returns: the random word of element `i`. Elements whose numbers differ by 2^32 share one.
-COMP_ROUNDING_INLINE std::uint32_t random_word(std::uint64_t key, std::size_t i) {
-  std::uint32_t x = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(key);
+/// Returns: the random word of element `i`; elements whose numbers differ by 2^32 share one.
+COMP_ROUNDING_INLINE std::uint32_t random_word(std::uint64_t key, std::uint32_t i) {
+  std::uint32_t x = i + static_cast<std::uint32_t>(key);
   x = (x ^ x >> 16) * 0x7feb352dU ^ static_cast<std::uint32_t>(key >> 32);
   x = (x ^ x >> 15) * 0x846ca68bU;
   return x ^ x >> 16;

@@ -34,7 +34,7 @@ struct random_words {
   alignas(64) std::uint32_t word[piece];
   COMP_HOST_INLINE void draw(std::uint64_t key, std::size_t at, std::size_t n) {
 #pragma omp simd
-    for (std::size_t i = 0; i < n; ++i) word[i] = random_word(key, at + i);
+    for (std::uint32_t i = 0; i < n; ++i) word[i] = random_word(key, static_cast<std::uint32_t>(at) + i);
   }
 };
 

@@ -216,7 +216,7 @@ class listed_plan {
       settings.separate_products = std::ranges::any_of(*from.operators, apart);
       settings.exchange = std::ranges::any_of(*from.operators, exchanges);
       for (const auto& op : *from.operators) {
-        if (op.name.starts_with("optimizer.moment"))
+        if (op.kind == "moment1" || op.kind == "moment2")
           settings.states.push_back({.name = op.name, .kind = op.kind, .hands_on_fp32 = true, .is_state = true});
       }
     }
