@@ -232,11 +232,13 @@ def _is_plain(each: Any) -> bool:
 
 
 def _again(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """Batches with their numbers in an epoch, epoch after epoch."""
+    """Batches with their numbers in an epoch, epoch after epoch. One that is given again has its number: who trains on
+    one batch wants that."""
     while True:
-        number = -1
+        number, first = -1, None
         for number, batch in enumerate(batches):
-            yield number, batch
+            first = batch if number == 0 else first
+            yield 0 if batch is first else number, batch
         if number < 0:
             raise SettingsError("the data has no batch left (a generator ends after one pass): give a list or a DataLoader")
 

@@ -268,6 +268,114 @@ def of_loss_scaling():
     return step, batches_of(16, 8), net
 
 
+def of_evaluation_with_gradients():
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    inner = usual(net, adam(net))
+
+    def step(plan, batch):
+        value = inner(plan, batch)
+        net.eval()
+        with plan:
+            net(batch[0])
+        net.train()
+        return value
+
+    return step, batches_of(16, 8), net
+
+
+def of_frozen_statistics():
+    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16).eval(), nn.ReLU(), nn.Linear(16, 4))
+    return usual(net, adam(net)), batches_of(16, 8), net
+
+
+def of_one_batch_on_purpose():
+    net = mlp()
+    return usual(net, adam(net)), batches_of(16, 8, batches=1) * 4, net
+
+
+def of_lbfgs():
+    net = mlp(nn.Tanh)
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
+
+    def step(plan, batch):
+        def closure():
+            optimizer.zero_grad()
+            with plan:
+                value = cross_entropy(net(batch[0]), batch[1])
+            value.backward()
+            return value
+
+        return optimizer.step(closure).detach()
+
+    return step, batches_of(16, 8), net
+
+
+def of_average_of_weights():
+    online, target = mlp(), mlp()
+    optimizer = adam(online)
+
+    def step(plan, batch):
+        optimizer.zero_grad()
+        with plan:
+            value = mse_loss(online(batch[0]), target(batch[0]).detach()) + cross_entropy(online(batch[0]), batch[1])
+        value.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for a, b in zip(target.parameters(), online.parameters()):
+                a.lerp_(b, 0.01)
+        return value
+
+    return step, batches_of(16, 8), {'online': online, 'target': target}
+
+
+def of_updates_by_hand():
+    net = mlp()
+
+    def step(plan, batch):
+        net.zero_grad()
+        with plan:
+            value = cross_entropy(net(batch[0]), batch[1])
+        value.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= 0.05 * p.grad
+        return value
+
+    return step, batches_of(16, 8), net
+
+
+def of_hinge_that_is_reached():
+    net = mlp()
+    return usual(net, adam(net, 0.05), lambda made, y: (0.1 - made[:, 0]).relu().mean()), batches_of(16, 8), net
+
+
+def of_weight_norm():
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 16)), nn.ReLU(), nn.utils.parametrizations.spectral_norm(nn.Linear(16, 4)))
+    return usual(net, adam(net)), batches_of(16, 8), net
+
+
+class Experts(nn.Module):
+    """Two experts, the second of which gets few rows, and a head that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 4) for _ in range(2))
+        self.unused = nn.Linear(8, 4)
+
+    def forward(self, x):
+        chosen = x[:, 0] > 1
+        made = x.new_zeros(x.shape[0], 4)
+        for n, expert in enumerate(self.experts):
+            rows = (chosen == bool(n)).nonzero()[:, 0]
+            made = made.index_add(0, rows, expert(x[rows]))
+        return made
+
+
+def of_experts():
+    net = Experts()
+    return usual(net, adam(net)), batches_of(16, 8), net
+
+
 SOUND = {name[3:]: made for name, made in list(globals().items()) if name.startswith('of_')}
 
 # Bugs that raise nothing. Each: what is found, and at which name.
@@ -411,7 +519,7 @@ def fp32_updates_vanish():
 
 def data_that_repeats():
     net = mlp()
-    return usual(net, adam(net)), batches_of(16, 8, batches=1) * 4, net
+    return usual(net, adam(net)), [(x.clone(), y) for x, y in batches_of(16, 8, batches=1) * 4], net
 
 
 def rows_that_repeat():
@@ -474,15 +582,15 @@ BUGS = {
     loss_detached: ('no_gradient', '0.bias'),
     first_layer_cut_off: ('no_gradient', 'first.bias'),
     evaluation_mode_stays: ('evaluation_mode', 'model'),
-    dropout_in_evaluation: ('dropout', '0.dropout'),
-    dropout_that_ignores_eval: ('dropout', 'first.dropout'),
+    dropout_in_evaluation: ('dropout', '0.dropout_2'),
+    dropout_that_ignores_eval: ('dropout', 'first.dropout_2'),
     schedule_at_zero: ('zero_rate', 'optimizer'),
     bf16_updates_vanish: ('lost_update', '0.bias'),
     fp32_updates_vanish: ('lost_update', '0.bias'),
     data_that_repeats: ('same_batch', 'batch'),
     rows_that_repeat: ('same_batch', 'batch'),
     activation_that_dies: ('dead', '0.relu'),
-    sigmoids_without_end: ('small_gradient', '0.linear'),
+    sigmoids_without_end: ('small_gradient', '16.linear'),
     optimizer_never_steps: ('no_update', 'optimizer'),
     mask_inverted: ('nan', 'body.project.softmax'),
     learning_rate_far_too_large: ('nan', None),

@@ -17,14 +17,17 @@
 #include <vector>
 
 namespace comp {
+namespace detail {
 
-class finder {
+/// Finds the faults of one history.
+class history_faults {
  public:
-  explicit finder(const history& h) : all_{h} {}
+  explicit history_faults(const history& h) : all_{h} {}
 
   /// Returns the findings; what others follow from comes first.
   std::vector<fault> find() {
     found_ = all_.not_finite_;
+    for (fault& f : found_) f.text += fmt::format(" (first in step {})", f.step);
     if (all_.bad_loss_ && found_.empty())
       add(fault_kind::nan, "loss", *all_.bad_loss_,
           "is not finite, though all that the regions ran is: look at what is computed outside of them");
@@ -90,9 +93,9 @@ class finder {
     } else if (const auto& w = all_.waits_;
                all_.updates_ > 0 && w.length > std::max<std::size_t>(10, 5 * all_.longest_wait_)) {
       add(fault_kind::no_update, "optimizer", *w.first,
-          fmt::format(
-              "has changed nothing since step {}, in {} steps: if a loss scaler skips them, gradients are not finite, {}; else call optimizer.step()",
-              *w.first, w.length, all_.skipped_for_ ? all_.skipped_for_->text : "as its get_scale() tells"));
+          fmt::format("has changed nothing since step {}, in {} steps: if a loss scaler skips them, gradients are not "
+                      "finite, {}; else call optimizer.step()",
+                      *w.first, w.length, all_.skipped_for_ ? all_.skipped_for_->text : "as its get_scale() tells"));
     } else if (all_.skipped_ >= few && 2 * all_.skipped_ > all_.backwards_) {
       add(fault_kind::no_update, "optimizer", 0,
           fmt::format("skipped {} of {} steps, because gradients are not finite: {}", all_.skipped_, all_.backwards_,
@@ -116,7 +119,8 @@ class finder {
         [&](const parameter_history& p, bool several) {
           const std::string_view has = several ? "get" : "gets", they = several ? "them" : "it";
           return fmt::format(
-              "{} gradients in {} steps, but no optimizer that ran has {}{}: make the optimizer of this model's parameters, after its last layer was added; or call requires_grad_(False), if {} shall stay",
+              "{} gradients in {} steps, but no optimizer that ran has {}{}: make the optimizer of this model's "
+              "parameters, after its last layer was added; or call requires_grad_(False), if {} shall stay",
               has, p.arrived, they, none ? ", nor any other of the model" : "", several ? "they" : "it");
         });
     add_all(
@@ -126,17 +130,23 @@ class finder {
         },
         [&](const parameter_history& p, bool several) {
           return fmt::format(
-              "{} updated by gradients that hold those of earlier updates, {} of {} times: call optimizer.zero_grad() in each step",
+              "{} updated by gradients that hold those of earlier updates, {} of {} times: call "
+              "optimizer.zero_grad() in each step",
               several ? "are" : "is", p.old_gradients, p.updates);
         });
   }
 
   void modes() {
     for (const auto& [model, run] : all_.evaluating_) {
-      if (run.length < few || run.length < std::min(enough(), all_.steps_)) continue;
+      const auto learns = [&](const named& p) {
+        return p.second.moved > 0 && (model.empty() || p.first.starts_with(model + "."));
+      };
+      if (run.length < std::min(enough(), std::max(few, all_.steps_))) continue;
+      if (std::ranges::none_of(all_.parameters_, learns)) continue;
       add(fault_kind::evaluation_mode, model.empty() ? "model" : model, *run.first,
           fmt::format(
-              "trains in evaluation mode since step {}, so that dropout and batch norm do not act as in training: call train() after each evaluation",
+              "trains in evaluation mode since step {}, so that dropout and batch norm do not act as in training: "
+              "call train() after each evaluation",
               *run.first));
     }
     for (std::size_t i = 0; i < all_.operators_.size(); ++i) {
@@ -145,7 +155,8 @@ class finder {
       return add(
           fault_kind::dropout, all_.merged().entries[i].name, *run.first,
           fmt::format(
-              "drops values in a forward without gradients, from step {} on: if that is an evaluation, call eval() before; if that was called, the model's code does not heed it",
+              "drops values in a forward without gradients, from step {} on: if that is an evaluation, call eval() "
+              "before; if that was called, the model's code does not heed it",
               *run.first));
     }
   }
@@ -157,7 +168,8 @@ class finder {
       const examined& e = all_.merged().entries[i];
       add(fault_kind::dead, e.name, *run.first,
           fmt::format(
-              "gives {} for all inputs since step {}, in {} steps, so that what is before it does not learn: lower the learning rate, or look at the weights and biases before it",
+              "gives {} for all inputs since step {}, in {} steps, so that what is before it does not learn: lower "
+              "the learning rate, or look at the weights and biases before it",
               all_.operators_[i].zeros == 1 ? "0" : "one magnitude", *run.first, run.length));
     }
   }
@@ -183,7 +195,8 @@ class finder {
         },
         [&](const parameter_history& p, bool several) {
           return fmt::format(
-              "{} in {} forwards, but never {} a gradient: what is made of {} is cut off from the loss by detach(), .data, item() or no_grad()",
+              "{} in {} forwards, but never {} a gradient: what is made of {} is cut off from the loss by detach(), "
+              ".data, item() or no_grad()",
               several ? "are read" : "is read", p.read, several ? "get" : "gets", several ? "them" : "it");
         });
     if (dead) return;
@@ -207,9 +220,11 @@ class finder {
       const auto& name = all_.merged().entries[small.back()].name;
       add(fault_kind::small_gradient, name, 0,
           fmt::format(
-              "{}gets gradients of 1e{:.0f}, those of \"{}\" are 1e{:.0f}: gradients vanish or grow between them; use a normalization, shortcuts, or activations that do not saturate",
-              small.size() == 1 ? "" : fmt::format("and {} operators before it: it ", small.size() - 1),
-              all_.operators_[small.back()].gradients.recent, all_.merged().entries[largest].name,
+              "gets gradients of 1e{:.0f}, {}operators before it no larger ones, and those of \"{}\" are 1e{:.0f}: "
+              "gradients vanish or grow between them; use a normalization, shortcuts, or activations that do not "
+              "saturate",
+              all_.operators_[small.back()].gradients.recent,
+              small.size() == 1 ? "" : fmt::format("{} ", small.size() - 1), all_.merged().entries[largest].name,
               all_.operators_[largest].gradients.recent),
           true);
     }
@@ -218,7 +233,8 @@ class finder {
           std::ranges::max_element(all_.parameters_, {}, [](const named& p) { return p.second.gradients.growth(); });
       add(fault_kind::large_gradient, most->first, 0,
           fmt::format(
-              "has gradients {:.0e} times as large as in the first steps: lower the learning rate, warm it up, or clip the norm of the gradients",
+              "has gradients {:.0e} times as large as in the first steps: lower the learning rate, warm it up, or "
+              "clip the norm of the gradients",
               most->second.gradients.growth()),
           true);
     }
@@ -237,7 +253,8 @@ class finder {
         fault_kind::lost_update, [&](const parameter_history& p) { return !is_wide(p) && stays(p, 0.5); },
         [&](const parameter_history& p, bool several) {
           return fmt::format(
-              "{} stored in {}, and {:.0f}% of the updates of {}values are smaller than half a unit of it, so that they are lost: keep FP32 weights and compute in {}, or raise the learning rate",
+              "{} stored in {}, and {:.0f}% of the updates of {}values are smaller than half a unit of it, so that "
+              "they are lost: keep FP32 weights and compute in {}, or raise the learning rate",
               several ? "are" : "is", comp::name(p.format), 100 * p.stayed, several ? "the first one's " : "its ",
               comp::name(p.format));
         });
@@ -252,7 +269,8 @@ class finder {
           fault_kind::lost_update, [&](const parameter_history& p) { return is_wide(p) && p.judged >= 5; },
           [&](const parameter_history& p, bool several) {
             return fmt::format(
-                "{}, though an optimizer updated {} {} times: updates are smaller than half a unit of {}; raise the learning rate",
+                "{}, though an optimizer updated {} {} times: updates are smaller than half a unit of {}; raise the "
+                "learning rate",
                 several ? "do not change" : "does not change", several ? "them" : "it", p.updates,
                 comp::name(p.format));
           });
@@ -274,6 +292,9 @@ class finder {
   std::vector<fault> found_;
 };
 
-inline std::vector<fault> faults(const history& h) { return finder{h}.find(); }
+}  // namespace detail
+
+/// Returns what is wrong in a training; what others follow from comes first. A sound one has nothing.
+inline std::vector<fault> faults(const history& h) { return detail::history_faults{h}.find(); }
 
 }  // namespace comp

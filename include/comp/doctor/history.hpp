@@ -23,6 +23,10 @@
 
 namespace comp {
 
+namespace detail {
+class history_faults;
+}
+
 /// One parameter in one step, as a backend saw it.
 struct parameter_step {
   std::string name = {};
@@ -43,7 +47,7 @@ struct step_record {
   std::optional<double> loss = {};
   std::optional<std::uint64_t> batch = {};  // depends on each value of the batch
   std::size_t batch_number = 0;             // of its epoch
-  bool rows_alike = false;                  // all rows of the batch's largest tensor are the same
+  bool rows_alike = false;                  // each matrix of the batch has rows that are all the same
   bool optimizer_ran = false;
   std::vector<std::string> evaluating = {};  // models that were in evaluation mode in a forward with gradients
   std::vector<parameter_step> parameters = {};
@@ -149,7 +153,7 @@ class history {
   }
 
  private:
-  friend class finder;
+  friend class detail::history_faults;
 
   static bool reads_parameter(const examination& e, std::size_t i) {
     return e.entries[i].is_operator() && std::ranges::any_of(e.entries[i].inputs, [&](std::size_t from) {
@@ -200,19 +204,19 @@ class history {
     if (any) zero_rate_.add(step, !above);
   }
   void note_modes(const examination& seen, const step_record& record, std::size_t step) {
-    std::unordered_map<std::string, bool>
-        trains;  // models in evaluation mode, and whether an operator of theirs trains
+    std::unordered_set<std::string> stays;  // models whose forward with gradients is in evaluation mode throughout
     for (const std::string& model : record.evaluating) {
-      bool evaluates = false, updated = false;
+      // A forward that only evaluates may have gradients, too, if nobody switched them off.
+      bool evaluates = false, trains = false;
       const auto is_of = [&](const std::string& name) { return model.empty() || name.starts_with(model + "."); };
       for (const examined& e : seen.entries) {
-        evaluates = evaluates || (e.trains == false && e.backward > 0 && is_of(e.name));
+        if (!e.trains || e.without_gradients || !is_of(e.name)) continue;
+        (*e.trains ? trains : evaluates) = true;
       }
-      for (const parameter_step& p : record.parameters) updated = updated || (p.updates > 0 && is_of(p.name));
-      if (evaluates && updated) trains[model] = true;
+      if (evaluates && !trains) stays.insert(model);
     }
-    for (auto& [model, run] : evaluating_) run.add(step, trains.contains(model));
-    for (const auto& [model, _] : trains) {
+    for (auto& [model, run] : evaluating_) run.add(step, stays.contains(model));
+    for (const std::string& model : stays) {
       if (!evaluating_.contains(model)) evaluating_[model].add(step, true);
     }
   }

@@ -133,7 +133,7 @@ class examining {
   }
 
   region examine(std::string segment) {
-    if (settings_.many_steps && !std::exchange(open_, true)) watch_.begin_step();
+    if (!std::exchange(open_, true)) watch_.begin_forward();
     if (at::GradMode::is_enabled()) {
       for (const named_module& m : models_) {
         if (!m.module->is_training()) note_evaluation(m.name);
@@ -145,11 +145,9 @@ class examining {
   examination finish() const { return chart_->finish(); }
 
   void before_update(const std::vector<at::Tensor>& parameters, const std::vector<double>& rates) {
-    if (open_) watch_.before_update(parameters, rates);
+    watch_.before_update(parameters, rates);
   }
-  void after_update() {
-    if (open_) watch_.after_update();
-  }
+  void after_update() { watch_.after_update(); }
   void note_evaluation(const std::string& model) {
     if (std::ranges::find(evaluating_, model) == evaluating_.end()) evaluating_.push_back(model);
   }
@@ -158,7 +156,9 @@ class examining {
     require<settings_error>(settings_.many_steps,
                             "end_step() of a doctor for one step (it has no copies of the weights): give it "
                             "doctor_settings{{.many_steps = true}}");
-    require<settings_error>(open_, "a step without a region (nothing was examined): call examine() around its forward");
+    require<settings_error>(open_,
+                            "a step without a region (nothing was examined): open one around its forward, by `with "
+                            "plan:` or examine()");
     for (torch::optim::Optimizer* optimizer : now.optimizers) {
       for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
         watch_.before_update(group.params(), std::vector<double>(group.params().size(), group.options().get_lr()));
@@ -177,6 +177,7 @@ class examining {
  private:
   void begin() {
     open_ = false;
+    watch_.begin_step();
     recording_ = std::make_shared<recording>(names_, device_.type(), false);
     chart_ = std::make_shared<chart>(names_, settings_.low);
     errors_ = std::make_shared<low_errors>(settings_.low, settings_.share, device_.type());
@@ -184,15 +185,16 @@ class examining {
   static void note_batch(const std::vector<at::Tensor>& batch, step_record& record) {
     if (batch.empty()) return;
     comp::detail::fnv1a values;
-    const at::Tensor* largest = batch.data();
+    std::size_t matrices = 0, alike = 0;
     for (const at::Tensor& t : batch) {
       const at::Tensor whole = t.detach().cpu().contiguous();
       values.add_bytes(whole.const_data_ptr(), whole.nbytes());
-      if (t.numel() > largest->numel()) largest = &t;
+      if (t.dim() < 2 || t.size(0) < 2) continue;
+      ++matrices;
+      alike += t.eq(t.slice(0, 0, 1)).all().item<bool>();
     }
     record.batch = values.hash;
-    record.rows_alike =
-        largest->dim() > 1 && largest->size(0) > 1 && largest->eq(largest->slice(0, 0, 1)).all().item<bool>();
+    record.rows_alike = matrices > 0 && alike == matrices;
   }
 
   doctor_settings settings_;

@@ -52,9 +52,13 @@ class parameter_watch {
       each->arrived = false;
       each->step = {.name = each->step.name,
                     .format = precision_stored_as(p.scalar_type()),
-                    .elements = static_cast<std::uint64_t>(p.numel()),
-                    .frozen = !p.requires_grad()};
-      if (!each->hook && p.requires_grad()) each->hook = p.register_hook(arrival{each});
+                    .elements = static_cast<std::uint64_t>(p.numel())};
+    }
+  }
+  void begin_forward() {
+    for (auto& each : all_) {
+      each->step.frozen = !each->parameter.requires_grad();
+      if (!each->hook && !each->step.frozen) each->hook = each->parameter.register_hook(arrival{each});
     }
   }
 
@@ -87,6 +91,7 @@ class parameter_watch {
         if (changed) each->compare();
       }
       each->step.arrived = each->arrived;
+      each->step.frozen = each->step.frozen && !each->parameter.requires_grad();
       if (optimizer_ran_ && !each->step.optimized) each->step.optimized = false;
       steps.push_back(each->step);
     }
