@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, overload
@@ -204,7 +205,7 @@ def _run_many(
                 inner.note_evaluation(name)
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        pairs = [(p, float(group["lr"])) for group in optimizer.param_groups for p in group["params"]]
+        pairs = [(p, float(group.get("lr", math.nan))) for group in optimizer.param_groups for p in group["params"]]
         inner.before_update([p for p, _ in pairs], [rate for _, rate in pairs])
 
     region, kept, data = Region(inner.regions, entered=entered), depth(), _again(batches)
