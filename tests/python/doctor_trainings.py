@@ -307,7 +307,7 @@ def of_lbfgs():
 
         return optimizer.step(closure).detach()
 
-    return step, batches_of(16, 8), net
+    return step, batches_of(16, 8, batches=1), net
 
 
 def of_average_of_weights():

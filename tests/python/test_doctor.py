@@ -187,6 +187,8 @@ class Doctor(unittest.TestCase):
         self.assertEqual((logged[0][1]['findings'], last['findings']), (0, 1))
         self.assertGreater(last['0.weight/gradient'], 0)
         self.assertGreater(last['0.linear/nvfp4 weight flush'], last['0.linear/mxfp8 weight flush'])
+        numbers = self.many(trainings.of_transformer, steps=2).numbers  # a product of another shape, another node
+        self.assertIn('body.layers.0.self_attn.linear/mxfp8 gradient clamp', numbers)
         path = os.path.join(tempfile.mkdtemp(), 'doctor.html')
         seen.page(path)
         with open(path) as page:

@@ -96,7 +96,7 @@ class history_faults {
           fmt::format("has changed nothing since step {}, in {} steps: if a loss scaler skips them, gradients are not "
                       "finite, {}; else call optimizer.step()",
                       *w.first, w.length, all_.skipped_for_ ? all_.skipped_for_->text : "as its get_scale() tells"));
-    } else if (all_.skipped_ >= few && 2 * all_.skipped_ > all_.backwards_) {
+    } else if (all_.skipped_ >= 10 && 2 * all_.skipped_ > all_.backwards_) {
       add(fault_kind::no_update, "optimizer", 0,
           fmt::format("skipped {} of {} steps, because gradients are not finite: {}", all_.skipped_, all_.backwards_,
                       all_.skipped_for_->text),

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/doctor/examination_text.hpp>
 #include <comp/doctor/findings.hpp>

@@ -84,7 +84,8 @@ class examining_session final : public recording_session {
     const bool product = blocks_ && add_operands(*at, known, now.arguments);
     nodes.for_each(stack, returns, [&](torch::autograd::Node& node) {
       const std::string name = product ? node.name() : "";
-      const bool multiplies = name.find("mm") != std::string::npos || name.find("inear") != std::string::npos;
+      const bool multiplies =
+          name.find("mm") != std::string::npos || name.starts_with("Mm") || name.find("inear") != std::string::npos;
       node.add_post_hook(std::make_unique<given_gradients>(chart_, *at, &node, nodes, multiplies));
     });
     if (now.op.role != op_role::choosable) return;
