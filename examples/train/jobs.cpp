@@ -45,7 +45,8 @@ native::training settings_for(const options& chosen) {
   return {.optimizer = optimizer_for(chosen),
           .clip_norm = chosen.model == "transformer" || chosen.model == "bert" ? 1.0 : 0.0,
           .seed = chosen.seed,
-          .scaling = scaling};
+          .scaling = scaling,
+          .moments = keeps_moments(chosen)};
 }
 
 /// Returns whether attention is one operator: on cuda, unless parts are asked for. What cuDNN lacks runs in parts

@@ -25,6 +25,7 @@ struct options {
   std::string tie = "kind";
   std::string precisions = "auto";
   std::string products = "auto";  // of linear layers: auto, together or separate
+  bool moments = false;           // the optimizer's moments are operators of the plan
   std::string target = {};        // the GPU whose times are modelled; empty: this machine's are measured
   std::size_t epochs = 3;
   double finish = 0;                      // part of the training, at its end, that may have a higher precision
@@ -76,6 +77,8 @@ void tell_of_busy_cores();
 void require_data(const options& chosen);
 /// Returns whether the products of linear layers have precisions of their own.
 bool separates_products(const options& chosen);
+/// Returns whether the optimizer's moments are operators of the plan.
+bool keeps_moments(const options& chosen);
 /// Returns: the parts of a text that commas separate.
 std::vector<std::string> split(const std::string& text);
 /// Returns: the rival plans that --rules names: "none", "all", or systems joined by commas.

@@ -298,6 +298,44 @@ TEST_CASE("harm that takes hundreds of batches is out of the model after 100 epo
   CHECK(in_the_model[1] <= 2);  // in epochs of fewer than 50 batches those that are paid for may not suffice
 }
 
+TEST_CASE("a moment whose harm takes hundreds of batches is refused, and harmless moments are lowered") {
+  const auto lowered = [](const truth::world& w) {
+    const comp::plan found = truth::search_in(w).plan;
+    return std::pair{comp::is_low(found[found.size() - 2]), comp::is_low(found[found.size() - 1])};
+  };
+  int first = 0, harmful = 0, both = 0;
+  constexpr std::uint64_t runs = 16;
+  for (std::uint64_t seed = 82000; seed < 82000 + runs; ++seed) {
+    const auto [one, two] = lowered(truth::moments(seed, seed % 2 == 0 ? 100 : 300));
+    first += one ? 1 : 0;
+    harmful += two ? 1 : 0;
+    const auto [m, v] = lowered(truth::moments(seed, 0));
+    both += m && v ? 1 : 0;
+  }
+  CHECK(harmful == 0);
+  CHECK(first >= 3);  // the other one's gain is kept if the harm shows soon enough to be told apart
+  CHECK(both >= 13);
+}
+
+TEST_CASE("states stay in FP32, and it is said why, if no long test can judge them") {
+  const auto check = [](auto& trainer) {
+    std::optional<comp::outcome> out;
+    const truth::found got = truth::search_on(trainer, &out);
+    REQUIRE(out);
+    CHECK(got.plan.str().ends_with("11"));
+    CHECK(std::any_of(out->warnings.begin(), out->warnings.end(), [](const std::string& w) {
+      return w.starts_with("\"optimizer.moment1\" and all else that the training keeps from step to step stay in FP32");
+    }));
+    for (const comp::trial& t : out->trials) CHECK(t.plan.str().ends_with("11"));
+  };
+  truth::world w = truth::moments(83000, 0);
+  truth::counting<truth::bare_trainer> bare{w};
+  check(bare);
+  w.batches = 100;
+  truth::full_trainer brief{w};
+  check(brief);
+}
+
 TEST_CASE("one operator that turns bad late costs its own saving, not everybody's") {
   double time = 0;
   for (std::uint64_t seed = 80000; seed < 80008; ++seed) {

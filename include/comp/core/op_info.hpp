@@ -63,6 +63,9 @@ struct op_info {
   /// True: the operator's readers get FP32 whatever it computes in, because code that the backend does not see reads
   /// its result.
   bool hands_on_fp32 = false;
+  /// True: what a training keeps from step to step, such as an optimizer's moment. Its roundings build up, so that
+  /// their harm grows with the training.
+  bool is_state = false;
   precision as_written = precision::fp32;  // the format that it computes in without a plan: FP32 or FP64
   bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
   comp::product product = comp::product::all;  // which of a linear layer's products it is
@@ -75,12 +78,12 @@ struct op_info {
 inline op_info gradient_operator(const op_info& layer, std::size_t at, product of, const std::vector<std::int64_t>& x,
                                  const std::vector<std::int64_t>& w) {
   op_info product{.name = layer.name + std::string{suffix(of)},
-               .kind = layer.kind,
-               .scopes = layer.scopes,
-               .inputs = {layer.outputs[0]},
-               .producers = {at},
-               .flops = 2 * layer.m * layer.n * layer.k,
-               .product = of};
+                  .kind = layer.kind,
+                  .scopes = layer.scopes,
+                  .inputs = {layer.outputs[0]},
+                  .producers = {at},
+                  .flops = 2 * layer.m * layer.n * layer.k,
+                  .product = of};
   product.inputs[0].source = static_cast<std::int32_t>(at);
   const bool of_input = of == product::input_gradient;
   product.inputs.push_back({.shape = of_input ? w : x, .parameter = of_input});

@@ -98,6 +98,16 @@ inline plan as_written(const op_graph& graph) {
   return all;
 }
 
+/// Returns: true if a state that the training keeps is in a lower precision than without a plan (op_info::is_state).
+inline bool lowers_states(const plan& p, const op_graph& graph) {
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (graph[i].is_state && is_lowered(graph[i], p[i])) return true;
+  }
+  return false;
+}
+/// Returns: true if the harm of `p` may grow with the training, because it has a format below 16 bits or lowers states.
+inline bool may_grow(const plan& p, const op_graph& graph) { return p.has_scaled() || lowers_states(p, graph); }
+
 /// Returns: the letters of a plan's text, without a mark behind them.
 inline std::string_view letters_of(std::string_view text) {
   for (const std::string_view mark : {autocast_mark, tuned_mark}) {

@@ -143,7 +143,7 @@ class search_run {
     if (budget().is_too_short()) {
       take(sound(look_at_rules()));
     } else if (guide_ != nullptr) {
-      guided_search search{session(), *guide_, plans_.where_to_start()};
+      guided_search search{session(), *guide_, plans_.where_to_start(judges_states())};
       const comp::plan fastest = search.find();
       const std::size_t winner = hold_contest({fastest, search.allowed(), search.least_memory()}, &search);
       log_.evidence = search.evidence_beside(log_.contest[winner].plan);
@@ -164,6 +164,23 @@ class search_run {
     check_fp32_again();
     find_whether_damaged();
     add_findings();
+  }
+
+  // Returns: true if states may be lowered. Their harm grows with the training, so that they stay in FP32 unless a long
+  // test from one state can judge them. Warns if the graph has some and they may not.
+  bool judges_states() {
+    const bool judged = run_.restores() && settings_.criterion == criterion::batch_losses &&
+                        settings_.stages != stages::times_only && budget().judges_states();
+    const auto state =
+        std::find_if(log_.graph.begin(), log_.graph.end(), [](const op_info& op) { return op.is_state; });
+    if (!judged && state != log_.graph.end()) {
+      warn(fmt::format(
+          "\"{}\" and all else that the training keeps from step to step stay in FP32 (their harm grows with the training, "
+          "and no test of {} batches from one state can judge it here): plan more epochs, raise {}, and give the trainer "
+          "save() and restore()",
+          state->name, search_budget::most_for_growing_harm, setting("budget")));
+    }
+    return judged;
   }
 
   // Trains FP32, or the most conservative plan that fits in memory.

@@ -44,6 +44,7 @@ namespace detail {
 
 /// Returns how the leaves of operator `i` count under `settings`.
 inline leaf_rule tvm_leaves(const op_graph& graph, std::size_t i, const tvm_pass_settings& settings) {
+  if (graph[i].is_state) return {.counted = true, .stored = precision::fp32, .always = true};  // none of TVM's graph
   if (settings.leaves_adapt && !settings.data_counts) return {};
   const op_info& op = graph[i];
   const auto counts = [&](bool data) { return !settings.leaves_adapt || data; };

@@ -207,6 +207,34 @@ inline world signs(std::uint64_t seed) {
   return made;
 }
 
+/// The same with an optimizer's two moments, each a tenth to a third of a batch and faster low. If `batches` is above 0
+/// the second one raises the loss by `part` while it is low, reached with an e-fold of so many batches, as one that is
+/// rounded to nearest does.
+inline world moments(std::uint64_t seed, double batches, double part = 0.1) {
+  world made = usual(seed, 600);
+  draw random{seed + 1};
+  const double all = made.costs(made.graph, plan{made.graph.size()});
+  std::vector<comp::op_info> ops{made.graph.begin(), made.graph.end()};
+  for (const char* kind : {"moment1", "moment2"}) {
+    ops.push_back(
+        {.name = std::string{"optimizer."} + kind, .kind = kind, .outputs = {{.shape = {1 << 20}}}, .is_state = true});
+    auto& seconds = made.costs.op.emplace_back();
+    seconds.fill(all * random.between(0.1, 0.33));
+    seconds[static_cast<std::size_t>(precision::bf16)] *= random.between(0.5, 0.7);
+    made.costs.cast.push_back(0);
+    made.score.push_back(1);
+    made.losses.immediate.push_back(0);
+    made.losses.cumulative.push_back(0);
+  }
+  made.graph = comp::op_graph{std::move(ops)};
+  if (batches > 0) {
+    made.losses.slow.assign(made.graph.size(), 0);
+    made.losses.slow.back() = part;
+    made.losses.slow_settle = batches;
+  }
+  return made;
+}
+
 /// Profiles and scores that are not to be trusted.
 inline world bad_input(std::uint64_t seed) {
   world made = usual(seed, 100);

@@ -107,6 +107,7 @@ class device {
   void scale_gradients(parameters all, double factor);
   void sgd_step(parameters all, const sgd_options& o);
   void adam_step(parameters all, const adam_options& o, std::int64_t step);
+  void keep_moments(parameters all, const native::moment_formats& formats);
 
   // Operators
   tensor linear(const tensor& x, parameter& w, parameter* b);
@@ -184,7 +185,7 @@ class device {
   std::unique_ptr<context> context_;
 };
 
-static_assert(native::Device<device> && native::Attends<device>);
+static_assert(native::Device<device> && native::Attends<device> && native::KeepsMoments<device>);
 
 }  // namespace comp::host
 

@@ -67,6 +67,9 @@ COMP_DEVICE_INLINE void device::sgd_step(parameters all, const sgd_options& o) {
 COMP_DEVICE_INLINE void device::adam_step(parameters all, const adam_options& o, std::int64_t step) {
   host::adam_step(c(), all, o, step);
 }
+COMP_DEVICE_INLINE void device::keep_moments(parameters all, const native::moment_formats& formats) {
+  host::keep_moments(c(), all, formats);
+}
 COMP_DEVICE_INLINE tensor device::linear(const tensor& x, parameter& w, parameter* b) {
   return host::linear(c(), x, w, b);
 }

@@ -40,6 +40,7 @@ class parameter {
   bool trainable = true;
   bool fresh = true;                      // true: there is no gradient yet, and the next one overwrites
   tensor value, gradient, first, second;  // `first` and `second` are SGD's velocity or Adam's two moments
+  native::moment_formats kept = {};       // how the next step keeps them
   std::vector<copy> copies;
 
   std::size_t stored() const { return value.layout()->stored; }
@@ -74,7 +75,7 @@ inline void settle(context& c, parameter& p, const layout* places) {
   if (p.value.layout() == places || !p.fresh) return;
   p.gradient = {};
   for (tensor* t : {&p.value, &p.first, &p.second}) {
-    if (*t) *t = relaid(c, *t, places);
+    if (*t) *t = relaid(c, *t, c.layouts.with(places, t->precision()));
   }
 }
 

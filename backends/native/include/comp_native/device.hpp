@@ -14,6 +14,7 @@
 #include <comp/core/precision.hpp>
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -96,6 +97,13 @@ struct sgd_options {
   bool nesterov = false;
 };
 
+/// How an optimizer's moments are kept: SGD's velocity is a first moment. BF16 is rounded at random
+/// (core/random_rounding.hpp), by a key that the trainer changes from step to step.
+struct moment_formats {
+  precision first = precision::fp32, second = precision::fp32;
+  std::uint64_t key = 0;
+};
+
 struct adam_options {
   double learning_rate = 1e-3;
   double beta1 = 0.9;
@@ -148,6 +156,9 @@ struct parameter_slots {
 ///   void scale_gradients(span<P* const>, double)
 ///   void sgd_step(span<P* const>, const sgd_options&)
 ///   void adam_step(span<P* const>, const adam_options&, int64 step)    steps count from 1
+///   void keep_moments(span<P* const>, const moment_formats&)
+///                                                      optional: converts the slots, and the steps from here on keep
+///                                                      them so
 /// Operators. A backward returns the gradients of its tensor inputs in the precision of dy (an empty T if `need_dx` is
 /// false), and adds the gradients of parameters to them in FP32.
 ///   T linear(x (...,K), P& w (N,K), P* b (N))
@@ -212,6 +223,12 @@ concept Device = requires(D& d, const typename D::tensor& t, typename D::paramet
   { d.cast(t, precision::bf16) } -> std::same_as<typename D::tensor>;
   { d.linear(t, p, &p) } -> std::same_as<typename D::tensor>;
   { d.peak_bytes() } -> std::same_as<std::int64_t>;
+};
+
+/// A Device that keeps moments in other formats than FP32.
+template <class D>
+concept KeepsMoments = requires(D& d, std::span<typename D::parameter* const> all, const moment_formats& formats) {
+  d.keep_moments(all, formats);
 };
 
 /// A Device with formats that round at random. From round_by(key) on, its roundings follow from the key and the order

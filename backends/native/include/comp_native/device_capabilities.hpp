@@ -21,7 +21,9 @@ std::vector<precision> precisions_of(const Device auto& device) {
 }
 
 /// Returns whether the Device runs `op` in `p`; true if it does not say. Requires: `p` is one of precisions_of().
-bool runs_in(const Device auto& device, const op_info& op, precision p) {
+template <Device D>
+bool runs_in(const D& device, const op_info& op, precision p) {
+  if (op.is_state) return p == precision::fp32 || (p == precision::bf16 && KeepsMoments<D>);
   if constexpr (requires {
                   { device.supports(op, p) } -> std::same_as<bool>;
                 })

@@ -51,6 +51,12 @@ struct phase {
 
 enum class input_kind : std::uint8_t { values, tokens };
 
+/// The first or the second moment that a phase's optimizer keeps of each parameter (moments.hpp).
+struct kept_moment {
+  std::size_t phase = 0;
+  bool second = false;
+};
+
 struct model {
   std::string name = {};
   input_kind input = input_kind::values;
@@ -60,6 +66,7 @@ struct model {
   std::vector<phase> phases = {};  // in order; each node is in one
   /// True: the products of a linear layer's backward have precisions of their own, for formats below 16 bits.
   bool separate_products = false;
+  std::vector<kept_moment> moments = {};  // those that are operators; the trainer sets them (training::moments)
 
   std::int64_t batch() const { return input_shape.front(); }
   const operation& loss() const { return nodes.back().what; }

@@ -65,9 +65,27 @@ inline std::vector<gradient_product> gradient_products(const model& m) {
   return all;
 }
 
+/// Returns the operator that stands for a moment: the optimizer reads and writes it once a step, in FP32 with the
+/// weights and gradients beside it.
+inline op_info moment_operator(const model& m, const kept_moment& moment) {
+  const phase& of = m.phases[moment.phase];
+  std::int64_t kept = 0;
+  for (std::size_t p = 0; p < m.parameters.size(); ++p) {
+    if (trains(m, of, p)) kept += elements(m.parameters[p].shape);
+  }
+  const std::string kind = moment.second ? "moment2" : "moment1";
+  return {.name = "optimizer." + kind + (m.phases.size() > 1 ? "." + of.name : ""),
+          .kind = kind,
+          .scopes = {"optimizer"},
+          .outputs = {{.shape = {kept}}},
+          .bytes = 8 * kept,
+          .hands_on_fp32 = true,
+          .is_state = true};
+}
+
 /// Returns the operators of `m` as a search sees them. Node i is operator i, and the loss is the last one of them;
-/// behind it stand the products of gradient_products(). Parameter p is leaf p (tensor_info::leaf), and the model's
-/// input is the leaf behind all parameters.
+/// behind it stand the products of gradient_products(), and behind these the moments. Parameter p is leaf p
+/// (tensor_info::leaf), and the model's input is the leaf behind all parameters.
 inline op_graph graph_of(const model& m) {
   std::vector<op_info> operators;
   operators.reserve(m.nodes.size());
@@ -98,6 +116,7 @@ inline op_graph graph_of(const model& m) {
     const std::vector<tensor_info>& reads = operators[node].inputs;
     operators.push_back(gradient_operator(operators[node], node, product, reads[0].shape, reads[1].shape));
   }
+  for (const kept_moment& moment : m.moments) operators.push_back(moment_operator(m, moment));
   return op_graph{std::move(operators)};
 }
 

@@ -50,6 +50,11 @@ class network {
     for (std::size_t at = model_.nodes.size(); const auto& [node, product] : gradient_products(model_)) {
       (product == product::input_gradient ? products_[node].input : products_[node].weight) = at++;
     }
+    moments_.resize(model_.phases.size());
+    for (std::size_t k = model_.moments.size(), at = graph_.size(); k-- > 0;) {
+      moment_operators& of = moments_[model_.moments[k].phase];
+      (model_.moments[k].second ? of.second : of.first) = --at;
+    }
     for (const phase& p : model_.phases) {
       trained_.emplace_back(model_, p, std::span{parameters_});
       for (std::size_t i = p.first; i < p.last; ++i) prepare(model_.nodes[i]);
@@ -90,6 +95,21 @@ class network {
     std::size_t input = 0, weight = 0;
   };
   gradient_operators gradient_operators_of(std::size_t node) const { return products_[node]; }
+  /// The operators of a phase's moments; 0 for a moment that is none.
+  struct moment_operators {
+    std::size_t first = 0, second = 0;
+    bool any() const { return first != 0 || second != 0; }
+  };
+  moment_operators moments_of(std::size_t phase) const { return moments_[phase]; }
+  /// Runs the optimizer's part of a phase. Its time counts as that of the moments, half each if there are two.
+  void timed_update(std::size_t phase, auto work) {
+    double seconds = 0;
+    timed(seconds, [&] { return work(), true; });
+    const auto [first, second] = moments_[phase];
+    for (const std::size_t op : {first, second}) {
+      if (op) times_[op].backward = first && second ? seconds / 2 : seconds;
+    }
+  }
   std::span<parameter* const> all() const { return all_; }
   /// Returns: the sparse matrix of node `i` on the Device; null if it has none.
   const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
@@ -329,6 +349,7 @@ class network {
   op_graph graph_;
   std::vector<bool> needs_gradient_;          // by value
   std::vector<gradient_operators> products_;  // by node
+  std::vector<moment_operators> moments_;     // by phase
   std::vector<op_time> times_;                // by operator
   plan plan_;
   precision_flow flow_;

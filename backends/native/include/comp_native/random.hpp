@@ -3,6 +3,7 @@
 // its distributions, so the mappings from words to numbers are here.
 #pragma once
 
+#include <comp/core/random_rounding.hpp>
 #include <comp_native/math/normal.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -14,14 +15,8 @@
 
 namespace comp::native {
 
-/// Returns the seed of one of several streams of a run. Source: the finaliser of SplitMix64 (Steele, Lea and Flood
-/// 2014).
-constexpr std::uint64_t mix_seed(std::uint64_t seed, std::uint64_t stream) {
-  std::uint64_t z = seed + (stream + 1) * 0x9E3779B97F4A7C15ULL;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
+/// Returns the seed of one of several streams of a run.
+constexpr std::uint64_t mix_seed(std::uint64_t seed, std::uint64_t stream) { return mix_key(seed, stream); }
 
 class random_stream {
  public:

@@ -84,7 +84,29 @@ class scaled_update {
     [[maybe_unused]] const auto marked = range(device, "update");
     auto step = now().unscale(gradients<D>{device, network, phase_, chosen.clip_norm > 0});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    return told(std::move(step).apply([&] { update(device, network, phase_, optimizer_, chosen.schedule, taken_++); }));
+    return told(std::move(step).apply([&] {
+      network.timed_update(phase_, [&] {
+        keep_moments(device, network, chosen.seed);
+        update(device, network, phase_, optimizer_, chosen.schedule, taken_);
+      });
+      ++taken_;
+    }));
+  }
+  /// Gives the moments the formats of the plan, if they are operators. A format that changes takes a pass over them, so
+  /// this is done before a run is timed; each update does it again, for the key of its roundings.
+  void keep_moments([[maybe_unused]] D& device, const network<D>& network, [[maybe_unused]] std::uint64_t seed) const {
+    const auto [first, second] = network.moments_of(phase_);
+    if (!first && !second) return;
+    if constexpr (KeepsMoments<D>) {
+      const plan& p = network.precisions();
+      const auto keep = [&](auto parameters, std::uint64_t which) {
+        device.keep_moments(parameters,
+                            {first ? p[first] : precision::fp32, second ? p[second] : precision::fp32,
+                             mix_seed(mix_seed(seed, 2 * phase_ + which), static_cast<std::uint64_t>(taken_))});
+      };
+      keep(network.decaying(phase_), 0);
+      keep(network.not_decaying(phase_), 1);
+    }
   }
 
   /// The first half of the same on a Device that defers: gives the update unseen, and waits for it.

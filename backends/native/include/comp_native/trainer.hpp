@@ -12,6 +12,7 @@
 #include <comp_native/batch_feed.hpp>
 #include <comp_native/capture_choice.hpp>
 #include <comp_native/device_capabilities.hpp>
+#include <comp_native/moments.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
 #include <comp_native/perturbation.hpp>
@@ -48,7 +49,7 @@ class trainer {
   trainer(D& device, native::model m, data_source train, const data_source& validation, training settings = {})
       : device_{device},
         settings_{std::move(settings)},
-        network_{device, std::move(m), settings_.seed},
+        network_{device, with_moments<D>(std::move(m), settings_), settings_.seed},
         train_{device,
                network_.model(),
                std::move(train),
@@ -248,6 +249,9 @@ class trainer {
       errors = sensitivity_of(device_, network_, batch, low, scale, least,
                               [&](const op_info& op) { return supports(op, low); });
     });
+    for (std::size_t i = 0; i < errors.size(); ++i) {
+      if (graph()[i].is_state && supports(graph()[i], low)) errors[i].gradient = traits(low).half_ulp / 2;
+    }
     return errors;
   }
 
@@ -313,6 +317,7 @@ class trainer {
   sample run(std::uint64_t batches, const stop_predicate& stop) {
     sample so_far;
     std::int64_t skipped = 0;
+    step_.keep_moments();
     train_.rest();  // after a restore() batches are loaded again, which must not count as time of the plan
     device_.reset_peak();
     const double start = now();

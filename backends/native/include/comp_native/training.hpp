@@ -56,6 +56,9 @@ struct training {
   comp::scaling::settings scaling = {};
   /// Which steps are captured (training_step.hpp). On a Device that cannot capture, `measured` is `off`.
   capture_mode captured = capture_mode::measured;
+  /// True: the optimizer's moments are operators of the graph (moments.hpp), so that a plan has the format that each is
+  /// kept in and a search tries BF16. Needs a Device that KeepsMoments.
+  bool moments = false;
   int profile_steps = 2;  // how many steps profile() measures, after one that does not count
   scoring score = {};
 };
@@ -95,10 +98,10 @@ inline std::string text(const training& t) {
   std::string own;
   for (const auto& [phase, optimizer] : t.optimizer_of) own += fmt::format(", {} {}", phase, text(optimizer));
   for (const std::string& name : t.score.reads) own += fmt::format(" | score of {}", name);
-  return fmt::format("{}{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}", text(t.optimizer), own,
+  return fmt::format("{}{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}{}", text(t.optimizer), own,
                      t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
                      t.shuffle ? "" : " in order", t.keep_last ? " with last" : "",
-                     t.captured == capture_mode::on ? " captured" : "");
+                     t.captured == capture_mode::on ? " captured" : "", t.moments ? " | moments" : "");
 }
 
 }  // namespace comp::native

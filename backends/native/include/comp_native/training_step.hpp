@@ -132,6 +132,11 @@ class training_step {
     return report;
   }
 
+  /// Gives moments the formats of the plan, so that what that takes is not timed.
+  void keep_moments() {
+    for (const scaled_update<D>& update : updates_) update.keep_moments(device_, network_, chosen_.seed);
+  }
+
   /// The updates of each phase.
   std::vector<scaled_update<D>>& updates() { return updates_; }
   const std::vector<scaled_update<D>>& updates() const { return updates_; }

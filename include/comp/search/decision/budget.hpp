@@ -29,6 +29,11 @@ class search_budget {
     if (per_epoch_ == 0 || !guided_) return 1000;
     return static_cast<std::size_t>(std::min(settings_.budget * static_cast<double>(planned()), 1e6));
   }
+  /// The fewest batches that say something of harm that grows with the training; those of the longest test, which
+  /// states always have.
+  static constexpr std::size_t few_for_growing_harm = 128, most_for_growing_harm = 512;
+  /// Returns: true if the budget has room for a test of states.
+  bool judges_states() const { return batches() >= most_for_growing_harm; }
   /// Returns: true if the budget has no room for runs that only confirm what is known.
   bool is_tight() const { return batches() < 60; }
   /// Returns: the batches of the training; 0 if its length is not known.

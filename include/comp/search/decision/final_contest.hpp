@@ -250,8 +250,8 @@ class final_contest {
   }
 
   // Returns: the fastest contestant whose own losses are accepted. If the losses of a guided search's plan are
-  // rejected, the part of it that is accepted is entered, at most twice. If it has formats below 16 bits, a plan with
-  // wider ones is entered instead.
+  // rejected, the part of it that is accepted is entered, at most twice. If its harm may grow, a plan without the
+  // formats that make it grow is entered instead.
   std::size_t fastest_accepted() {
     const search_settings& settings = search_.settings;
     const auto wins = [&](std::size_t at) {
@@ -267,7 +267,7 @@ class final_contest {
       const contestant& fastest = contest()[order.front()];
       const auto result = first == order.end() ? 0 : *first;
       if (guided_ == nullptr || !detail::rejected(fastest)) return result;
-      if (fastest.plan.has_scaled()) {
+      if (may_grow(fastest.plan)) {
         if (!enter_wider(fastest.plan)) return result;
       } else if (bisected++ == 2 || !enter_part(guided_->accepted_part(fastest.plan))) {
         return result;
@@ -280,7 +280,7 @@ class final_contest {
     plan wider = guided_->without_narrowest(rejected);
     search_.run.timed(stage::contest, [&] {
       while (wider != contest().front().plan && !search_.trials.judge(wider, {}, true).trial.accepted &&
-             wider.has_scaled())
+             may_grow(wider))
         wider = guided_->without_narrowest(wider);
     });
     return enter_part(wider);
@@ -334,14 +334,16 @@ class final_contest {
     return false;
   }
 
-  // Has plans judged by many batches from now on if `p` has formats below 16 bits. Their harm grows with the training,
+  bool may_grow(const plan& p) const { return comp::may_grow(p, search_.log.graph); }
+
+  // Has plans judged by many batches from now on if the harm of `p` may grow with the training,
   // which few batches do not show. A test may take what is left of the budget, half of it for FP32's batches, and has a
-  // quarter of the whole budget at least.
+  // quarter of the whole budget at least. That of states always has as many batches as any.
   void expect_growing_harm(const plan& p) const {
-    constexpr std::size_t most = 512;
-    if (search_.trials.by_epochs() || !p.has_scaled()) return;
+    constexpr std::size_t most = search_budget::most_for_growing_harm;
+    if (search_.trials.by_epochs() || !may_grow(p)) return;
     const double left = guided_ != nullptr ? guided_->batches_left() : 0;
-    const std::size_t least = std::min(budget_.batches() / 4, most);
+    const std::size_t least = lowers_states(p, search_.log.graph) ? most : std::min(budget_.batches() / 4, most);
     search_.trials.expect_growth(std::max(static_cast<std::size_t>(std::clamp(left / 2, 0.0, double{most})), least));
   }
 
@@ -376,8 +378,7 @@ class final_contest {
 
   // Warns if the winner has formats below 16 bits and few batches judged it.
   void warn_of_few_batches(const contestant& winner) const {
-    constexpr std::size_t few = 128;
-    if (winner.loss_batches >= few || !winner.plan.has_scaled()) return;
+    if (winner.loss_batches >= search_budget::few_for_growing_harm || !winner.plan.has_scaled()) return;
     search_.run.warn(fmt::format(
         "the losses of \"{}\" were compared with FP32's in {} batches alone (harm of formats below 16 bits grows with the "
         "training): raise {} to judge it by more batches, or plan more epochs",

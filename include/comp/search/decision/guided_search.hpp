@@ -176,8 +176,15 @@ class guided_search {
     search_.run.timed(stage::losses, [&] { part = accepted_.find_again(p); });
     return part;
   }
-  /// Returns: the cheapest plan of accepted operators without the formats of `p` that have the fewest bits.
-  plan without_narrowest(const plan& p) const { return without_narrowest(p, accepted_.levels()); }
+  /// Returns: the cheapest plan of accepted operators without the formats of `p` that have the fewest bits; if `p`
+  /// lowers states, `p` without that.
+  plan without_narrowest(const plan& p) const {
+    const op_graph& graph = search_.log.graph;
+    if (!lowers_states(p, graph)) return without_narrowest(p, accepted_.levels());
+    plan wider = p;
+    for (std::size_t i = 0; i < p.size(); ++i) wider[i] = graph[i].is_state ? fp32_[i] : p[i];
+    return wider;
+  }
   /// Returns: how many of FP32's batches what is left of the budget pays for.
   double batches_left() const { return accepted_.budget().left(0) / search_.trials.fp32_seconds(); }
   /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most; empty if the

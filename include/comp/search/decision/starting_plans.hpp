@@ -158,12 +158,13 @@ class starting_plans {
     return plans;
   }
 
-  /// Returns: what a guided search starts from. Warns if an earlier search's plan does not fit this model.
-  guided_start where_to_start() const {
+  /// Returns: what a guided search starts from. Warns if an earlier search's plan does not fit this model. `states`:
+  /// whether states may be lowered, which takes a long test.
+  guided_start where_to_start(bool states = false) const {
     guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
       std::vector<precision>& levels = from.levels.emplace_back(1, fp32_[i]);
-      if (!may_change(i)) continue;
+      if (!may_change(i) || (log_.graph[i].is_state && !states)) continue;
       for (const precision low : lows_) {
         if (low != fp32_[i] && runs_.supports(i, low)) levels.push_back(low);
       }
@@ -217,7 +218,7 @@ class starting_plans {
   plan all_in(precision low) const {
     plan all = fp32_;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (log_.graph[i].choosable) all[i] = low;
+      if (log_.graph[i].choosable && !log_.graph[i].is_state) all[i] = low;
     }
     return with_fixed(std::move(all));
   }

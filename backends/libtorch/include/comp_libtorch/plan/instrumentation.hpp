@@ -65,6 +65,9 @@ std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
   const auto off = c10::make_scope_exit([&] { p.compare(nullptr); });
   train();
   std::vector<op_error> all = errors.errors();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (p.graph()[i].is_state && low == precision::bf16) all[i].gradient = rounding_error(low);
+  }
   if (const std::size_t last = all.size() - 1; is_exchange(p.graph()[last])) all[last].gradient = rounding_error(low);
   return all;
 }

@@ -147,6 +147,9 @@ class program {
     return *std::move(done);
   }
 
+  /// Runs an optimizer's update, whose time is that of operator `op`; of none if that is 0.
+  COMP_INLINE void update(std::size_t op, const std::function<void()>& work);
+
   /// Ends a training step: times of operators are added up by steps.
   COMP_INLINE void end_step();
 

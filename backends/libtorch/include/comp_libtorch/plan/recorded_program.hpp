@@ -113,6 +113,13 @@ class recorded_program {
     times->add(static_cast<std::uint32_t>(exchange_), true, start, detail::moment{settings_.device});
   }
 
+  void update(std::size_t op, const std::function<void()>& work) {
+    const auto times = op == 0 ? nullptr : profiler_.begin(settings_.device);
+    const detail::moment start{settings_.device};
+    work();
+    if (times != nullptr) times->add(static_cast<std::uint32_t>(op), true, start, detail::moment{settings_.device});
+  }
+
   void end_step() { profiler_.end_of_step(); }
 
   void profile(bool on) { profiler_.turn(on); }
@@ -246,9 +253,11 @@ class recorded_program {
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
     products_.find(all.infos, ops_, settings_.separate_products);
-    if (settings_.exchange && !all.infos.empty()) {
+    const std::vector<op_info> forward = all.infos;
+    if (!forward.empty()) all.infos.insert(all.infos.end(), settings_.states.begin(), settings_.states.end());
+    if (settings_.exchange && !forward.empty()) {
       exchange_ = all.infos.size();
-      all.infos.push_back(detail::exchange_operator(all.infos));
+      all.infos.push_back(detail::exchange_operator(forward));
     }
     graph_ = op_graph{std::move(all.infos)};
     keep(as_written(graph_));
@@ -259,9 +268,10 @@ class recorded_program {
   }
 
   void require_runs(precision p, std::size_t i) const {
-    const bool runs = is_scaled(p) ? products_.is_linear_layer(graph_[i]) &&
-                                         (detail::emulates(settings_) || multiplies_itself(p, settings_.device))
-                                   : p != precision::tf32 || settings_.device.is_cuda();
+    const bool runs = graph_[i].is_state ? p == precision::fp32 || p == precision::bf16
+                      : is_scaled(p)     ? products_.is_linear_layer(graph_[i]) &&
+                                           (detail::emulates(settings_) || multiplies_itself(p, settings_.device))
+                                     : p != precision::tf32 || settings_.device.is_cuda();
     require<plan_error>(
         runs,
         "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
@@ -355,6 +365,7 @@ COMP_INLINE void program::set_unrecorded(detail::named_choice chosen) { recorded
 COMP_INLINE at::ScalarType program::format_of_parameter(const at::Tensor& parameter) const {
   return recorded_->format_of_parameter(parameter);
 }
+COMP_INLINE void program::update(std::size_t op, const std::function<void()>& work) { recorded_->update(op, work); }
 COMP_INLINE void program::end_step() { recorded_->end_step(); }
 COMP_INLINE void program::profile(bool on) { recorded_->profile(on); }
 COMP_INLINE std::vector<op_time> program::times() const { return recorded_->times(); }

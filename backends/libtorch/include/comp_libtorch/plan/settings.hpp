@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <comp/core/error.hpp>
+#include <comp/core/op_info.hpp>
 #include <comp_libtorch/kernels/kernel.hpp>
 #include <cstdint>
 #include <functional>
@@ -74,6 +75,8 @@ struct program_settings {
   bool separate_products = false;
   // The exchange of gradients among ranks is the last operator of the graph (exchange.hpp).
   bool exchange = false;
+  // What the training keeps from step to step, as operators before the exchange (kept_moments.hpp).
+  std::vector<op_info> states = {};
 };
 
 namespace detail {

@@ -30,14 +30,14 @@ namespace comp::libtorch {
 
 namespace detail {
 
-/// Returns: whether two tensors lie alike in memory. The kernels take that for granted: they go through memory, not
-/// through indices.
-inline bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
-  const auto plain = [](const at::Tensor& t) {
-    return t.defined() && t.is_cpu() && t.layout() == at::kStrided && t.scalar_type() == at::kFloat &&
-           t.is_non_overlapping_and_dense();
+/// Returns: whether two tensors lie alike in memory, `a` in FP32 and `b` in FP32 or in `low`. The kernels take that for
+/// granted: they go through memory, not through indices.
+inline bool lie_alike(const at::Tensor& a, const at::Tensor& b, at::ScalarType low = at::kFloat) {
+  const auto plain = [](const at::Tensor& t, at::ScalarType low) {
+    return t.defined() && t.is_cpu() && t.layout() == at::kStrided &&
+           (t.scalar_type() == at::kFloat || t.scalar_type() == low) && t.is_non_overlapping_and_dense();
   };
-  return plain(a) && plain(b) && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return plain(a, at::kFloat) && plain(b, low) && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
 /// The parameters of a group that have gradients, and what the kernels need of each.
@@ -114,10 +114,12 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
   }
 }
 
-/// Returns: true if every parameter that would be stepped, its gradient and its moments lie alike. `complete(state,
+/// Returns: true if every parameter that would be stepped, its gradient and its moments, in FP32 or in `low`, lie
+/// alike. `complete(state,
 /// options)`: whether a state has the moments that the options want.
 template <class State>
-bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&)) {
+bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&),
+           at::ScalarType low = at::kFloat) {
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
@@ -129,7 +131,7 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
       bool alike = true;
       for_members(*entry->second, *entry->second, [&](auto& /*same*/, const auto& member) {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>)
-          alike = alike && (!member.defined() || lie_alike(parameter, member));
+          alike = alike && (!member.defined() || lie_alike(parameter, member, low));
       });
       if (!alike) return false;
     }

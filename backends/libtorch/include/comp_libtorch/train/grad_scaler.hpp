@@ -17,6 +17,7 @@
 #include <comp/core/linkage.hpp>
 #include <comp/scaling/grad_scaler.hpp>
 #include <comp_libtorch/plan/settings.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +61,8 @@ class grad_scaler {
   /// scaled. Throws: as unscale_(); `error` for a second step since update().
   COMP_INLINE scaling::step_report step(torch::optim::Optimizer& optimizer,
                                         optimizer_pass pass = optimizer_pass::stock);
+  /// The same with the caller's own `update`.
+  COMP_INLINE scaling::step_report step(torch::optim::Optimizer& optimizer, const std::function<void()>& update);
 
   /// Lowers the scale, raises it or counts good steps, by what the steps since the last update() found.
   /// Throws: `error` when there was no step since, or an optimizer is unscaled and has not stepped.

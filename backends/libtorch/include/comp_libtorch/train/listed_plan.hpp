@@ -215,6 +215,10 @@ class listed_plan {
     if (from.operators) {
       settings.separate_products = std::ranges::any_of(*from.operators, apart);
       settings.exchange = std::ranges::any_of(*from.operators, exchanges);
+      for (const auto& op : *from.operators) {
+        if (op.name.starts_with("optimizer.moment"))
+          settings.states.push_back({.name = op.name, .kind = op.kind, .hands_on_fp32 = true, .is_state = true});
+      }
     }
     return settings;
   }
@@ -273,6 +277,11 @@ class listed_plan {
           fmt::format("\"{}\" gives {} linear layers, or products of them, a format that this GPU's units do not "
                       "multiply in these sizes (16 has to divide rows, inputs and outputs): they are emulated, slowly",
                       listing_.file, emulated));
+    if (lowers_states(loaded.plan, program_.graph()))
+      warnings_.push_back(fmt::format(
+          "\"{}\" keeps an optimizer's moments in a lower format (the optimizer of this loop is its own): they stay as it "
+          "keeps them; a trainer with setup::moments keeps them by the plan",
+          listing_.file));
     if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
       warnings_.push_back(fmt::format(
           "\"{}\" is of tuned FP32 and says nothing that can be used here of how it is run: it runs as plain FP32",

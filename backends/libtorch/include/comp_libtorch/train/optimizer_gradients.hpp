@@ -143,9 +143,13 @@ COMP_INLINE double grad_scaler::clip_grad_norm(torch::optim::Optimizer& optimize
   return unscaled_->of(*this, optimizer).clip_norm(largest);
 }
 COMP_INLINE scaling::step_report grad_scaler::step(torch::optim::Optimizer& optimizer, optimizer_pass pass) {
+  return step(optimizer, [&] { step_by(pass, optimizer); });
+}
+COMP_INLINE scaling::step_report grad_scaler::step(torch::optim::Optimizer& optimizer,
+                                                   const std::function<void()>& update) {
   auto mine = std::move(unscaled_->of(*this, optimizer));
   unscaled_->erase(&optimizer);
-  return std::move(mine).step([&] { step_by(pass, optimizer); });
+  return std::move(mine).step(update);
 }
 COMP_INLINE void grad_scaler::update() { scaler_.update(); }
 COMP_INLINE void grad_scaler::update(double scale) {

@@ -64,6 +64,8 @@ struct setup {
   program_settings program = {};  // its device is that of the first parameter
   executor_choices choices = executor_choices::measured;
   optimizer_pass update = optimizer_pass::stock;  // every plan's, so that plans are compared with one optimizer
+  bool moments =
+      false;  // true: the optimizers' moments are operators, so that a plan has their formats (kept_moments.hpp)
   loss_scaling scale_loss = loss_scaling::by_plan;
   comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // the device of saved states; none: each tensor's own
@@ -88,16 +90,15 @@ inline void require_one_rank(std::string_view what, std::string_view instead) {
   }
 }
 
-/// Returns: how `s` asks for the executor's choices to be made; fixed if ranks that agree run on different machines,
-/// which have other kernels to choose from.
-inline executor_choices choices_on(const setup& s, const hardware& here) {
-  if (!s.agree) return s.choices;
+/// Returns: `asked`; fixed if ranks that agree run on different machines, which have other kernels to choose from.
+inline executor_choices choices_on(executor_choices asked, const agreement& agree, const hardware& here) {
+  if (!agree) return asked;
   comp::detail::fnv1a hash;
   for (const std::string& part : here.isa) hash.add_bytes(part.data(), part.size());
   hash.add_bytes(here.name.data(), here.name.size());
   const auto own = static_cast<double>(hash.hash >> 11);  // has the bits of a double
-  const std::vector<double> ends = s.agree({own, -own});
-  return ends[0] == -ends[1] ? s.choices : executor_choices::fixed;
+  const std::vector<double> ends = agree({own, -own});
+  return ends[0] == -ends[1] ? asked : executor_choices::fixed;
 }
 
 /// Throws: `settings_error`, naming what is missing.

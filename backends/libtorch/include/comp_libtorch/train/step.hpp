@@ -26,6 +26,7 @@
 namespace comp::libtorch {
 
 class grad_scaler;
+class kept_moments;
 
 struct backward_options {
   std::string loss = "loss";  // its name if there are several: each is judged on its own
@@ -62,8 +63,15 @@ class step {
  public:
   /// `scaler`: null if losses are not scaled. `used`: lives on from step to step. `agree`: see setup::agree.
   step(program& plan, grad_scaler* scaler, used_gradients& used, std::uint64_t number,
-       optimizer_pass pass = optimizer_pass::stock, const agreement* agree = nullptr)
-      : program_{plan}, scaler_{scaler}, used_gradients_{used}, number_{number}, pass_{pass}, agree_{agree} {}
+       optimizer_pass pass = optimizer_pass::stock, const agreement* agree = nullptr,
+       const kept_moments* moments = nullptr)
+      : program_{plan},
+        scaler_{scaler},
+        used_gradients_{used},
+        number_{number},
+        pass_{pass},
+        agree_{agree},
+        moments_{moments} {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
@@ -135,6 +143,8 @@ class step {
 
   COMP_INLINE void record(const std::string& name, at::Tensor part);
 
+  /// Steps the optimizer, which keeps its moments as the plan says.
+  COMP_INLINE void move_weights(torch::optim::Optimizer& optimizer);
   COMP_INLINE void note(const scaling::step_report& report);
 
   COMP_INLINE void note_update(torch::optim::Optimizer& optimizer);
@@ -149,7 +159,8 @@ class step {
   used_gradients& used_gradients_;
   std::uint64_t number_;
   optimizer_pass pass_;
-  const agreement* agree_;  // to be met by before the first backward; null: that was done, or it trains alone
+  const agreement* agree_;       // to be met by before the first backward; null: that was done, or it trains alone
+  const kept_moments* moments_;  // null: no moment is an operator
   bool inside_ = false;
   std::optional<double> clip_;
   std::vector<named_loss> losses_;

@@ -11,6 +11,7 @@
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/train/fused_optimizer.hpp>
 #include <comp_libtorch/train/grad_scaler.hpp>
+#include <comp_libtorch/train/kept_moments.hpp>
 #include <comp_libtorch/train/optimizer_gradients.hpp>
 #include <comp_libtorch/train/step.hpp>
 #include <functional>
@@ -42,10 +43,10 @@ COMP_INLINE void step::exchange(const std::function<void(at::ScalarType)>& work)
 COMP_INLINE void step::update(torch::optim::Optimizer& optimizer) {
   if (scaler_) {
     if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
-    note(scaler_->step(optimizer, pass_));
+    note(scaler_->step(optimizer, [&] { move_weights(optimizer); }));
   } else {
     if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
-    step_by(pass_, optimizer);
+    move_weights(optimizer);
   }
   note_update(optimizer);
 }
@@ -60,6 +61,19 @@ COMP_INLINE void step::update(torch::optim::Optimizer& optimizer, const std::fun
   });
   evaluations_ = 0;
   note_update(optimizer);
+}
+COMP_INLINE void step::move_weights(torch::optim::Optimizer& optimizer) {
+  if (moments_ == nullptr) return step_by(pass_, optimizer);
+  const op_graph& graph = program_.graph();
+  program_.update(moments_->timed(optimizer, graph), [&] {
+    const moment_formats how = moments_->formats(optimizer, program_.current_plan(), graph, number_);
+    if (how.low()) {
+      (void)step_keeping(optimizer, how);
+    } else {
+      keep_moments(optimizer, how);
+      step_by(pass_, optimizer);
+    }
+  });
 }
 COMP_INLINE void step::finish() {
   for (auto* optimizer : updated_) drop_gradients(*optimizer);

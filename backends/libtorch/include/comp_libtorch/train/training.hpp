@@ -18,6 +18,7 @@
 #include <comp_libtorch/support/memory.hpp>
 #include <comp_libtorch/support/perturbation.hpp>
 #include <comp_libtorch/train/grad_scaler.hpp>
+#include <comp_libtorch/train/kept_moments.hpp>
 #include <comp_libtorch/train/measured_run.hpp>
 #include <comp_libtorch/train/rate_watch.hpp>
 #include <comp_libtorch/train/setup.hpp>
@@ -58,7 +59,8 @@ class training {
         score_{std::move(score)},
         device_{device_of(setup_.modules)},
         hardware_{probe(device_)},
-        program_{on_device_of(setup_.modules, setup_.program)},
+        moments_{setup_},
+        program_{on_device_of(setup_.modules, with_states(setup_.program))},
         scaler_{setup_.scaling} {
     require_usable(setup_);
     if (!setup_.agree) {
@@ -174,6 +176,7 @@ class training {
     return libtorch::supported_precisions(hardware_, emulates(program_.settings()));
   }
   bool supports(const op_info& op, precision p) const {
+    if (op.is_state) return p == precision::fp32 || p == precision::bf16;
     if (is_scaled(p)) return program_.takes_scaled(op);
     if (is_exchange(op)) return p != precision::tf32;
     return !is_low(p) || !detail::by_name::only_fp32(detail::traits_of::word(policy::without_overload(op.kind)));
@@ -285,8 +288,13 @@ class training {
     scaler_.give_up();
     const bool scaled = scales(setup_, program_.current_plan());
     rescale_pending(scaled ? scaler_.state().scale : 1);
-    trained_step s{program_,      scaled ? &scaler_ : nullptr,           used_gradients_, steps_,
-                   setup_.update, setup_.agree ? &setup_.agree : nullptr};
+    trained_step s{program_,
+                   scaled ? &scaler_ : nullptr,
+                   used_gradients_,
+                   steps_,
+                   setup_.update,
+                   setup_.agree ? &setup_.agree : nullptr,
+                   setup_.moments ? &moments_ : nullptr};
     if (!setup_.extra.save) rate_watch_.begin(rates_(setup_.optimizers));
     batches_->step(s);
     s.finish();
@@ -340,6 +348,18 @@ class training {
     });
   }
 
+  program_settings with_states(program_settings chosen) const {
+    chosen.states = moments_.operators();
+    return chosen;
+  }
+  /// Gives moments the formats of the plan, so that what that takes is not timed.
+  void keep_moments() {
+    for (auto* optimizer : setup_.optimizers) {
+      if (moments_.timed(*optimizer, graph()) == 0) continue;
+      libtorch::keep_moments(*optimizer, moments_.formats(*optimizer, program_.current_plan(), graph(), steps_));
+    }
+  }
+
   /// Trains a step to see its operators, and undoes it; does nothing if that is done.
   void record() {
     if (program_.recorded()) return;
@@ -353,6 +373,7 @@ class training {
   /// compiler's choices.
   void prepare() {
     record();
+    keep_moments();
     if (compiled_ || !tuning_.needs_measuring()) return;
     tune_by([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
   }
@@ -386,6 +407,7 @@ class training {
   std::function<double()> score_;
   c10::Device device_;
   comp::hardware hardware_;
+  kept_moments moments_;
   program program_;
   grad_scaler scaler_;
   used_gradients used_gradients_;
@@ -394,7 +416,7 @@ class training {
   double pending_factor_ = 1;
   std::uint64_t steps_ = 0;
   std::string signature_;
-  plan_tuner tuning_{program_, choices_on(setup_, hardware_), {}, setup_.agree};
+  plan_tuner tuning_{program_, choices_on(setup_.choices, setup_.agree, hardware_), {}, setup_.agree};
   std::map<precision, plan> autocast_;  // by its low precision
   std::optional<std::uint64_t> counted_;
   bool compiled_ = false;  // steps run compiled

@@ -50,6 +50,7 @@ inline std::string signature_of(const setup& s, const std::string& data) {
   }
   for (const auto* optimizer : s.optimizers) words += " | " + text(*optimizer);
   if (s.update == optimizer_pass::fused) words += " | fused";
+  if (s.moments) words += " | moments";
   const comp::scaling::settings& scale = s.scaling;
   return words + fmt::format(" | scale {} {} {} {} {} {} {} {} {}", static_cast<int>(s.scale_loss), scale.initial,
                              scale.growth, scale.backoff, scale.growth_interval, scale.backoff_interval, scale.floor,
