@@ -80,7 +80,10 @@ def of_one_batch():
 
 
 def of_cnn_with_batch_norm():
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))  # fmt: skip
+    def block(channels):
+        return nn.Conv2d(channels, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
+
+    net = nn.Sequential(*block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     return usual(net, sgd(net, 0.1, momentum=0.9)), [(x, y) for x, y in batches_of(8, 3, 8, 8)], net
 
 
@@ -178,7 +181,8 @@ def of_weight_decay():
 
 
 def of_gan():
-    generator, critic = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8)), nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))  # fmt: skip
+    generator = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+    critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     of_generator, of_critic = adam(generator, 1e-3), adam(critic, 1e-3)
 
     def step(plan, batch):
