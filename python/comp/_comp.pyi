@@ -363,6 +363,7 @@ class Fault:
     kind: str
     backward: bool
     text: str
+    step: int
 
 class Difference:
     first: str | None
@@ -385,9 +386,26 @@ class Examination:
     @staticmethod
     def compare(a: Examination, b: Examination, tolerance: float = 1e-3) -> Difference: ...
 
+class History:
+    steps: int
+    entries: list[Examined]
+    faults: list[Fault]
+    numbers: dict[str, float]
+    def page(self, path: str) -> None: ...
+
 class Examining:
     regions: Regions
     def __init__(
-        self, models: list[tuple[str, list[tuple[str, torch.Tensor]]]], *, low: str, share: float
+        self,
+        models: list[tuple[str, list[tuple[str, torch.Tensor]]]],
+        *,
+        low: str,
+        share: float,
+        many_steps: bool,
     ) -> None: ...
     def finish(self) -> Examination: ...
+    def before_update(self, parameters: list[torch.Tensor], rates: list[float]) -> None: ...
+    def after_update(self) -> None: ...
+    def note_evaluation(self, model: str) -> None: ...
+    def end_step(self, loss: torch.Tensor | None, batch: list[torch.Tensor], number: int) -> None: ...
+    def seen(self) -> History: ...

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examines one training step, operator by operator."""
+"""Examines training steps, operator by operator."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, overload
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
 
 from comp import _comp
-from comp._comp import Difference, Examination, SettingsError
+from comp._comp import Difference, Examination, History, SettingsError
 from comp._data import own
 from comp._models import forward_parameters, modules_of
 from comp._region import Region, depth, forget_beyond
@@ -36,8 +39,14 @@ class Doctor:
             loss.backward()
 
         seen = comp.doctor(step, batch, model=net)
+
+    or over many steps, for what only shows over time: a parameter that never changes, gradients that nobody clears,
+    updates that BF16 loses. The step then has the optimizer, too, and returns the loss:
+
+        seen = comp.doctor(step, loader, model=net, steps=100)
     """
 
+    @overload
     def __call__(
         self,
         examined: nn.Module | Mapping[str, nn.Module] | Callable[[Region, Any], Any],
@@ -47,7 +56,29 @@ class Doctor:
         loss: Callable[..., torch.Tensor] | None = None,
         low: str = "bf16",
         share: float = 0.25,
-    ) -> Examination:
+    ) -> Examination: ...
+    @overload
+    def __call__(
+        self,
+        examined: Callable[[Region, Any], Any],
+        batch: Iterable[Any],
+        *,
+        model: nn.Module | Mapping[str, nn.Module],
+        steps: int,
+        log: Callable[[dict[str, float], int], Any] | None = None,
+    ) -> History: ...
+    def __call__(
+        self,
+        examined: nn.Module | Mapping[str, nn.Module] | Callable[[Region, Any], Any],
+        batch: Any = None,
+        *,
+        model: nn.Module | Mapping[str, nn.Module] | None = None,
+        loss: Callable[..., torch.Tensor] | None = None,
+        low: str = "bf16",
+        share: float = 0.25,
+        steps: int | None = None,
+        log: Callable[[dict[str, float], int], Any] | None = None,
+    ) -> Examination | History:
         """Runs one step, forward and backward, in FP32 (its cost: docs/benchmarks/libtorch-parts.md).
 
         `first_nan` is the first entry that is not finite though all that it reads is. `faults` has all, in sentences.
@@ -59,6 +90,9 @@ class Doctor:
         low: the precision in which each operator is run once more, on some of its rows: "bf16", "fp16", or "fp32" for those in
             FP64.
         share: how much of the operators' time these runs may take; 0: there are none.
+        steps: run so many steps of a function, over `batch`, which is then an iterable of batches that is begun again
+            when it ends, and return a History. Its `faults` say since which step, from 0; a sound training has none.
+        log: is called after each of the steps with a flat dict of floats and the step: log=wandb.log.
 
         With a model, its gradients, its buffers and the random generators are as before when it returns. After a step
         of your own they are as that step leaves them.
@@ -71,7 +105,14 @@ class Doctor:
                 "comp.doctor(net, batch) or comp.doctor(step, batch, model=net)"
             )
         models = modules_of(given)
-        inner = _comp.Examining(forward_parameters(models), low=low, share=share)
+        if steps is not None:
+            if model is None or not callable(examined) or steps < 1:
+                raise SettingsError(
+                    f"steps={steps} of a {type(examined).__name__} (each step is a forward, a backward and an update): give "
+                    "comp.doctor(step, loader, model=net, steps=100)"
+                )
+            return _run_many(models, examined, batch, steps, log)
+        inner = _comp.Examining(forward_parameters(models), low=low, share=share, many_steps=False)
         region = Region(inner.regions)
         before = depth()
         try:
@@ -147,6 +188,60 @@ def _run(models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Call
             with torch.no_grad():
                 put_buffers(module, buffers)
             set_random_state(random)
+
+
+def _run_many(
+    models: Mapping[str, nn.Module],
+    step: Callable[[Region, Any], Any],
+    batches: Iterable[Any],
+    steps: int,
+    log: Callable[[dict[str, float], int], Any] | None,
+) -> History:
+    inner = _comp.Examining(forward_parameters(models), low="bf16", share=0.0, many_steps=True)
+
+    def entered() -> None:
+        for name, module in models.items():
+            if torch.is_grad_enabled() and not module.training:
+                inner.note_evaluation(name)
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        pairs = [(p, float(group.get("lr", math.nan))) for group in optimizer.param_groups for p in group["params"]]
+        inner.before_update([p for p, _ in pairs], [rate for _, rate in pairs])
+
+    region, kept, data = Region(inner.regions, entered=entered), depth(), _again(batches)
+    hooks = [
+        register_optimizer_step_pre_hook(before),
+        register_optimizer_step_post_hook(lambda *_: inner.after_update()),
+    ]
+    try:
+        for now in range(steps):
+            number, batch = next(data)
+            made = step(region, own(batch))
+            loss = torch.as_tensor(made).detach() if isinstance(made, (torch.Tensor, float)) else None
+            inner.end_step(loss, [each for each in tree_leaves(batch) if _is_plain(each)], number)
+            if log is not None:
+                log(inner.seen().numbers, now)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        forget_beyond(kept)
+    return inner.seen()
+
+
+def _is_plain(each: Any) -> bool:
+    return isinstance(each, torch.Tensor) and each.layout == torch.strided and each.numel() > 0
+
+
+def _again(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Batches with their numbers in an epoch, epoch after epoch. One that is given again has its number: who trains on
+    one batch wants that."""
+    while True:
+        number, first = -1, None
+        for number, batch in enumerate(batches):
+            first = batch if number == 0 else first
+            yield 0 if batch is first else number, batch
+        if number < 0:
+            raise SettingsError("the data has no batch left (a generator ends after one pass): give a list or a DataLoader")
 
 
 def _loss_of(output: Any) -> torch.Tensor:

@@ -5,6 +5,7 @@
 #include <comp/doctor/difference.hpp>
 #include <comp/doctor/examination_file.hpp>
 #include <comp/doctor/examination_text.hpp>
+#include <comp/doctor/history_text.hpp>
 #include <comp/doctor/page.hpp>
 #include <comp_libtorch/doctor/doctor.hpp>
 
@@ -26,14 +27,17 @@ precision precision_called(const std::string& word) {
 /// A doctor over a Python model.
 class examining {
  public:
-  examining(std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& low, double share)
+  examining(std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& low, double share,
+            bool many_steps)
       : trees_{planned::trees_of(models)},
-        doctor_{planned::named_modules(models, trees_), {.low = precision_called(low), .share = share}},
+        doctor_{planned::named_modules(models, trees_),
+                {.low = precision_called(low), .share = share, .many_steps = many_steps}},
         regions_{[this](const std::string& segment, bool /*evaluates*/) {
           return std::unique_ptr<libtorch::region>{new libtorch::region{doctor_.examine(segment)}};
         }} {}
   regions& opened() { return regions_; }
   examination finish() const { return doctor_.finish(); }
+  libtorch::doctor& doctor() { return doctor_; }
 
  private:
   std::vector<std::shared_ptr<parameter_tree>> trees_;
@@ -73,6 +77,7 @@ void add_entries(py::module_& m) {
       .def_property_readonly("kind", [](const fault& f) { return name(f.kind); })
       .def_readonly("backward", &fault::backward)
       .def_readonly("text", &fault::text)
+      .def_readonly("step", &fault::step)
       .def("__repr__", [](const fault& f) { return fmt::format("<{}: {}>", name(f.kind), f.text); });
 }
 
@@ -94,11 +99,23 @@ void add_difference(py::module_& m) {
       .def("__str__", [](const run_difference& d) { return table(d); });
 }
 
+void add_history(py::module_& m) {
+  py::class_<history>(m, "History")
+      .def_property_readonly("steps", &history::steps)
+      .def_property_readonly("entries", [](const history& h) { return h.merged().entries; })
+      .def_property_readonly("faults", [](const history& h) { return faults(h); })
+      .def_property_readonly("numbers", [](const history& h) { return numbers(h); })
+      .def("__str__", [](const history& h) { return table(h); })
+      .def(
+          "page", [](const history& h, const std::string& path) { write_html(h, path); }, "path"_a);
+}
+
 }  // namespace
 
 void add_doctor(py::module_& m) {
   add_entries(m);
   add_difference(m);
+  add_history(m);
   py::class_<examination>(m, "Examination")
       .def_readonly("entries", &examination::entries)
       .def_property_readonly("low", [](const examination& e) { return name(e.low); })
@@ -133,10 +150,20 @@ void add_doctor(py::module_& m) {
       .def_static("load", &load_examination, "path"_a)
       .def_static("compare", &compared, "a"_a, "b"_a, "tolerance"_a = 1e-3);
   py::class_<examining>(m, "Examining")
-      .def(py::init<std::vector<std::pair<std::string, parameter_tree::named>>, const std::string&, double>(),
-           "models"_a, py::kw_only(), "low"_a, "share"_a)
+      .def(py::init<std::vector<std::pair<std::string, parameter_tree::named>>, const std::string&, double, bool>(),
+           "models"_a, py::kw_only(), "low"_a, "share"_a, "many_steps"_a)
       .def_property_readonly("regions", &examining::opened, py::return_value_policy::reference_internal)
-      .def("finish", &examining::finish);
+      .def("finish", &examining::finish)
+      .def("before_update", [](examining& e, const std::vector<at::Tensor>& parameters,
+                               const std::vector<double>& rates) { e.doctor().before_update(parameters, rates); })
+      .def("after_update", [](examining& e) { e.doctor().after_update(); })
+      .def("note_evaluation", [](examining& e, const std::string& model) { e.doctor().note_evaluation(model); })
+      .def("end_step",
+           [](examining& e, const std::optional<at::Tensor>& loss, std::vector<at::Tensor> batch, std::size_t number) {
+             e.doctor().end_step(
+                 {.loss = loss.value_or(at::Tensor{}), .batch = std::move(batch), .batch_number = number});
+           })
+      .def("seen", [](examining& e) { return e.doctor().seen(); });
 }
 
 }  // namespace comp::python

@@ -20,7 +20,7 @@ constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 
 TEST_CASE("a sound step has no fault") {
   CHECK(comp::faults(made_up::step()).empty());
-  CHECK(comp::faults({}).empty());
+  CHECK(comp::faults(comp::examination{}).empty());
   CHECK(comp::table(comp::examination{}).starts_with("nothing is wrong\n"));
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <comp/doctor/difference.hpp>
 #include <comp/doctor/examination_text.hpp>
+#include <comp/doctor/history_text.hpp>
 #include <comp_libtorch/doctor/doctor.hpp>
 
 #include "program_support.hpp"
@@ -232,4 +233,64 @@ TEST_CASE("an examined step moves batch norm's running statistics once") {
   (void)examined(*net, [&] { return net->forward(x).sum(); });
   for (const auto& expected : plain->named_buffers())
     CHECK(torch::equal(net->named_buffers()[expected.key()], expected.value()));
+}
+
+namespace {
+
+/// Twenty steps of stochastic gradient descent on `trained` parameters, examined.
+comp::history twenty_steps(faulty& net, std::vector<torch::Tensor> trained, bool clears, double rate = 0.1) {
+  torch::optim::SGD optimizer{std::move(trained), rate};
+  comp::doctor doctor{{{"net", net}}, {.share = 0, .many_steps = true}};
+  for (std::size_t i = 0; i < 20; ++i) {
+    torch::Tensor loss;
+    if (clears) optimizer.zero_grad();
+    const auto x = torch::randn({8, 16});
+    {
+      const auto on = doctor.examine();
+      loss = torch::nn::functional::cross_entropy(net.second->forward(torch::relu(net.first->forward(x))), net.y);
+    }
+    loss.backward();
+    optimizer.step();
+    doctor.end_step({.loss = loss, .optimizers = {&optimizer}, .batch = {x, net.y}, .batch_number = i});
+  }
+  return doctor.seen();
+}
+
+}  // namespace
+
+TEST_CASE("many steps have no finding if they are sound, and name what raises nothing if not") {
+  torch::manual_seed(3);
+  faulty net;
+  const auto only = [](const comp::history& h) {
+    const auto found = comp::faults(h);
+    INFO(words(found));
+    REQUIRE(found.size() == 1);
+    return found[0];
+  };
+  SUBCASE("sound") {
+    const auto seen = twenty_steps(net, net.parameters(), true);
+    INFO(words(comp::faults(seen)));
+    CHECK(comp::faults(seen).empty());
+    CHECK(comp::numbers(seen).at("net.first.addmm/nvfp4 gradient flush") > 0);
+    CHECK(seen.parameters().at("net.first.weight").updates == 20);
+  }
+  SUBCASE("gradients are never cleared") {
+    CHECK(only(twenty_steps(net, net.parameters(), false, 1e-3)).kind == fault_kind::old_gradient);
+  }
+  SUBCASE("the optimizer lacks a layer") {
+    const auto found = only(twenty_steps(net, net.second->parameters(), true));
+    CHECK(found.kind == fault_kind::no_optimizer);
+    CHECK(found.name == "net.first.bias");
+  }
+  SUBCASE("the model is in evaluation mode, which matters to no operator here") {
+    net.eval();
+    CHECK(comp::faults(twenty_steps(net, net.parameters(), true)).empty());
+  }
+  SUBCASE("end_step() needs copies of the weights") {
+    comp::doctor doctor{{{"net", net}}};
+    CHECK_THROWS_WITH_AS(doctor.end_step(),
+                         "end_step() of a doctor for one step (it has no copies of the weights): give it "
+                         "doctor_settings{.many_steps = true}",
+                         comp::settings_error);
+  }
 }

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu
 
 import comp
+import doctor_trainings as trainings
 from support import Classification, small_net
 
 
@@ -141,6 +142,66 @@ class Doctor(unittest.TestCase):
             comp.doctor(net, torch.ones(2, 5))
         self.assertEqual(comp._region.depth(), 0)
         comp.doctor(net, torch.ones(2, 16))
+
+    def many(self, made, steps=40, **more):
+        torch.manual_seed(5)
+        step, batches, net = made()
+        return comp.doctor(step, batches, model=net, steps=steps, **more)
+
+    def test_sound_trainings_have_no_fault_in_many_steps(self):
+        for name, made in trainings.SOUND.items():
+            with self.subTest(name):
+                self.assertEqual([f.text for f in self.many(made).faults], [])
+
+    def test_bugs_that_raise_nothing_are_named(self):
+        for made, (kind, name) in trainings.BUGS.items():
+            with self.subTest(made.__name__):
+                found = [(f.kind, f.name) for f in self.many(made).faults]
+                self.assertTrue(found)
+                self.assertIn(found[0], [(kind, name or found[0][1])])
+
+    def test_many_steps_give_the_bits_of_a_plain_training(self):
+        from support import NoPlan
+
+        def weights(examined):
+            torch.manual_seed(5)
+            step, batches, net = trainings.of_transformer()
+            if examined:
+                comp.doctor(step, batches, model=net, steps=8)
+            else:
+                for n in range(8):
+                    step(NoPlan(), batches[n % len(batches)])
+            return list(net.parameters())
+
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(weights(True), weights(False))))
+
+    def test_a_history_says_since_when_and_gives_numbers_to_a_logger(self):
+        logged = []
+        seen = self.many(trainings.evaluation_mode_stays, log=lambda numbers, step: logged.append((step, numbers)))
+        self.assertEqual(seen.faults[0].step, 10)
+        self.assertIn('since step 10', str(seen))
+        self.assertEqual([step for step, _ in logged], list(range(40)))
+        self.assertTrue(all(isinstance(value, float) for _, numbers in logged for value in numbers.values()))
+        last = logged[-1][1]
+        self.assertLess(last['loss'], logged[0][1]['loss'])
+        self.assertEqual((logged[0][1]['findings'], last['findings']), (0, 1))
+        self.assertGreater(last['0.weight/gradient'], 0)
+        self.assertGreater(last['0.linear/nvfp4 weight flush'], last['0.linear/mxfp8 weight flush'])
+        numbers = self.many(trainings.of_transformer, steps=2).numbers  # a product of another shape, another node
+        self.assertIn('body.layers.0.self_attn.linear/mxfp8 gradient clamp', numbers)
+        path = os.path.join(tempfile.mkdtemp(), 'doctor.html')
+        seen.page(path)
+        with open(path) as page:
+            self.assertIn('trains in evaluation mode since step 10', page.read())
+
+    def test_many_steps_need_a_step_and_data(self):
+        step, batches, net = trainings.of_mlp()
+        with self.assertRaisesRegex(comp.SettingsError, 'steps=3 of a Sequential'):
+            comp.doctor(net, batches, steps=3)
+        with self.assertRaisesRegex(comp.SettingsError, 'no batch left'):
+            comp.doctor(step, iter(batches), model=net, steps=5)
+        with self.assertRaisesRegex(comp.SettingsError, 'without a region'):
+            comp.doctor(lambda plan, batch: None, batches, model=net, steps=1)
 
 
 if __name__ == '__main__':

@@ -4,12 +4,15 @@
 // faults (comp_libtorch/doctor).
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <comp/core/precision.hpp>
+#include <comp/doctor/blocks.hpp>
 #include <comp/doctor/values.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +34,10 @@ struct examined {
   std::vector<double> constants = {};  // numbers that it adds, divides by, fills in or compares with
   /// Relative error in the low precision, as op_error::output; infinite: out of its range; NaN: was not run low.
   double error = std::numeric_limits<double>::quiet_NaN();
+  // Only of a step among many (history.hpp); no file has them.
+  std::optional<bool> trains = {};  // of dropout and batch norm: whether they run as in training
+  bool without_gradients = false;   // ran in a forward that makes no gradients
+  std::array<std::array<block_counts, 3>, block_formats.size()> blocks = {};  // of a product: by format, then `operand`
 
   bool is_operator() const { return kind != "parameter" && kind != "input"; }
   /// True for an operator that makes infinities on purpose, as a mask of an attention does.

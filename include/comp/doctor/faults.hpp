@@ -18,10 +18,34 @@
 
 namespace comp {
 
-enum class fault_kind : std::uint8_t { nan, infinity, overflow, underflow, constant };
+enum class fault_kind : std::uint8_t {
+  nan,
+  infinity,
+  overflow,
+  underflow,
+  constant,
+  // Of many steps (history.hpp):
+  dead,
+  small_gradient,
+  large_gradient,
+  no_gradient,
+  no_optimizer,
+  old_gradient,
+  lost_update,
+  no_update,
+  zero_rate,
+  evaluation_mode,
+  dropout,
+  same_batch,
+  same_loss
+};
 
 constexpr std::string_view name(fault_kind k) {
-  constexpr std::string_view names[] = {"nan", "infinity", "overflow", "underflow", "constant"};
+  constexpr std::string_view names[] = {"nan",         "infinity",     "overflow",        "underflow",
+                                        "constant",    "dead",         "small_gradient",  "large_gradient",
+                                        "no_gradient", "no_optimizer", "old_gradient",    "lost_update",
+                                        "no_update",   "zero_rate",    "evaluation_mode", "dropout",
+                                        "same_batch",  "same_loss"};
   return names[static_cast<std::size_t>(k)];
 }
 
@@ -32,6 +56,7 @@ struct fault {
   fault_kind kind = fault_kind::nan;
   bool backward = false;  // true: it is in the gradients that the operator's backward made
   std::string text = {};  // a sentence that says what is wrong, why, and what to do
+  std::size_t step = 0;   // of many steps: the first that has it, from 0
 };
 
 namespace detail {

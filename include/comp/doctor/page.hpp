@@ -46,9 +46,8 @@ inline json lost_json(const value_counts& v, precision p) {
 
 }  // namespace detail
 
-/// Returns the page as one HTML text. It has the entries up to the 20,000th.
-inline std::string html_text(const examination& e) {
-  const std::vector<fault> wrong = faults(e);
+/// Returns the page as one HTML text, with the given faults. It has the entries up to the 20,000th.
+inline std::string html_text(const examination& e, const std::vector<fault>& wrong) {
   const auto operators = std::ranges::count_if(e.entries, &examined::is_operator);
   const std::string title = wrong.empty()       ? fmt::format("Nothing is wrong in {} operators", operators)
                             : wrong.size() == 1 ? "One fault"
@@ -74,6 +73,8 @@ inline std::string html_text(const examination& e) {
   }
   return detail::page(title, {{"What is wrong:", rows}}, json_text(to));
 }
+
+inline std::string html_text(const examination& e) { return html_text(e, faults(e)); }
 
 /// Writes the page to a file. Throws: `file_error` if it cannot be written; an old file is then still there.
 inline void write_html(const examination& e, const std::string& path) { detail::write_file(path, html_text(e)); }

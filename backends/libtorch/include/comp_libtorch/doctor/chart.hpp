@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <comp/core/scaled_formats.hpp>
 #include <comp/doctor/examination.hpp>
 #include <comp_libtorch/doctor/tensor_counts.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -64,6 +67,42 @@ class chart {
     });
     if (entry && known.writes) add_written(known, arguments, *entry);
     return entry;
+  }
+
+  /// Returns: of dropout and batch norm whether they run as in training; nothing for other operators, or if no value is
+  /// dropped.
+  static std::optional<bool> trains(const op_traits& known, const torch::jit::Stack& arguments) {
+    std::optional<bool> as_in_training;
+    bool drops = known.word.find("batch_norm") != std::string::npos;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      const std::string& name = known.argument_names[i];
+      if ((name == "p" || name == "dropout" || name == "dropout_p") && arguments[i].isDouble()) {
+        if (known.word.find("drop") == std::string::npos && name == "p") continue;
+        drops = arguments[i].toDouble() > 0;
+        if (drops && name == "dropout_p") as_in_training = true;
+      }
+      if ((name == "train" || name == "training") && arguments[i].isBool()) as_in_training = arguments[i].toBool();
+    }
+    return drops ? as_in_training : std::nullopt;
+  }
+
+  /// Counts a matrix that product `entry` reads as block formats hold it, along its last axis; of a large one a part.
+  void add_blocks(std::size_t entry, operand which, const at::Tensor& given) {
+    constexpr std::int64_t most = 1 << 14;
+    const auto values = given.dim() < 2 ? std::nullopt : countable(given);
+    if (!values) return;
+    const at::NoGradGuard no_gradients;
+    const std::int64_t width = values->size(-1), rows = std::max<std::int64_t>(1, most / width);
+    const at::Tensor all = values->detach().reshape({-1, width});
+    const at::Tensor part = all.slice(0, 0, rows).contiguous();
+    const auto largest = all.abs().max().item<float>();
+    if (!std::isfinite(largest)) return;
+    const std::lock_guard only_one{mutex_};
+    for (std::size_t f = 0; f < block_formats.size(); ++f) {
+      const std::span row{detail::values_of<float>(part), static_cast<std::size_t>(part.numel())};
+      all_.entries[entry].blocks[f][static_cast<std::size_t>(which)].merge(
+          counted_in_blocks(row, static_cast<std::size_t>(width), block_formats[f], largest));
+    }
   }
 
   void set_error(std::size_t entry, double error) { all_.entries[entry].error = error; }

@@ -6,11 +6,15 @@
 #include <array>
 #include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/precision.hpp>
+#include <comp/core/scaled_formats.hpp>
 #include <comp/doctor/examination.hpp>
+#include <comp/doctor/history.hpp>
 #include <comp_libtorch/doctor/chart.hpp>
 #include <comp_libtorch/doctor/doctor.hpp>
 #include <comp_libtorch/doctor/low_error.hpp>
+#include <comp_libtorch/doctor/parameter_watch.hpp>
 #include <comp_libtorch/hook/node_hooks.hpp>
 #include <comp_libtorch/hook/region.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
@@ -29,10 +33,12 @@ namespace detail {
 /// Counts the gradients that a node gives to nodes of other operators and to parameters.
 class given_gradients final : public torch::autograd::FunctionPostHook {
  public:
-  given_gradients(std::shared_ptr<chart> to, std::size_t entry, const torch::autograd::Node* of, node_span span)
-      : to_{std::move(to)}, entry_{entry}, of_{of}, span_{span} {}
+  given_gradients(std::shared_ptr<chart> to, std::size_t entry, const torch::autograd::Node* of, node_span span,
+                  bool blocks)
+      : to_{std::move(to)}, entry_{entry}, of_{of}, span_{span}, blocks_{blocks} {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gives,
-                                            const torch::autograd::variable_list& /*got*/) override {
+                                            const torch::autograd::variable_list& got) override {
+    if (blocks_ && !got.empty() && got[0].defined()) to_->add_blocks(entry_, operand::gradient, got[0]);
     for (std::size_t i = 0; i < gives.size(); ++i) {
       const torch::autograd::Edge& edge = of_->next_edge(i);
       if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->add_gradient(entry_, gives[i]);
@@ -45,16 +51,18 @@ class given_gradients final : public torch::autograd::FunctionPostHook {
   std::size_t entry_;
   const torch::autograd::Node* of_;  // the node that owns this hook
   node_span span_;
+  bool blocks_;  // the node is a product's
 };
 
 /// Runs the operators of a region as they are, and enters them into a chart.
 class examining_session final : public recording_session {
  public:
   examining_session(std::shared_ptr<recording> names, std::shared_ptr<chart> to, std::shared_ptr<low_errors> errors,
-                    std::string segment, at::DeviceType device)
+                    std::string segment, at::DeviceType device, bool blocks)
       : recording_session{std::move(names), std::move(segment), device},
         chart_{std::move(to)},
-        errors_{std::move(errors)} {}
+        errors_{std::move(errors)},
+        blocks_{blocks} {}
 
  private:
   void run(const recorder::call& now, torch::jit::Stack& stack) override {
@@ -62,6 +70,8 @@ class examining_session final : public recording_session {
     const op_traits& known = traits(op);
     examined entry{.name = now.info.name, .kind = known.kind};
     entry.inputs = chart_->read(entry.name, known, now.arguments, entry.constants);
+    entry.trains = chart::trains(known, now.arguments);
+    entry.without_gradients = !at::GradMode::is_enabled();
     node_span nodes;
     const comp::detail::stopwatch watch;
     op.callBoxed(stack);
@@ -71,21 +81,39 @@ class examining_session final : public recording_session {
     const torch::jit::Stack results{stack.end() - static_cast<std::ptrdiff_t>(returns), stack.end()};
     const auto at = chart_->add_results(std::move(entry), known, now.arguments, results);
     if (!at) return;
+    const bool product = blocks_ && add_operands(*at, known, now.arguments);
     nodes.for_each(stack, returns, [&](torch::autograd::Node& node) {
-      node.add_post_hook(std::make_unique<given_gradients>(chart_, *at, &node, nodes));
+      const std::string name = product ? node.name() : "";
+      const bool multiplies =
+          name.find("mm") != std::string::npos || name.starts_with("Mm") || name.find("inear") != std::string::npos;
+      node.add_post_hook(std::make_unique<given_gradients>(chart_, *at, &node, nodes, multiplies));
     });
     if (now.op.role != op_role::choosable) return;
     const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };
     chart_->set_error(*at, errors_->measure(op, now.arguments, results, seconds, is_weight));
   }
 
+  /// Counts both operands of a matrix product along its contraction. Returns: false for other operators.
+  bool add_operands(std::size_t entry, const op_traits& known, const torch::jit::Stack& arguments) {
+    const bool linear = known.word == "linear";
+    if (!linear && known.word != "matmul" && known.word != "mm" && known.word != "bmm" && known.word != "addmm")
+      return false;
+    const std::size_t first = known.word == "addmm" ? 1 : 0;
+    const at::Tensor &x = arguments[first].toTensor(), &w = arguments[first + 1].toTensor();
+    chart_->add_blocks(entry, operand::input, x);
+    chart_->add_blocks(entry, operand::weight, linear || w.dim() < 2 ? w : w.transpose(-1, -2));
+    return true;
+  }
+
   std::shared_ptr<chart> chart_;
   std::shared_ptr<low_errors> errors_;
+  bool blocks_;
 };
 
 class examining {
  public:
-  examining(const std::vector<named_module>& models, const doctor_settings& settings) : device_{device_of(models)} {
+  examining(const std::vector<named_module>& models, const doctor_settings& settings)
+      : settings_{settings}, device_{device_of(models)} {
     constexpr std::array known{precision::bf16, precision::fp16, precision::fp32};
     require<settings_error>(
         std::ranges::find(known, settings.low) != known.end(),
@@ -99,19 +127,83 @@ class examining {
     for (const named_module& m : models) {
       scripts_.add(*m.module);
       names_.add_all(*m.module, m.name);
+      if (settings.many_steps) watch_.add_all(*m.module, m.name);
+      models_.push_back(m);
     }
-    recording_ = std::make_shared<recording>(names_, device_.type(), false);
-    chart_ = std::make_shared<chart>(names_, settings.low);
-    errors_ = std::make_shared<low_errors>(settings.low, settings.share, device_.type());
+    begin();
   }
 
   region examine(std::string segment) {
-    return scripts_.open(
-        std::make_unique<examining_session>(recording_, chart_, errors_, std::move(segment), device_.type()));
+    if (!std::exchange(open_, true)) watch_.begin_forward();
+    if (at::GradMode::is_enabled()) {
+      for (const named_module& m : models_) {
+        if (!m.module->is_training()) note_evaluation(m.name);
+      }
+    }
+    return scripts_.open(std::make_unique<examining_session>(recording_, chart_, errors_, std::move(segment),
+                                                             device_.type(), settings_.many_steps));
   }
   examination finish() const { return chart_->finish(); }
 
+  void before_update(const std::vector<at::Tensor>& parameters, const std::vector<double>& rates) {
+    watch_.before_update(parameters, rates);
+  }
+  void after_update() { watch_.after_update(); }
+  void note_evaluation(const std::string& model) {
+    if (std::ranges::find(evaluating_, model) == evaluating_.end()) evaluating_.push_back(model);
+  }
+
+  void end_step(const step_end& now) {
+    require<settings_error>(settings_.many_steps,
+                            "end_step() of a doctor for one step (it has no copies of the weights): give it "
+                            "doctor_settings{{.many_steps = true}}");
+    require<settings_error>(open_,
+                            "a step without a region (nothing was examined): open one around its forward, by `with "
+                            "plan:` or examine()");
+    for (torch::optim::Optimizer* optimizer : now.optimizers) {
+      for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
+        watch_.before_update(group.params(), std::vector<double>(group.params().size(), group.options().get_lr()));
+      watch_.after_update();
+    }
+    step_record record{.batch_number = now.batch_number, .evaluating = std::exchange(evaluating_, {})};
+    record.parameters = watch_.end_step();
+    record.optimizer_ran = watch_.optimizer_ran();
+    if (now.loss.defined() && now.loss.numel() == 1) record.loss = now.loss.item<double>();
+    note_batch(now.batch, record);
+    history_.add(chart_->finish(), record);
+    begin();
+  }
+  const comp::history& seen() const { return history_; }
+
  private:
+  void begin() {
+    open_ = false;
+    watch_.begin_step();
+    recording_ = std::make_shared<recording>(names_, device_.type(), false);
+    chart_ = std::make_shared<chart>(names_, settings_.low);
+    errors_ = std::make_shared<low_errors>(settings_.low, settings_.share, device_.type());
+  }
+  static void note_batch(const std::vector<at::Tensor>& batch, step_record& record) {
+    if (batch.empty()) return;
+    comp::detail::fnv1a values;
+    std::size_t matrices = 0, alike = 0;
+    for (const at::Tensor& t : batch) {
+      const at::Tensor whole = t.detach().cpu().contiguous();
+      values.add_bytes(whole.const_data_ptr(), whole.nbytes());
+      if (t.dim() < 2 || t.size(0) < 2) continue;
+      ++matrices;
+      alike += t.eq(t.slice(0, 0, 1)).all().item<bool>();
+    }
+    record.batch = values.hash;
+    record.rows_alike = matrices > 0 && alike == matrices;
+  }
+
+  doctor_settings settings_;
+  std::vector<named_module> models_;
+  parameter_watch watch_;
+  comp::history history_;
+  std::vector<std::string> evaluating_;
+  bool open_ = false;  // a region of this step was entered
   c10::Device device_;
   parameter_names names_;
   script_executors scripts_;
@@ -127,5 +219,12 @@ COMP_INLINE doctor::doctor(const std::vector<named_module>& models, const doctor
 COMP_INLINE doctor::~doctor() = default;
 COMP_INLINE region doctor::examine(std::string segment) { return examining_->examine(std::move(segment)); }
 COMP_INLINE examination doctor::finish() const { return examining_->finish(); }
+COMP_INLINE void doctor::before_update(const std::vector<at::Tensor>& parameters, const std::vector<double>& rates) {
+  examining_->before_update(parameters, rates);
+}
+COMP_INLINE void doctor::after_update() { examining_->after_update(); }
+COMP_INLINE void doctor::note_evaluation(const std::string& model) { examining_->note_evaluation(model); }
+COMP_INLINE void doctor::end_step(const step_end& now) { examining_->end_step(now); }
+COMP_INLINE const comp::history& doctor::seen() const { return examining_->seen(); }
 
 }  // namespace comp::libtorch
