@@ -316,7 +316,7 @@ find_python_torch() {
 need_python_torch() {
   if ! find_python_torch; then
     echo "Putting torch $torch_version into .venv (a download of 3 GB)"
-    { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" numpy && find_python_torch || return 1
+    { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" numpy expecttest && find_python_torch || return 1
   fi
   : "${COMP_TORCH_PATH:=$("$torch_python" -c 'import torch; print(torch.__path__[0])')}"
 }

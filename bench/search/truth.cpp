@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "truth_guard.hpp"
+#include "truth_loops.hpp"
 #include "truth_losses.hpp"
 #include "truth_odd.hpp"
 #include "truth_row.hpp"
@@ -49,7 +50,8 @@ const std::vector<bench::named_row>& all_rows() {
                                                   {"worth", bench::score_worth},
                                                   {"explicit", bench::explicit_strategies},
                                                   {"paper", bench::beside_the_paper},
-                                                  {"short", bench::short_trainings}};
+                                                  {"short", bench::short_trainings},
+                                                  {"loops", bench::loops}};
   return rows;
 }
 

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <comp/core/error.hpp>
 #include <comp/files/plan_file.hpp>
@@ -16,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
 #include <range/v3/view/split.hpp>
@@ -123,31 +125,56 @@ std::string command_line(const std::vector<std::string_view>& words, const std::
   return line;
 }
 
-void describe(CLI::App& app, options& chosen) {
+/// The options that --help shows. --help-all shows every one.
+constexpr std::array usual_options{"--help",   "--help-all",  "--version",      "--model",   "--data",  "--backend",
+                                   "--epochs", "--batch",     "--limit",        "--threads", "--rules", "--precisions",
+                                   "--target", "--tolerance", "--memory-limit", "--plan",    "--out",   "--resume"};
+
+/// Shows of each option one line: the kind of what it takes, its default, and its description up to a semicolon.
+struct short_lines : CLI::Formatter {
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string kind = option->get_type_name(), usual = option->get_default_str();
+    if (option->get_type_size() == 0) return "";
+    return " " + kind.substr(0, kind.find_first_of(":[")) + (usual.empty() ? "" : "=" + usual);
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const std::string whole = option->get_description();
+    return whole.substr(0, whole.find(';'));
+  }
+};
+
+void describe(CLI::App& app, options& chosen, bool all) {
   // ./run demo passes its own options before the user's, which must win.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
-      "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
-      "Writes plan.json, search.jsonl (the ledger), report.html, summary.json and training.json (each epoch's loss, seconds\n"
-      "and score) into --out, and after each epoch checkpoint.safetensors.");
+      "Trains a model and finds, while doing so, the precision of each operator that trains fastest and\n"
+      "still converges. "
+      "Writes plan.json, report.html (open it) and more into --out.");
   app.footer(
       "Examples:\n"
       "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
-      "  train --model lenet5 --data mnist --stage1 exhaustive --tie none --tolerance 0.02\n"
-      "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json --epochs 100   (trains without a search)\n"
+      "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json   (without a search)\n"
       "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
+  app.set_help_all_flag("--help-all", "Print every option, with the values that it takes");
   app.set_version_flag("--version", fmt::format("comp {}", comp::detail::comp_version));
-  const auto group = [&](const char* name) { return app.add_option_group(name); };
+  const auto group = [&](const char* name) {
+    app.option_defaults()->group(name);
+    return &app;
+  };
 
   auto* job = group("The job");
-  job->add_option("--model", chosen.model, "What to train")->check(CLI::IsMember(all_models()))->capture_default_str();
+  const std::vector<std::string> models = all_models();
+  job->add_option("--model", chosen.model,
+                  models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>())
+      ->check(CLI::IsMember(models))
+      ->capture_default_str();
   job->add_option(
       "--data", chosen.data,
-      "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
+      "What to train on, a file or folder; a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
       ".bin file, the digits' .csv.gz, a folder of SQuAD (bert), a graph (gcn, gat: made up without it); with libtorch "
       "also folders of JPEG pictures by class, and without it made-up data of the same shapes");
   job->add_option("--backend", chosen.backend,
-                  "What trains it: host is this CPU through oneDNN, cuda an NVIDIA GPU, libtorch is LibTorch")
+                  "host is this CPU, cuda an NVIDIA GPU, libtorch is LibTorch; host computes by oneDNN")
       ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
@@ -160,7 +187,7 @@ void describe(CLI::App& app, options& chosen) {
       ->capture_default_str();
   job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
   job->add_option("--limit", chosen.limit,
-                  "Training examples per epoch, the first ones; of images no more validate (default: all)")
+                  "Training examples per epoch, the first ones (default: all); of images no more validate")
       ->transform(whole(1, std::uint64_t{1} << 40));
   job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
       ->transform(positive());
@@ -227,8 +254,8 @@ void describe(CLI::App& app, options& chosen) {
   search
       ->add_option(
           "--rules", chosen.rules,
-          "Systems whose plans the found one is held against, joined by commas: pytorch, tensorflow, tvm, "
-          "paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs the batches that judge its loss and "
+          "Systems with whose rules the found plan is compared, as pytorch,tvm; joined by commas: pytorch, tensorflow, "
+          "tvm, paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs the batches that judge its loss and "
           "its turns in the head-to-head")
       ->check(CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"})
       ->capture_default_str();
@@ -278,8 +305,8 @@ void describe(CLI::App& app, options& chosen) {
   search
       ->add_option(
           "--target", chosen.target,
-          "Find the plan of a GPU that is not here: losses of this CPU, and times that are modelled for that GPU, as "
-          "B200 (host and libtorch)")
+          "Find the plan of a GPU that is not here, as B200; with host and libtorch: losses are of this CPU, times are "
+          "modelled for that GPU")
       ->check(CLI::Validator{
           [](const std::string& name) { return std::string{name.empty() ? "no GPU is named: name one, as B200" : ""}; },
           "GPU"});
@@ -305,9 +332,8 @@ void describe(CLI::App& app, options& chosen) {
       ->check(CLI::IsMember({"batches", "epochs", "scores"}))
       ->capture_default_str();
   search
-      ->add_option(
-          "--memory-limit", chosen.memory_limit,
-          "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
+      ->add_option("--memory-limit", chosen.memory_limit,
+                   "Most memory that a plan may need, as 4GiB (default: no limit); in bytes, or as 800MiB")
       ->transform(CLI::AsSizeValue(false))
       ->transform(digits_first())
       ->check(whole(0, std::numeric_limits<std::int64_t>::max()).description(""));
@@ -325,11 +351,19 @@ void describe(CLI::App& app, options& chosen) {
   auto* files = group("Files");
   files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
   files->add_flag("--resume", chosen.resume,
-                  "Go on with the search or the training in --out, which are kept as *.old without this option");
+                  "Go on with the search or the training in --out; without this option they are kept as *.old");
   files->add_flag("--compare-epochs", chosen.compare_epochs,
                   "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
   files->add_option("--weights-out", chosen.weights_out,
                     "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
+  if (all) return;
+  const auto lines = std::make_shared<short_lines>();
+  lines->column_width(28);
+  app.formatter(lines);
+  for (CLI::Option* option : app.get_options()) {
+    const std::string called = option->get_name();
+    if (std::ranges::find(usual_options, called) == usual_options.end()) option->group("");
+  }
 }
 
 }  // namespace
@@ -422,9 +456,9 @@ bool separates_products(const options& chosen) {
 
 std::optional<int> read_options(int argc, char** argv, options& chosen) {
   CLI::App app;
-  describe(app, chosen);
-  CLI11_PARSE(app, argc, argv);
   const std::vector<std::string_view> words{argv, argv + argc};
+  describe(app, chosen, std::ranges::find(words, "--help-all") != words.end());
+  CLI11_PARSE(app, argc, argv);
   chosen.command = command_line(words, {});
   chosen.training_command = command_line(words, {"--compare-epochs", "--warm-start", "--resume"});
   if (chosen.search == "paper") choose_paper(chosen);

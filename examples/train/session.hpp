@@ -2,8 +2,6 @@
 // What `train` does with a trainer of any backend: it searches or loads a plan, trains with it, and writes the files.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <comp/comp.hpp>
 #include <comp/files/warm_start.hpp>
@@ -18,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "become.hpp"
 #include "checkpoints.hpp"
 #include "choices.hpp"
 #include "options.hpp"
@@ -305,14 +304,6 @@ int run_session(const options& chosen, auto& trainer, const std::string& descrip
                 const std::vector<comp::precision>& sped_up) {
   return run_session(chosen, trainer, description, sped_up,
                      [&](const std::string& path) { comp::write_safetensors(path, trainer.weights()); });
-}
-
-/// Replaces this process by the program `name` in the same folder, with the same command line.
-/// Throws: `error` with the text `otherwise` if there is no such program.
-inline void become(const char* name, char** argv, const char* otherwise) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-  execv(program.c_str(), argv);
-  comp::require<comp::error>(false, "{}", otherwise);
 }
 
 /// The main function of each train program: reads the command line, runs the job, and prints errors as one sentence.

@@ -156,6 +156,14 @@ def follow(model: nn.Module | Mapping[str, nn.Module]) -> str:
     return ""
 
 
+def chosen(exchange: bool | None, model: nn.Module | Mapping[str, nn.Module], target: str | None = None) -> bool:
+    """Whether a plan has the format, from now on. Raises: SettingsError if it was asked for in vain."""
+    refusal = "times are modelled for another machine" if target else "" if exchange is False else follow(model)
+    if exchange and refusal:
+        raise SettingsError(f"exchange=True ({refusal}): leave it out, or change that")
+    return exchange is not False and not refusal
+
+
 def follow_file(model: nn.Module | Mapping[str, nn.Module], operators: list[tuple[str, str, str]]) -> None:
     """As follow(), if a plan file has the exchange. Warns if the file lowers it in vain."""
     format = next((precision for _, kind, precision in operators if kind == KIND), None)

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from comp import _comp, _ranks
+from comp import _comp, _exchange, _ranks, _shards
 from comp._comp import FileError, SettingsError
 from comp._compile import Compilers
 from comp._models import forward_parameters, modules_of
-from comp._optimizers import OptimizerWatch
+from comp._optimizers import OptimizerWatch, belong_together
 from comp._outcome import SearchResult
 from comp._region import Planned, Region, plan as plan_of_file
 from comp._search import _WHOLE, _named, _precisions
@@ -35,14 +36,17 @@ class _KeptState:
     ) -> None:
         others = [each for each in others if not isinstance(each, LRScheduler)]
         self._state = OtherState(models, optimizers, others, device)
-        self._models = list(models.values())
+        self._models = models
+        self._optimizers = optimizers
         self._device = device
         self._kept: tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]] | None = None
 
     def save(self) -> None:
         self._kept = None  # before the next one is made, because a state is large
-        parameters = [p for model in self._models for p in model.parameters()]
-        self._kept = self._state.save(), [(p, copied(p, self._device)) for p in parameters]
+        stepped = {id(p) for each in self._optimizers for group in each.param_groups for p in group["params"]}
+        parameters = [p for model in self._models.values() for p in model.parameters()]
+        trained = [p for p in parameters if p.requires_grad or id(p) in stepped]
+        self._kept = self._state.save(), [(p, copied(p, self._device)) for p in trained]
 
     def forget(self) -> None:
         self._kept = None
@@ -55,23 +59,42 @@ class _KeptState:
                 put(parameter, value)
                 parameter.grad = None  # of a batch that is undone
         self._state.restore_trained(state)
+        _shards.reshard(self._models)
 
 
 class _Steps:
-    """Whether the optimizer has stepped since the batch began. Of several optimizers nothing is known: one may step more
-    often than another."""
+    """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
+    known: one may step more often than another."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.stepped = False
-        watches = len(optimizers) == 1 and hasattr(optimizers[0], "register_step_post_hook")
-        self._hook = optimizers[0].register_step_post_hook(self._note) if watches else None
+        self._only = weakref.ref(optimizers[0]) if len(optimizers) == 1 else lambda: None
+        self._hook = register_optimizer_step_post_hook(self._note)
 
-    def _note(self, *_: Any) -> None:
-        self.stepped = True
+    def _note(self, optimizer: Any, *_: Any) -> None:
+        only = self._only()
+        self.stepped = self.stepped or only is not None and (optimizer is only or belong_together(optimizer, only))
 
     def end(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
+        self._hook.remove()
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a plan. All ranks call it. Raises: FileError if only some have it, or if it could not be written."""
+
+    def is_here() -> str:
+        folder = os.path.dirname(path) or "."
+        if not os.path.exists(path) and _ranks.leads() and not os.access(folder, os.W_OK):
+            raise FileError(f'"{path}" cannot be written (there is no folder "{folder}", or it is read-only): make it')
+        return "yes" if os.path.exists(path) else "no"
+
+    there = _ranks.on_each(_ranks.team(), is_here)
+    if len(set(there)) > 1:
+        raise FileError(
+            f'"{path}" is on rank {there.index("yes")} and not on rank {there.index("no")} (all ranks train under one plan): '
+            "give each rank the file, or none"
+        )
+    return there[0] == "yes"
 
 
 def _ledger(file: str) -> str:
@@ -101,7 +124,7 @@ def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
     steps.end()
     nothing = inner.found is None
     inner.end()
-    if nothing and file is not None:
+    if nothing and file is not None and _ranks.leads():
         warnings.warn(
             f'the loop ended after {inner.batches} batches, before its search had found a plan: "{file}" is not written, '
             + (f'and the next loop goes on from "{_ledger(file)}"' if os.path.exists(_ledger(file)) else "train longer"),
@@ -144,7 +167,7 @@ class Autocast(Region):
         self._written = found.plan
         self._compilers = Compilers(self._inner.regions)
         try:
-            if self._file is not None:
+            if self._file is not None and _ranks.leads():
                 found.save(self._file)
                 with contextlib.suppress(OSError):
                     os.remove(_ledger(self._file))
@@ -170,7 +193,7 @@ class Autocast(Region):
 
     @property
     def batches_undone(self) -> int:
-        """How many batches were undone, because their plan was rejected."""
+        """How many batches were undone: their plan was rejected, or they timed the operators in a low format."""
         return int(self._inner.batches_undone)
 
     @property
@@ -206,6 +229,7 @@ def autocast(
     states_on: str | None = None,
     tune: bool = True,
     protect_blocks: bool = True,
+    exchange: bool | None = None,
     **settings: Any,
 ) -> Autocast | AutocastOfFile:
     """A plan for `with` that is found while the loop runs:
@@ -233,8 +257,10 @@ def autocast(
     segments, forced: of comp.plan, for a file that is there.
     states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
         batches of the first plan.
-    keep_memory, protect_blocks, settings: as in comp.search.
+    keep_memory, protect_blocks, exchange, settings: as in comp.search.
 
+    On several ranks all call it, and all change their plan at the same batch: losses count by their mean, seconds by the
+    slowest rank. Rank 0 writes the file.
     An exception in the region of a plan comes out unchanged. If the loop goes on, the plan is not tried again.
 
     Raises: SettingsError for an optimizer of another model, and in the second batch for settings that cannot be used;
@@ -246,19 +272,11 @@ def autocast(
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     kept = _KeptState(models, optimizers, state, states_on)
     OptimizerWatch(models, optimizers)  # raises for one of another model
-    if path is not None and os.path.exists(path):
+    if path is not None and is_there(path):
         read = plan_of_file(
             path, model, segments=segments, forced=forced, protect_blocks=protect_blocks, keep_memory=keep_memory
         )
         return AutocastOfFile(read._inner, models)
-    if _ranks.several():
-        raise SettingsError(
-            f"comp.autocast searches on {_ranks.count()} ranks (each would choose plans by its own times): search with "
-            "comp.search, or give each rank the plan file"
-        )
-    folder = os.path.dirname(path or "") or "."
-    if not os.access(folder, os.W_OK):
-        raise FileError(f'"{path}" cannot be written (there is no folder "{folder}", or it is read-only): make it')
     if callable(policy) and not isinstance(policy, _comp.policy.Policy):
         raise SettingsError(
             "policy is a function of Python (the search has a thread of its own, which runs no Python): give a name, or "
@@ -286,6 +304,8 @@ def autocast(
         batches_per_epoch=batches_per_epoch,
         tune=tune,
         protect_blocks=protect_blocks,
+        exchange=_exchange.chosen(exchange, model),
         keep_memory=keep_memory,
+        ranks=_ranks.team(),
     )
     return Autocast(inner, kept, steps, path)

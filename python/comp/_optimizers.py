@@ -21,7 +21,7 @@ def _parameters(optimizer: Any) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-def _belong_together(a: Any, b: Any) -> bool:
+def belong_together(a: Any, b: Any) -> bool:
     """Whether one optimizer wraps the other, or is made of its groups."""
     of_a, of_b = attributes(a) or {}, attributes(b) or {}
     shared = of_a.get("param_groups")
@@ -82,4 +82,4 @@ class OptimizerWatch:
             )
 
     def _is_given(self, optimizer: Any) -> bool:
-        return any(optimizer is each or _belong_together(optimizer, each) for each in self._given)
+        return any(optimizer is each or belong_together(optimizer, each) for each in self._given)

@@ -24,7 +24,6 @@ _NAMES = {
     "4": "mxfp4",
     "n": "nvfp4",
 }
-_RUN = {"": "plain", "tuned": "tuned", "autocast": "run by autocast"}  # by the mark behind a plan's letters
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,7 @@ class PlanFile:
         return found
 
     def __str__(self) -> str:
-        counts = Counter(precision for _, _, precision in self.operators)
-        tuned = ", tuned" if self.letters.endswith("@tuned") else ""
-        lines = [f"{len(self.operators)} operators: " + ", ".join(f"{n} {p}" for p, n in counts.most_common()) + tuned]
-        if self.machine:
-            faster = "" if self.speedup is None else f", {self.speedup:.2f}x as fast as FP32"
-            lines.append(f"found on {self.machine}{faster}")
-        width = max((len(name) for name, _, _ in self.operators), default=0)
-        fixed = self.fixed or ("",) * len(self.operators)
-        lines += [
-            f"  {name:<{width}}  {precision:<8}  {kind}" + (why and f"  ({why})")
-            for (name, kind, precision), why in zip(self.operators, fixed)
-        ]
-        for next in self.later:
-            low = sum(letter != "1" for letter in next.plan)
-            lines.append(f"from batch {next.batch} on {low} operators are low" + (next.reason and f": {next.reason}"))
-        return "\n".join(lines)
+        return _comp.plan_text(self).removesuffix("\n")
 
 
 def load(path: str | os.PathLike[str]) -> PlanFile:
@@ -133,19 +117,4 @@ def compare(a: Any, b: Any) -> str:
         )
     else:
         second = plan_file(b)
-    kinds = [[(name, kind) for name, kind, _ in each.operators] for each in (first, second)]
-    if kinds[0] != kinds[1]:
-        raise SettingsError(
-            f"plans of {len(kinds[0])} and {len(kinds[1])} operators that are not the same (they are for "
-            "different models): compare plans of one model"
-        )
-    rows = [(name, kind, p, q) for (name, kind, p), (_, _, q) in zip(first.operators, second.operators) if p != q]
-    width = max((len(name) for name, _, _, _ in rows), default=0)
-    how = [_RUN[each.letters.partition("@")[2]] for each in (first, second)]
-    lines, module = [] if how[0] == how[1] else [f"the first is {how[0]}, the second {how[1]}"], None
-    for name, kind, p, q in rows:
-        if name.rpartition(".")[0] != module:
-            module = name.rpartition(".")[0]
-            lines.append(f"{module or '(no module)'}:")
-        lines.append(f"  {name:<{width}}  {p:<5} {q:<5} {kind}")
-    return "\n".join(lines)
+    return _comp.plan_difference(first, second).removesuffix("\n")

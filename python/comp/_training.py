@@ -182,10 +182,7 @@ class Job:
         self.epochs_before = 0  # epochs of the training that another process trained
         self.ranks = _ranks.team()
         self.separate_products = separate_products
-        refusal = "times are modelled for another machine" if target else "" if exchange is False else _exchange.follow(model)
-        if exchange and refusal:
-            raise SettingsError(f"exchange=True ({refusal}): leave it out, or change that")
-        self.exchange = exchange is not False and not refusal
+        self.exchange = _exchange.chosen(exchange, model, target)
         self.about_data: list[str] = []
         if self.ranks is not None:
             self.about_data += batches.agree(self.ranks)

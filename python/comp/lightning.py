@@ -15,6 +15,7 @@ from lightning.pytorch.plugins import Precision
 from torch import nn
 
 import comp
+from comp._loop import is_there
 from comp._models import leave_outside
 
 
@@ -38,7 +39,7 @@ class PlanPrecision(Precision):
     def convert_module(self, module: nn.Module) -> nn.Module:
         leave_outside(module, "log", "log_dict")  # without a Trainer, as in the search, they do nothing
         self._module: Any = module
-        self.plan = comp.plan(self.path, module, **self.given) if os.path.exists(self.path) else None
+        self.plan = comp.plan(self.path, module, **self.given) if is_there(self.path) else None
         return module
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:

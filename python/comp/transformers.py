@@ -1,78 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainer(model, args, train_dataset=data, callbacks=[comp.transformers.PlanCallback("plan.json")])"""
+"""Trainer(model, args, train_dataset=data, callbacks=[comp.transformers.PlanCallback("plan.json")])
+
+Plans are opened where the Trainer opens a context around compute_loss, in training and in evaluation: there torch.autocast
+stood, and a loss of the user's own is in it. No callback gets the loss, so it is read where all Trainers pass it on, at
+Accelerator.backward."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import os
 from typing import Any
 
-from torch import nn
-from transformers import TrainerCallback
+import torch
+from transformers import Trainer, TrainerCallback
 
 import comp
-
-
-def _takes_counts(model: Any) -> bool:
-    """Whether the Trainer gives the model num_items_in_batch. Its __init__ decides that in the same way."""
-    if hasattr(model, "accepts_loss_kwargs"):
-        return bool(model.accepts_loss_kwargs)
-    return any(given.kind is given.VAR_KEYWORD for given in inspect.signature(model.forward).parameters.values())
+from comp._loop import is_there
 
 
 class PlanCallback(TrainerCallback):
-    """Trains and evaluates under a plan. If its file is missing, a search makes it on the first batches, and undoes
-    them. The loss must be computed in the model's forward, as it is if batches have labels. `search`: settings of
-    comp.search. `given`: those of comp.plan.
+    """Trains and evaluates under a plan. If its file is missing, the training finds the plan while it runs, as
+    comp.autocast does, with the Trainer's own steps, accumulation and losses. `search`: settings of comp.autocast.
+    `given`: settings of comp.plan, for a file that is there. `plan`: the plan of the training that began last.
 
-    Raises: SettingsError if the Trainer's own mixed precision is on; as comp.search and comp.plan.
+    Raises: SettingsError if the Trainer's own mixed precision is on, and if a step gives Accelerator.backward no loss;
+    as comp.autocast and comp.plan.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:
         self.path, self.search, self.given = os.fspath(path), search or {}, given
+        self.plan: comp.Planned | comp.Autocast | comp.AutocastOfFile | None = None
+        self._trains = False
+        self._losses: list[torch.Tensor] = []  # of the batch, whose gradients may be accumulated
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **having: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if args.bf16 or args.fp16:
             raise comp.SettingsError("bf16 or fp16 of TrainingArguments is on (the plan alone decides): leave it off")
-        self._model = model = having["model"]
-        if not os.path.exists(self.path):
-            self._search(model, having["optimizer"], having["lr_scheduler"], having["train_dataloader"], args)
-        self.plan = plan = comp.plan(self.path, model, **self.given)
-        self._forward = forward = getattr(
-            model.forward, "without_plan", model.forward
-        )  # an earlier training was interrupted
-
-        @functools.wraps(forward)
-        def planned(*inputs: Any, **named: Any) -> Any:
-            with plan:
-                return forward(*inputs, **named)
-
-        setattr(planned, "without_plan", forward)
-        model.forward = planned
+        self.plan = None  # which ends the search of a training that was interrupted
+        self._trains = True
+        self._losses.clear()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.plan.at(state.global_step)
+        if isinstance(self.plan, comp.Planned):
+            self.plan.at(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if isinstance(self.plan, comp.Planned):
+            return
+        if self.plan is None or not self._losses:
+            raise comp.SettingsError(
+                f"step {state.global_step} gave Accelerator.backward no loss, or computed it outside of the Trainer's "
+                "compute_loss_context_manager() (plans are judged by losses): use both in a training_step of your own"
+            )
+        self.plan.step(sum(self._losses))
+        self._losses.clear()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        self._model.forward = self._forward
+        self._trains = False
 
-    def _search(self, model: Any, optimizer: Any, schedule: Any, data: Any, args: Any) -> None:
-        counts = _takes_counts(model)
+    def context(self, trainer: Trainer) -> contextlib.AbstractContextManager[Any]:
+        """What compute_loss runs in."""
+        if self._trains and self.plan is None:
+            model, optimizer = trainer.model_wrapped, trainer.optimizer
+            if is_there(self.path):
+                self.plan = comp.plan(self.path, model, **self.given)
+            elif torch.is_grad_enabled():
+                self.plan = comp.autocast(model, optimizer=optimizer, file=self.path, **self.search)
+        if isinstance(self.plan, comp.Autocast) and torch.is_grad_enabled():
+            _tell_losses(trainer.accelerator, self._losses)
+        return contextlib.nullcontext() if self.plan is None else self.plan
 
-        def step(plan: comp.Region, batch: Any) -> Any:
-            inputs = {name: value.to(args.device) for name, value in batch.items()}
-            if counts and "labels" in inputs:  # without it the mean is made by other operators
-                inputs["num_items_in_batch"] = inputs["labels"].ne(-100).sum()
-            with plan:
-                loss = model(**inputs)["loss"]
-            loss.backward()
-            if args.max_grad_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            return loss
 
-        given = {"model": model, "optimizer": optimizer, "data": data, "state": [schedule], "keep": False}
-        comp.search(step, **(given | self.search)).save(self.path)
+def _tell_losses(accelerator: Any, to: list[torch.Tensor]) -> None:
+    """Has the next call of backward() put its loss there."""
+    backward, instead = accelerator.backward, vars(accelerator).get("backward")
+    if hasattr(backward, "told_by_comp"):
+        return
+
+    @functools.wraps(backward)
+    def told(loss: torch.Tensor, *given: Any, **named: Any) -> Any:
+        del accelerator.backward
+        vars(accelerator).update({} if instead is None else {"backward": instead})
+        to.append(loss.detach())
+        return backward(loss, *given, **named)
+
+    told.told_by_comp = True  # type: ignore[attr-defined]
+    accelerator.backward = told
+
+
+def _open_plans() -> None:
+    """Wraps the Trainer's method, once: no callback is given the Trainer."""
+    original = Trainer.compute_loss_context_manager
+    if hasattr(original, "told_by_comp"):
+        return
+
+    @functools.wraps(original)
+    def told(trainer: Trainer) -> contextlib.ExitStack:
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(original(trainer))
+            for each in trainer.callback_handler.callbacks:
+                if isinstance(each, PlanCallback):
+                    opened.enter_context(each.context(trainer))
+            return opened.pop_all()
+
+    told.told_by_comp = True  # type: ignore[attr-defined]
+    setattr(Trainer, "compute_loss_context_manager", told)
+
+
+_open_plans()

@@ -6,6 +6,8 @@
 //
 #include <comp/comp.hpp>
 #include <comp/files/training_file.hpp>
+#include <comp/observe/compare.hpp>
+#include <comp/observe/plan_words.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 
@@ -165,7 +167,7 @@ void add_loop(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function trains,
                        py::function stepped, py::function saved, py::function restore, const any_policy& policy,
                        const py::dict& settings, std::string ledger_path, std::size_t batches_per_epoch, bool tune,
-                       bool protect_blocks, bool keep_memory) {
+                       bool protect_blocks, bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks) {
              return std::make_unique<loop>(loop_job{.models = std::move(models),
                                                     .trains = std::move(trains),
                                                     .stepped = std::move(stepped),
@@ -177,10 +179,13 @@ void add_loop(py::module_& m) {
                                                     .batches_per_epoch = batches_per_epoch,
                                                     .tune = tune,
                                                     .protect_blocks = protect_blocks,
-                                                    .freed = freed(keep_memory)});
+                                                    .exchange = exchange,
+                                                    .freed = freed(keep_memory),
+                                                    .ranks = std::move(ranks)});
            }),
            "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "save"_a, "restore"_a, "policy"_a, "settings"_a,
-           "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "keep_memory"_a)
+           "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "exchange"_a, "keep_memory"_a,
+           "ranks"_a = nullptr)
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
       .def("end", &loop::end)
@@ -315,6 +320,27 @@ py::dict read_plan_file(const std::string& path) {
   return said;
 }
 
+/// Returns: the listing of which a PlanFile (comp/_plan_file.py) has the parts, for the texts that C++ prints, too.
+plan_listing listing_of(const py::object& file) {
+  plan_listing listing{.file = "", .operators = std::vector<plan_listing::entry>{}};
+  const auto letters = file.attr("letters").cast<std::string>();
+  if (!letters.empty()) listing.letters = parse_plan(letters);
+  const auto fixed = file.attr("fixed").cast<std::vector<std::string>>();
+  using triple = std::tuple<std::string, std::string, std::string>;
+  for (const auto& [called, kind, chosen] : file.attr("operators").cast<std::vector<triple>>()) {
+    plan_listing::entry& op = listing.operators->emplace_back();
+    op.name = called, op.kind = kind, op.chosen = *precision_of(chosen);
+    for (const author_choice c : {author_choice::autocast_off, author_choice::autocast_on}) {
+      const std::size_t i = listing.operators->size() - 1;
+      if (i < fixed.size() && fixed[i] == reason(c)) op.author = c;
+    }
+  }
+  listing.made_for.emplace().name = file.attr("machine").cast<std::string>();
+  listing.speedup = file.attr("speedup").cast<std::optional<double>>();
+  listing.later = file.attr("later").cast<std::vector<later_plan>>();
+  return listing;
+}
+
 }  // namespace
 }  // namespace comp::python
 
@@ -330,4 +356,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   add_loop(m);
   add_doctor(m);
   m.def("read_plan_file", &read_plan_file, pybind11::arg("path"));
+  m.def(
+      "plan_text", [](const pybind11::object& file) { return comp::listing_text(listing_of(file)); },
+      pybind11::arg("file"));
+  m.def(
+      "plan_difference",
+      [](const pybind11::object& a, const pybind11::object& b) {
+        return comp::compare_text(listing_of(a), listing_of(b));
+      },
+      pybind11::arg("a"), pybind11::arg("b"));
+  m.def(
+      "compare_files", [](const std::vector<std::string>& paths) { return comp::compare_text(paths); },
+      pybind11::arg("paths"));
 }

@@ -5,6 +5,7 @@
 // that follow show how it is best run (executor_tuning.hpp), before the search is told of any. A loss far above FP32's
 // ends that, because only the search can leave the plan.
 // The search's thread runs no Python. The interpreter's lock is released while the loop waits for it.
+// Ranks search as one. What a rank measures before the search is told of it, it measures as the slowest of them does.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -16,6 +17,7 @@
 #include <comp/observe/ledger.hpp>
 #include <comp/search/online.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
+#include <comp_libtorch/plan/exchange.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
 #include <comp_libtorch/support/hardware.hpp>
 #include <cstddef>
@@ -26,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "ranks.hpp"
 #include "regions.hpp"
 
 namespace comp::python {
@@ -71,7 +74,9 @@ struct loop_job {
   std::size_t batches_per_epoch = 0;
   bool tune = true;  // measure how plans are best run
   bool protect_blocks = true;
+  bool exchange = false;  // the plan has the format in which ranks exchange gradients
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
+  std::shared_ptr<rank_team> ranks;  // null: it trains alone
 };
 
 class loop {
@@ -80,10 +85,19 @@ class loop {
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         modules_{planned::named_modules(given_.models, trees_)},
-        program_{libtorch::on_device_of(modules_, {.freed = given_.freed, .protect_blocks = given_.protect_blocks})},
+        program_{libtorch::on_device_of(
+            modules_, {.freed = given_.freed, .protect_blocks = given_.protect_blocks, .exchange = given_.exchange})},
         device_{program_.settings().device},
         hardware_{libtorch::probe(device_)},
-        tuning_{program_, given_.tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed},
+        agree_{given_.ranks == nullptr
+                   ? libtorch::agreement{}
+                   : [this](std::vector<double> own) { return given_.ranks->team().maximum(std::move(own)); }},
+        tuning_{
+            program_,
+            libtorch::choices_on(given_.tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
+                                 agree_, hardware_),
+            {},
+            agree_},
         ledger_{given_.ledger_path},
         regions_{[this](const std::string& segment, bool no_gradients) {
                    return std::unique_ptr<libtorch::region>{new libtorch::region{open(segment, no_gradients)}};
@@ -118,7 +132,7 @@ class loop {
       of_batch.loss += loss;
       if (losses.size() > 1) of_batch.losses.push_back(loss);
     }
-    if (measurement_ && looks_wrong(of_batch.loss)) drop_measurement();
+    if (measurement_ && on_any_rank(looks_wrong(of_batch.loss))) measurement_.reset();
     if (found_ == nullptr && !program_.changes()) fp32_losses_.push_back(of_batch.loss);
     measurement_ ? measure(seconds) : tell(std::move(of_batch));
   }
@@ -141,6 +155,7 @@ class loop {
   /// Ends the search: all that follows trains as the last plan says.
   void end() {
     leave_to_parent();
+    if (given_.ranks != nullptr) given_.ranks->team().hurry();  // others may go on, or be gone
     const py::gil_scoped_release others_run;
     measurement_.reset();
     search_.reset();
@@ -192,12 +207,10 @@ class loop {
       if (tuning_.needs_measuring()) measurement_.emplace(program_.options_of(*next), libtorch::quick({}));
       if (measurement_ && measurement_->done()) end_measurement();
     }
-    if (measurement_) {
-      program_.profile(measurement_->times_operators());
-      libtorch::use(program_, measurement_->next());
-    }
-    if (found() != nullptr && *next != found_->plan) {  // the training after the search gave the found plan up
-      found_->plan = *next;
+    if (measurement_) libtorch::use(program_, measurement_->next());
+    program_.profile(measurement_ ? measurement_->times_operators() : search_->times_operators());
+    if (found() != nullptr && search_->found()->plan != found_->plan) {  // the training gave it up
+      found_->plan = search_->found()->plan;
       found_->speedup = 1;
       found_->speedup_bounds = {1, 1};
       found_->execution = tuning_.execution();
@@ -205,18 +218,16 @@ class loop {
     if (!search_->is_over()) libtorch::synchronize(device_);
   }
   void measure(double seconds) {
-    measurement_->add({seconds, measurement_->times_operators() ? program_.times() : std::vector<op_time>{}});
+    measurement_->add(
+        tuning_.of_slowest({seconds, measurement_->times_operators() ? program_.times() : std::vector<op_time>{}}));
     if (measurement_->done()) end_measurement();
   }
   void end_measurement() {
     tuning_.learn(program_.current_plan(), measurement_->best());
     libtorch::use(program_, measurement_->best().choice);
-    drop_measurement();
-  }
-  void drop_measurement() {
-    program_.profile(false);
     measurement_.reset();
   }
+  bool on_any_rank(bool here) const { return agree_ ? agree_({here ? 1.0 : 0.0})[0] > 0 : here; }
   bool looks_wrong(double loss) const {
     const double sign = given_.settings.direction == loss_direction::higher_is_better ? -1 : 1;
     const comp::detail::recent_losses last{fp32_losses_, sign};
@@ -232,7 +243,7 @@ class loop {
     if (!regions_.failed()) return false;
     regions_.forget_failure();
     if (!std::exchange(begun_, false) || search_ == nullptr || !program_.lowers()) return true;
-    drop_measurement();
+    measurement_.reset();
     tell({.status = status::failed, .message = "the forward raised an exception"});
     return true;
   }
@@ -244,33 +255,38 @@ class loop {
                    "`with plan:` around the forward");
     std::vector<precision> known = libtorch::supported_precisions(hardware_, false);
     std::erase_if(known, [](precision p) { return is_scaled(p); });
-    search_ = std::make_unique<online>(
-        given_.policy, program_.graph(),
-        loop_info{
-            .hardware = hardware_,
-            .precisions = std::move(known),
-            .batches_per_epoch = given_.batches_per_epoch,
-            .save =
-                [this] {
-                  const py::gil_scoped_acquire python;
-                  given_.save();
-                  batches_since_save_ = 0;
-                },
-            .restore =
-                [this] {
-                  const py::gil_scoped_acquire python;
-                  given_.restore();
-                  batches_undone_ += std::exchange(batches_since_save_, 0);
-                },
-            // An exception in the forward would be the user's.
-            .supports = [](const op_info& op, precision p) { return !is_low(p) || op.as_written == precision::fp32; },
-            .execution =
-                [this](const plan& p) {
-                  const bool tunable = libtorch::detail::is_tunable(p, program_.graph());
-                  const auto* tuned = tunable ? tuning_.find(p) : nullptr;
-                  return tuned == nullptr ? comp::execution{} : libtorch::execution_of(*tuned);
-                }},
-        given_.settings, ledger_);
+    loop_info about{.hardware = hardware_,
+                    .precisions = std::move(known),
+                    .batches_per_epoch = given_.batches_per_epoch,
+                    .save =
+                        [this] {
+                          const py::gil_scoped_acquire python;
+                          given_.save();
+                          batches_since_save_ = 0;
+                        },
+                    .restore =
+                        [this] {
+                          const py::gil_scoped_acquire python;
+                          given_.restore();
+                          batches_undone_ += std::exchange(batches_since_save_, 0);
+                        },
+                    // An exception in the forward would be the user's.
+                    .supports =
+                        [](const op_info& op, precision p) {
+                          if (libtorch::is_exchange(op)) return p != precision::tf32;
+                          return !is_low(p) || op.as_written == precision::fp32;
+                        },
+                    .execution =
+                        [this](const plan& p) {
+                          const bool tunable = libtorch::detail::is_tunable(p, program_.graph());
+                          const auto* tuned = tunable ? tuning_.find(p) : nullptr;
+                          return tuned == nullptr ? comp::execution{} : libtorch::execution_of(*tuned);
+                        },
+                    .times = [this] { return program_.times(); }};
+    search_.reset(given_.ranks == nullptr
+                      ? new online{given_.policy, program_.graph(), std::move(about), given_.settings, ledger_}
+                      : new online{ranks::search_online(given_.ranks->team(), given_.policy, program_.graph(),
+                                                        std::move(about), given_.settings, ledger_)});
   }
 
   /// A process that was forked, as a DataLoader's worker is, does not have the search's thread, which cannot be joined.
@@ -285,6 +301,7 @@ class loop {
   libtorch::program program_;
   c10::Device device_;
   comp::hardware hardware_;
+  libtorch::agreement agree_;
   libtorch::plan_tuner tuning_;
   std::optional<libtorch::choice_measurement> measurement_;  // while it goes on
   comp::detail::stopwatch since_;                            // the first region of the batch was entered

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <comp/ranks/ranks.hpp>
 #include <comp_libtorch/ranks/process_group.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,17 +25,24 @@ class rank_team {
   ranks::team& team() { return team_; }
 
  private:
+  /// A loop's search speaks in a thread of its own, which does not hold the lock.
+  struct unlocked_python {
+    std::optional<py::gil_scoped_release> lock;
+    unlocked_python() {
+      if (PyGILState_Check() != 0) lock.emplace();
+    }
+  };
   struct unlocked {
     libtorch::process_group group;
     int rank() const { return group.rank(); }
     int size() const { return group.size(); }
     void hurry() { group.hurry(); }
     std::string broadcast(std::string bytes) {
-      const py::gil_scoped_release unlock;
+      const unlocked_python unlock;
       return group.broadcast(std::move(bytes));
     }
     std::vector<std::string> gather(std::string bytes) {
-      const py::gil_scoped_release unlock;
+      const unlocked_python unlock;
       return group.gather(std::move(bytes));
     }
   };

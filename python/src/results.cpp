@@ -20,6 +20,17 @@ namespace comp::python {
 
 using namespace py::literals;
 
+/// Returns: the plan of each system's rules, and why a system refuses the graph.
+std::pair<std::vector<std::pair<std::string, std::string>>, std::map<std::string, std::string>> rules_of(
+    const op_graph& graph, const hardware& machine, const std::string& low) {
+  std::vector<std::pair<std::string, std::string>> plans;
+  std::map<std::string, std::string> refusals;
+  const auto refused = [&](const std::string& system, const std::string& why) { refusals[system] = why; };
+  for (const auto& [system, types] : autocast::all_rules(graph, precision_named(low), machine, refused))
+    plans.emplace_back(system, types.plan.str());
+  return {std::move(plans), std::move(refusals)};
+}
+
 void add_results(py::module_& m) {
   py::class_<sample>(m, "Sample")
       .def_readonly("loss", &sample::loss)
@@ -92,16 +103,7 @@ void add_results(py::module_& m) {
                                return texts;
                              })
       .def(
-          "rules",
-          [](const outcome& o, const std::string& low) {
-            std::vector<std::pair<std::string, std::string>> plans;
-            std::map<std::string, std::string> refusals;
-            const auto refused = [&](const std::string& system, const std::string& why) { refusals[system] = why; };
-            for (const auto& [system, types] : autocast::all_rules(o.graph, precision_named(low), o.hardware, refused))
-              plans.emplace_back(system, types.plan.str());
-            return std::pair{plans, refusals};
-          },
-          "low"_a)
+          "rules", [](const outcome& o, const std::string& low) { return rules_of(o.graph, o.hardware, low); }, "low"_a)
       .def("table", [](const outcome& o) { return table(o); })
       .def("summary", [](const outcome& o) { return summary(o).dump(); })
       .def(
@@ -110,6 +112,10 @@ void add_results(py::module_& m) {
           "report",
           [](const outcome& o, const std::string& path, const report_info& info) { write_html(o, path, info); },
           "path"_a, "info"_a);
+  m.def(
+      "rules",
+      [](std::vector<op_info> of, const std::string& low) { return rules_of(op_graph{std::move(of)}, {}, low); },
+      "operators"_a, "low"_a);
   py::class_<report_info>(m, "ReportInfo")
       .def(py::init([](std::string model, std::string data, std::string command, std::string use_command,
                        std::string plan_file) {

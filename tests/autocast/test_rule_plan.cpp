@@ -67,6 +67,14 @@ TEST_CASE("an allowed operator never goes to a smaller format than the policy co
   CHECK(rule_plan(cuda, graph, precision::fp32).str() == "1");
 }
 
+TEST_CASE("what is written in FP64 is lowered to no 16 bits, as autocast leaves it") {
+  comp::op_info wide = op("linear", {});
+  wide.as_written = precision::fp64;
+  const comp::op_graph graph{{wide, op("relu", {0}), op("linear", {})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "d1b");
+  CHECK(rule_plan(cuda, graph, precision::fp32).str() == "111");
+}
+
 TEST_CASE("TF32 lives inside an operator: what follows reads FP32") {
   CHECK(
       rule_plan(cuda, comp::op_graph{{op("linear", {}), op("relu", {0}), op("linear", {1})}}, precision::tf32).str() ==

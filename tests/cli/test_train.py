@@ -134,7 +134,7 @@ class Train(Runs):
         self.refused(other, '2 micro-batches for a step of 2 phases')
 
     def test_help_can_be_followed(self):
-        got = subprocess.run([TRAIN, '--help'], text=True, capture_output=True)
+        got = subprocess.run([TRAIN, '--help-all'], text=True, capture_output=True)
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'products', 'moments', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',

@@ -82,3 +82,26 @@ TEST_CASE_FIXTURE(with_folder, "what is no summary is refused, and no control ch
   CHECK(has(text, " [2Jcpu"));
   CHECK_FALSE(has(text, "\x1b"));
 }
+
+TEST_CASE("a plan file's listing says how operators run, who fixed them, and which plans come later") {
+  const comp::plan_listing named = comp::read_listing(R"({"comp_plan": 1, "plan": "d1d1", "speedup": 1.5,
+    "operators": [{"name": "a.b.exp", "kind": "exp", "precision": "fp64", "as_written": "fp64"},
+                  {"name": "a.b.mm", "kind": "mm", "precision": "fp32", "as_written": "fp64"},
+                  {"name": "norm", "kind": "norm", "precision": "fp64", "as_written": "fp64", "author": "autocast off"},
+                  {"name": "sum", "kind": "sum", "precision": "fp32"}],
+    "hardware": {"name": "CPU 9", "kind": "cpu", "compute_capability": 0, "isa": [], "threads": 2},
+    "later": [{"batch": 7, "plan": "d1dd", "reason": "the end"}]})",
+                                                      "p.json");
+  CHECK(comp::listing_text(named) ==
+        "4 operators: 2 fp32, 2 fp64\nfound on CPU 9, 1.50x as fast as FP64\n"
+        "  a.b.exp  fp64      exp\n  a.b.mm   fp32      mm\n"
+        "  norm     fp64      norm  (the model's author switched autocast off there)\n  sum      fp32      sum\n"
+        "from batch 7 on 1 operators are low: the end\n");
+  const comp::plan_listing letters = comp::read_listing(R"({"comp_plan": 1, "plan": "1b@autocast"})", "q.json");
+  CHECK(comp::listing_text(letters) ==
+        "2 operators: 1 fp32, 1 bf16, run by autocast\n  operator 0  fp32      \n  operator 1  bf16      \n");
+  CHECK(comp::compare_text(letters, comp::read_listing(R"({"comp_plan": 1, "plan": "11@tuned"})", "r.json")) ==
+        "the first is run by autocast, the second tuned\n(no module):\n  operator 1  bf16  fp32  \n");
+  CHECK(message_of<comp::settings_error>([&] { (void)comp::compare_text(named, letters); }) ==
+        "plans of 4 and 2 operators that are not the same (they are for different models): compare plans of one model");
+}

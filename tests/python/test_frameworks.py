@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans in Hugging Face's Trainer and in Lightning's, if they are installed."""
+"""Plans in Hugging Face's Trainer, in Accelerate and in Lightning's Trainer, if they are installed."""
 
 import importlib.util
 import os
 import tempfile
 import unittest
+import unittest.mock
 
 import torch
 from torch import nn
@@ -12,72 +13,207 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import comp
-from support import QUICK, operators_of, plan_file, some_images
+from support import QUICK, operators_of, plan_file, same, some_images
 
 
 def there(*packages):
     return unittest.skipUnless(all(importlib.util.find_spec(p) for p in packages), f'no {" and ".join(packages)} here')
 
 
+# A plan saves a second for each operator that is low, so that no result depends on a clock.
+LOW = {'precisions': ['bf16'], 'tune': False, 'batches_per_epoch': 16, 'race': QUICK['race']}
+step_of_autocast = comp.Autocast.step
+
+
+def step_of_modelled_seconds(plan, loss):
+    step_of_autocast(plan, loss, seconds=100.0 - plan.letters.count('b'))
+
+
 @there('transformers', 'accelerate')
 class HuggingFace(unittest.TestCase):
-    def train(self, folder, epochs=1, **more):
-        import transformers
+    def setUp(self):
+        patch = unittest.mock.patch.object(comp.Autocast, 'step', step_of_modelled_seconds)
+        patch.start()
+        self.addCleanup(patch.stop)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
 
-        import comp.transformers
+    def model(self):
+        import transformers
 
         torch.manual_seed(5)
         shape = transformers.BertConfig(
             vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=1,
+            hidden_size=16,
+            num_hidden_layers=2,
             num_attention_heads=2,
-            intermediate_size=64,
+            intermediate_size=32,
             max_position_embeddings=16,
             num_labels=2,
         )
-        model = transformers.BertForSequenceClassification(shape)
-        words = torch.randint(0, 64, (96, 12))
+        return transformers.BertForSequenceClassification(shape)
+
+    def trainer(self, steps=400, planned=True, search=LOW, model=None, kind=None, callbacks=(), **more):
+        import transformers
+
+        import comp.transformers
+
+        model = model or self.model()
+        words = torch.randint(0, 64, (96, 8), generator=torch.Generator().manual_seed(3))
         data = [{'input_ids': w, 'attention_mask': torch.ones_like(w), 'labels': w[0] % 2} for w in words]
         arguments = transformers.TrainingArguments(
-            os.path.join(folder, 'out'),
-            num_train_epochs=epochs,
-            per_device_train_batch_size=16,
+            os.path.join(self.folder, 'out'),
+            max_steps=steps,
+            per_device_train_batch_size=8,
             report_to=[],
-            save_strategy='no',
             disable_tqdm=True,
             use_cpu=True,
             seed=5,
-            **more,
+            **{'save_strategy': 'no', 'logging_strategy': 'no'} | more,
         )
-        callback = comp.transformers.PlanCallback(os.path.join(folder, 'plan.json'), search=QUICK)
-        seen = []
-        model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda m, i, out: seen.append(out.dtype))
-        trainer = transformers.Trainer(
-            model, arguments, train_dataset=data, eval_dataset=data[:32], callbacks=[callback]
-        )
-        return trainer, callback, seen
+        plan = comp.transformers.PlanCallback(os.path.join(self.folder, 'plan.json'), search=search, forced=True)
+        return (kind or transformers.Trainer)(
+            model,
+            arguments,
+            train_dataset=data,
+            eval_dataset=data[:32],
+            callbacks=[plan, *callbacks] if planned else list(callbacks),
+        ), plan
 
-    def test_the_first_run_searches_and_all_train_under_the_plan(self):
-        with tempfile.TemporaryDirectory() as folder:
-            trainer, callback, seen = self.train(folder)
-            done = trainer.train()
-            self.assertEqual(done.global_step, 6)
-            self.assertTrue(os.path.exists(os.path.join(folder, 'plan.json')))
-            again, callback, seen = self.train(folder)
-            plan = comp.load(callback.path)
-            low = 'bf16' in {
-                p for name, kind, p in plan.operators if name == 'bert.encoder.layer.0.output.dense.linear'
-            }
+    def formats_of(self, model):
+        """Those in which a layer runs, by whether gradients are on."""
+        formats = {True: set(), False: set()}
+        linear = model.bert.encoder.layer[0].output.dense
+        linear.register_forward_hook(lambda m, i, out: formats[torch.is_grad_enabled()].add(out.dtype))
+        return formats
+
+    def test_a_training_finds_the_plan_and_the_next_one_uses_it(self):
+        trainer, callback = self.trainer(eval_strategy='steps', eval_steps=60)
+        trainer.train()
+        self.assertEqual(trainer.state.global_step, 400)
+        self.assertEqual(callback.plan._inner.batches, 400)
+        self.assertIn('b', callback.plan.found.plan)
+        self.assertEqual(comp.load(callback.path).letters, callback.plan.found.plan)
+        for again in (trainer, self.trainer(4)[0]):  # the same Trainer, and another process's
+            formats = self.formats_of(again.model)
+            again.args.max_steps = 4
             again.train()
-            self.assertTrue(callback.plan.in_use)
-            self.assertEqual(callback.plan.letters, plan.letters)
-            self.assertEqual(torch.bfloat16 in seen, low)
-            self.assertNotIn('planned', again.model.forward.__qualname__)
             self.assertIn('eval_loss', again.evaluate())
-            for _ in range(2):  # a training that was interrupted is begun anew
-                callback.on_train_begin(again.args, None, None, model=again.model)
-                self.assertFalse(hasattr(again.model.forward.without_plan, 'without_plan'))
+            self.assertEqual(formats, {True: {torch.bfloat16}, False: {torch.bfloat16}})
+
+    def test_in_fp32_the_training_is_the_trainers_own_bit_for_bit(self):
+        """Also if it accumulates, clips, has a loss of its own, logs and evaluates."""
+        import transformers
+
+        class Smoothed(transformers.Trainer):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                out = model(**inputs)
+                loss = cross_entropy(out.logits, inputs['labels'], label_smoothing=0.1)
+                return (loss, out) if return_outputs else loss
+
+        own = {
+            'gradient_accumulation_steps': 3,
+            'max_grad_norm': 0.1,
+            'eval_strategy': 'steps',
+            'eval_steps': 7,
+            'logging_strategy': 'steps',
+            'logging_steps': 5,
+            'kind': Smoothed,
+        }
+        plain, _ = self.trainer(120, planned=False, **own)
+        planned, callback = self.trainer(120, search={'policy': 'all_fp32', 'batches_per_epoch': 8}, **own)
+        for each in (plain, planned):
+            torch.manual_seed(7)
+            each.train()
+        self.assertTrue(same(dict(plain.model.state_dict()), dict(planned.model.state_dict())))
+        losses = [[log['loss'] for log in each.state.log_history if 'loss' in log] for each in (plain, planned)]
+        self.assertEqual(*losses)
+        self.assertEqual(callback.plan._inner.batches, 120)
+        self.assertIsNotNone(callback.plan.found)
+        self.assertIn('cross_entropy', ' '.join(op.kind for op in callback.plan.found.operators))
+
+    def test_losses_of_accumulated_batches_add_up_to_the_one_that_the_trainer_logs(self):
+        told = []
+
+        def step(plan, loss):
+            told.append(float(loss))
+            step_of_modelled_seconds(plan, loss)
+
+        with unittest.mock.patch.object(comp.Autocast, 'step', step):
+            own = {'gradient_accumulation_steps': 2, 'logging_strategy': 'steps', 'logging_steps': 1}
+            trainer, _ = self.trainer(10, **own)
+            trainer.train()
+        logged = [log['loss'] for log in trainer.state.log_history if 'loss' in log]
+        self.assertEqual(len(told), 10)
+        for mine, theirs in zip(told, logged):
+            self.assertAlmostEqual(mine, float(theirs), places=3)
+
+    def test_a_training_goes_on_from_the_trainers_checkpoint_and_its_search_too(self):
+        kept = {'save_strategy': 'steps', 'save_steps': 100}
+        first, callback = self.trainer(100, **kept)
+        first.train()
+        self.assertIsNone(callback.plan.found)
+        callback.plan = None
+        with open(callback.path + '.search') as learned:
+            self.assertIn('"stage":"losses"', learned.read())
+        second, callback = self.trainer(400, **kept)
+        second.train(resume_from_checkpoint=True)
+        self.assertEqual(second.state.global_step, 400)
+        self.assertEqual(callback.plan._inner.batches, 300)
+        self.assertIn('b', callback.plan.found.plan)
+
+    def test_an_exception_in_the_middle_comes_out_and_the_next_training_is_sound(self):
+        import transformers
+
+        class Raises(transformers.TrainerCallback):
+            at = 30
+
+            def on_substep_end(self, args, state, control, **_):
+                if state.global_step == self.at:
+                    Raises.at = -1
+                    raise ZeroDivisionError('mine')
+
+        own = {'gradient_accumulation_steps': 2, 'callbacks': [Raises()]}
+        trainer, callback = self.trainer(200, **own)
+        with self.assertRaisesRegex(ZeroDivisionError, 'mine'):
+            trainer.train()
+        self.assertEqual(callback.plan._inner.batches, 30)
+        trainer.train()
+        self.assertEqual(callback.plan._inner.batches, 200)
+        self.assertIn('b', callback.plan.found.plan)
+        self.assertNotIn('backward', vars(trainer.accelerator))
+
+    def test_a_training_step_that_shows_no_loss_is_told(self):
+        import transformers
+
+        class Alone(transformers.Trainer):
+            def training_step(self, model, inputs, num_items_in_batch=None):
+                model.train()
+                loss = self.compute_loss(model, inputs)
+                loss.backward()
+                return loss.detach()
+
+        with self.assertRaisesRegex(comp.SettingsError, 'step 1 gave Accelerator.backward no loss'):
+            self.trainer(4, kind=Alone)[0].train()
+
+    @there('peft')
+    def test_what_an_adapter_leaves_frozen_is_not_copied(self):
+        import peft
+
+        adapted = peft.get_peft_model(self.model(), peft.LoraConfig(target_modules=['query', 'value'], r=2))
+        trainer, callback = self.trainer(model=adapted)
+        copied = []
+        save = comp._loop._KeptState.save
+
+        def noted(kept):
+            save(kept)
+            copied.append({id(p) for p, _ in kept._kept[1]})
+
+        with unittest.mock.patch.object(comp._loop._KeptState, 'save', noted):
+            trainer.train()
+        self.assertIn('b', callback.plan.found.plan)
+        self.assertEqual(copied[0], {id(p) for p in adapted.parameters() if p.requires_grad})
 
     def test_a_language_model_whose_loss_counts_the_batchs_tokens(self):
         import transformers
@@ -88,19 +224,20 @@ class HuggingFace(unittest.TestCase):
         shape = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=1, n_head=2)
         model = transformers.GPT2LMHeadModel(shape)
         data = [{'input_ids': w, 'labels': w} for w in torch.randint(0, 64, (96, 12))]
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = transformers.TrainingArguments(
-                folder,
-                num_train_epochs=1,
-                per_device_train_batch_size=16,
-                report_to=[],
-                save_strategy='no',
-                disable_tqdm=True,
-                use_cpu=True,
-            )
-            callback = comp.transformers.PlanCallback(os.path.join(folder, 'plan.json'), search=QUICK)
-            transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
-            self.assertTrue(callback.plan.in_use)
+        arguments = transformers.TrainingArguments(
+            self.folder,
+            max_steps=120,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            report_to=[],
+            save_strategy='no',
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        callback = comp.transformers.PlanCallback(os.path.join(self.folder, 'plan.json'), search=LOW)
+        transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
+        self.assertEqual(callback.plan._inner.batches, 120)
+        self.assertEqual(callback.plan.left[0], 0)
 
     def test_a_product_that_the_model_upcasts_is_protected_and_what_is_around_it_is_not(self):
         import transformers
@@ -130,10 +267,49 @@ class HuggingFace(unittest.TestCase):
         self.assertEqual(plan.letters.count('b'), 5)
 
     def test_the_trainers_own_mixed_precision_is_refused(self):
-        with tempfile.TemporaryDirectory() as folder:
-            trainer, _, _ = self.train(folder, bf16=True)
-            with self.assertRaisesRegex(comp.SettingsError, "bf16 or fp16 of TrainingArguments"):
-                trainer.train()
+        with self.assertRaisesRegex(comp.SettingsError, 'bf16 or fp16 of TrainingArguments'):
+            self.trainer(4, bf16=True)[0].train()
+
+
+@there('accelerate')
+class Accelerate(unittest.TestCase):
+    def train(self, batches, plan_of):
+        import accelerate
+
+        torch.manual_seed(4)
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+        x, y = some_images(64)
+        net = nn.Sequential(nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 4))
+        loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
+        net, optimizer, loader = accelerator.prepare(net, torch.optim.Adam(net.parameters(), 1e-3), loader)
+        plan = plan_of(net, optimizer)
+        while batches > 0:
+            for inputs, labels in loader:
+                with accelerator.accumulate(net):
+                    with plan or accelerator.autocast():
+                        loss = cross_entropy(net(inputs), labels)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if plan and accelerator.sync_gradients:
+                    plan.step(loss, seconds=100.0 - plan.letters.count('b'))
+                batches -= accelerator.sync_gradients
+        return net, plan
+
+    def test_a_loop_finds_its_plan_and_in_fp32_has_the_bits_of_the_loop_with_autocast(self):
+        plain, _ = self.train(200, lambda net, optimizer: None)
+        net, plan = self.train(
+            200, lambda net, optimizer: comp.autocast(net, optimizer=optimizer, **LOW | {'policy': 'all_fp32'})
+        )
+        self.assertEqual(plan._inner.batches, 200)
+        self.assertTrue(same(dict(plain.state_dict()), dict(net.state_dict())))
+        _, plan = self.train(400, lambda net, optimizer: comp.autocast(net, optimizer=optimizer, **LOW))
+        self.assertIn('b', plan.found.plan)
+
+    def test_a_step_of_the_wrapped_optimizer_without_one_of_the_plan_is_told(self):
+        with self.assertRaisesRegex(comp.Error, "again after the optimizer's step"):
+            with unittest.mock.patch.object(comp.Autocast, 'step', lambda plan, loss, seconds: None):
+                self.train(4, lambda net, optimizer: comp.autocast(net, optimizer=optimizer, **LOW))
 
 
 @there('lightning')

@@ -88,7 +88,7 @@ class Loops(unittest.TestCase):
             self.assertIn('b', plan.found.plan)
             self.assertEqual(plan.letters, plan.found.plan)
             self.assertGreater(plan.found.speedup, 1)
-            self.assertEqual(plan.batches_undone, 0)
+            self.assertEqual(plan.batches_undone, 2)  # in which operators were timed in BF16
             self.assertIn('cost of the search', str(plan.found))
             self.assertEqual(comp.load(file).letters, plan.found.plan)
             again = Loop()
@@ -132,13 +132,12 @@ class Loops(unittest.TestCase):
     def test_undoing_puts_weights_and_moments_back(self):
         loop = Loop(harmful_if_low(lambda out: out * float('nan')))
         plan = loop.autocast()
+        states = []
         while not plan.batches_undone:
-            before = loop.everything()
-            undone = plan.batches_undone
+            states.append(loop.everything())
             loop.train(plan, 1)
             self.assertLess(loop.at, 200)
-        self.assertEqual(plan.batches_undone, 1)
-        self.assertTrue(same(before, loop.everything()))
+        self.assertTrue(same(states[-plan.batches_undone], loop.everything()))
         self.assertTrue(all(p.grad is None for p in loop.net.parameters()))
 
     def test_a_plan_that_harms_after_it_was_found_is_given_up_and_the_file_says_so(self):

@@ -214,10 +214,13 @@ class Files(unittest.TestCase):
         self.assertEqual(differs, comp.compare(comp.load(self.low), comp.load(self.full)) + '\n')
         self.assertRegex(differs, r'^0:\n  0\.conv2d +bf16 +fp32 +aten::conv2d\n')
         self.assertEqual(self.comp('compare', self.low, self.low).stdout, 'the same precisions\n')
+        self.assertIn('give two', self.comp('compare', self.low, self.low, self.low).stderr)
         plain = comp.load(self.full)
         tuned = dataclasses.replace(plain, letters=plain.letters + '@tuned')
         self.assertEqual(comp.compare(tuned, plain), 'the first is tuned, the second plain')
         self.assertEqual(self.comp('shwo', self.low).returncode, 2)
+        refused = self.comp('train')
+        self.assertEqual((refused.returncode, refused.stderr[:24]), (2, 'comp: train is not here '))
         missing = self.comp('show', 'no-such.json')
         self.assertEqual((missing.returncode, 'no-such.json' in missing.stderr), (1, True))
 

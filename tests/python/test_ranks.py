@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import pickle
 import shutil
 import signal
@@ -410,6 +411,72 @@ def has_an_exchange_of_its_own():
     return said
 
 
+def loops(training, steps, **more):
+    """A loop that searches while it runs. A plan saves time for each operator that is low, on rank 1 less."""
+    given = {'precisions': ['bf16'], 'batches_per_epoch': 16, 'race': QUICK['race']} | more
+    plan = comp.autocast(training.net, optimizer=training.optimizer, **given)
+    letters = []
+    for k in range(steps):
+        loss = training.step(plan, training.data[k % len(training.data)])
+        letters.append(plan.letters)
+        plan.step(loss, seconds=100.0 + 7.0 * RANK - (2 - RANK) * plan.letters.count('b'))
+    return plan, letters
+
+
+def searches_in_its_loop():
+    said = {}
+    for kind in Unsharded, Sharded:
+        file = os.path.join(FOLDER, kind.__name__ + '.json')
+        training = kind()
+        training.optimizer.param_groups[0]['lr'] = 1e-5  # or these few batches are soon known by heart
+        plan, letters = loops(training, 900, file=file)
+        dist.barrier()
+        again = comp.autocast(training.net, optimizer=training.optimizer, file=file, forced=True)
+        for batch in training.data[:2]:
+            training.step(again, batch)
+        said[kind.__name__] = {
+            'letters': letters,
+            'found': plan.found.plan,
+            'exchange': plan.found.operators[-1].kind,
+            'used': again.letters,
+            'weights': training.weights(),
+        }
+    return said
+
+
+def trains_its_loop_in_fp32():
+    searched, plain = Training(), Training()
+    plan, _ = loops(searched, 60, policy='all_fp32')
+    for k in range(60):
+        plain.step(contextlib.nullcontext(), plain.data[k % len(plain.data)])
+    del plan
+    return {'equal': all(torch.equal(a, b) for a, b in zip(searched.net.parameters(), plain.net.parameters()))}
+
+
+def harms_rank_1_in_its_loop():
+    said = {}
+    for kind in Training, Sharded:
+        training = kind()
+        layer = [m for m in training.net.modules() if isinstance(m, nn.Linear)][1]
+
+        def harm(module, inputs, out):
+            return out * float('nan') if out.dtype == torch.bfloat16 and RANK == 1 else out
+
+        layer.register_forward_hook(harm)
+        plan, letters = loops(training, 900, tune=False)
+        at = [i for i, op in enumerate(plan.found.operators) if 'linear' in op.kind][1]
+        said[kind.__name__] = [letters, plan.batches_undone, plan.found.plan[at], training.weights()]
+    return said
+
+
+def has_a_plan_on_rank_0_alone():
+    file = os.path.join(FOLDER, f'plan{RANK}.json')
+    if RANK == 0:
+        pathlib.Path(file).touch()
+    training = Training()
+    return comp.autocast(training.net, optimizer=training.optimizer, file=file)
+
+
 def copies_what_was_searched():
     """Returns: whether gradients of the copies travel in the plan's format."""
     path = os.path.join(FOLDER, 'plan.json')
@@ -789,6 +856,34 @@ class Ranks(unittest.TestCase):
         self.assertEqual(first['plan'], second['plan'])
         self.assertIn('rank 1: no BF16 on this rank', first['trials'])
         self.assertNotIn('b', first['plan'][2])
+
+    def test_loops_search_as_one_and_change_their_plan_at_the_same_batch(self):
+        (first, second), files = run('searches_in_its_loop')
+        for kind in 'Unsharded', 'Sharded':
+            here, there = first[kind], second[kind]
+            self.assertEqual(here, there, kind)
+            self.assertIn('b', here['found'])
+            self.assertEqual(here['exchange'], 'all_reduce')
+            self.assertIn('b', here['used'])
+            self.assertIn(kind + '.json', files)
+
+    def test_a_loop_in_fp32_has_the_bits_of_the_plain_one(self):
+        for each in run('trains_its_loop_in_fp32')[0]:
+            self.assertTrue(each.get('equal'), each)
+
+    def test_a_plan_of_a_loop_that_harms_one_rank_is_undone_on_all(self):
+        (first, second), _ = run('harms_rank_1_in_its_loop')
+        for kind in 'Training', 'Sharded':
+            letters, undone, precision, weights = first[kind]
+            self.assertEqual(first[kind], second[kind])
+            self.assertGreater(undone, 0)
+            self.assertEqual(precision, '1')
+            self.assertGreater(weights, 0)  # and so no NaN
+
+    def test_a_plan_file_that_one_rank_lacks_is_told_on_all(self):
+        for each in run('has_a_plan_on_rank_0_alone')[0]:
+            self.assertEqual(each.get('error'), 'FileError', each)
+            self.assertIn('is on rank 0 and not on rank 1 (all ranks train under one plan)', each['words'])
 
 
 class Faults(unittest.TestCase):

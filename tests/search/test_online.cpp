@@ -3,8 +3,10 @@
 // state, loses no batch, and says what is wrong.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <comp/search/online.hpp>
 #include <string>
+#include <vector>
 
 #include "fake_search.hpp"
 
@@ -101,6 +103,48 @@ TEST_CASE("a loop says how a plan is run, and when nothing is compared any more"
   REQUIRE(search.found() != nullptr);
   REQUIRE(search.found()->execution.size() == 1);
   CHECK(search.found()->execution[0].value == "bbbb");
+}
+
+TEST_CASE("a loop times its operators when it is asked to, and the batches in a low format are undone") {
+  fake::trainer trainer{world_of_a_loop()};
+  fake::state kept;
+  comp::loop_info timed{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+  timed.save = [&] { kept = trainer.save(); };
+  std::vector<std::string> asked;
+  std::size_t undone = 0;
+  timed.restore = [&] {
+    undone += trainer.weights().steps - kept.steps;
+    trainer.restore(kept);
+  };
+  timed.times = [&] {
+    asked.push_back(trainer.now().str());
+    std::vector<comp::op_time> times;
+    for (const auto p : trainer.now()) times.push_back({comp::is_low(p) ? 1.0 : 2.0, 0});
+    return times;
+  };
+  comp::online search{fake::lists{}, trainer.graph(), timed};
+  loop(trainer, search, 2000);
+  CHECK(asked == std::vector<std::string>{"1111", "bbbb"});
+  CHECK(undone == 2);
+  REQUIRE(search.found() != nullptr);
+  CHECK(search.found()->plan.str() == "bbbb");
+  CHECK(search.found()->trials.size() > 0);
+}
+
+TEST_CASE("a plan is compared with one that was accepted before, which is blamed for nothing") {
+  fake::trainer trainer{world_of_a_loop(fake::nan)};
+  fake::state kept;
+  comp::loop_info keeps{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+  keeps.save = [&] { kept = trainer.save(); };
+  keeps.restore = [&] { trainer.restore(kept); };
+  comp::online search{fake::lists{}, trainer.graph(), keeps};
+  loop(trainer, search, 4000);
+  REQUIRE(search.found() != nullptr);
+  CHECK(search.found()->plan.str() == "b1bb");
+  CHECK(std::ranges::any_of(search.found()->trials, [](const comp::trial& t) {
+    return t.stage == comp::stage::baseline && t.label == "accepted plan in turns" && t.plan.count_low() > 0;
+  }));
+  CHECK(trainer.weights().error < 1);
 }
 
 TEST_CASE("seconds are those between plan() and tell() unless the loop gives them") {

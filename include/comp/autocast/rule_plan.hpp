@@ -106,7 +106,7 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 
 /// Makes the rule-based plan for one low precision.
 ///   allow:                 `low`, or the policy's own precision if that is larger, so that a policy made for FP16
-///                          never gives FP8.
+///                          never gives FP8. Autocast leaves FP64 alone, so that stays beside a 16-bit `low`.
 ///   deny:                  as it is written, FP32 or FP64.
 ///   follow, infer, clear:  the widest format that the operator reads, so low only if all of its inputs are.
 ///   fixed:                 the policy's precision, whatever the category.
@@ -126,10 +126,11 @@ plan rule_plan(const OperatorPolicy auto& policy, const op_graph& graph, precisi
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
     if (graph[i].author != author_choice::none) carried[i] = {graph[i].as_written};
     if (!graph[i].choosable) continue;
+    const bool stays = said.category == category::deny || (graph[i].as_written == precision::fp64 && is_low(low));
     result[i] = said.fixed                         ? said.compute
                 : cast_target(graph[i])            ? carried[i].in
+                : stays                            ? graph[i].as_written
                 : said.category == category::allow ? detail::lowered(said, low)
-                : said.category == category::deny  ? graph[i].as_written
                                                    : detail::narrower(read, graph[i].as_written);
     carried[i].in = detail::handed_on(result[i]);
     carried[i].loose = carried[i].loose && cast_target(graph[i]);

@@ -130,6 +130,10 @@ concept saves = requires(B& b) {
 }
 || requires(B& b) { b.restore(b.save()); };
 template <class B>
+concept takes_back = requires(B& b) {
+  b.take_back();
+};
+template <class B>
 inline constexpr bool fits_save = !(names_save<B> || names_restore<B>) || saves<B>;
 template <class B>
 concept stops = requires(B& b, const stop_predicate& stop) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows summaries of several searches side by side in a table, for a person who asks whether a change of model, data,
-// machine or settings pays. It reads the files of write_summary().
+// machine or settings pays. It reads the files of write_summary(), or two plan files.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <comp/files/file.hpp>
 #include <comp/files/json_reader.hpp>
 #include <comp/observe/figures.hpp>
+#include <comp/observe/plan_words.hpp>
 #include <comp/observe/report.hpp>
 #include <comp/observe/summary.hpp>
 #include <filesystem>
@@ -150,12 +151,26 @@ inline std::string compare_notes(const stored_summary& a, const stored_summary& 
                      : fmt::format("{} differs from {} in {} of {} operators.\n", b.label, a.label, apart, p.size()));
 }
 
+inline bool is_plan_file(const std::string& path) {
+  std::error_code unknown;  // reading it says why
+  if (std::filesystem::is_directory(path, unknown)) return false;
+  const json text = json::parse(read_file(path, std::size_t{1} << 30), nullptr, false);
+  return text.is_object() && text.contains("comp_plan");
+}
+
 }  // namespace detail
 
 /// Returns a table with a column for each run, and below it the differences from the first run. `paths` are summaries,
-/// or folders with a summary.json.
-/// Throws: `file_error`, naming the file and its field, for a file that is no summary.
+/// or folders with a summary.json. If the first is a plan file, there is a second one: returns what differs.
+/// Throws: `file_error`, naming the file and its field, for a file that is no summary; `settings_error` for more plan
+/// files than two, or of different models.
 inline std::string compare_text(const std::vector<std::string>& paths) {
+  if (!paths.empty() && detail::is_plan_file(paths.front())) {
+    require<settings_error>(paths.size() == 2,
+                            "{} files, of which the first is a plan (two plans are compared): give two", paths.size());
+    const std::string text = compare_text(load_listing(paths[0]), load_listing(paths[1]));
+    return text.empty() ? "the same precisions\n" : text;
+  }
   std::vector<detail::stored_summary> runs;
   for (const std::string& path : paths) runs.push_back(detail::load_summary(path));
   std::vector<std::vector<std::string>> rows{{""}};

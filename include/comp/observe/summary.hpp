@@ -242,6 +242,14 @@ inline std::string title_of(const outcome& result) {
   return text;
 }
 
+/// Returns the lines that train with the plan, in the language of the user's code.
+inline std::string use_code(const report_info& info) {
+  const std::string file = json_text(info.plan_file.empty() ? "plan.json" : info.plan_file);
+  if (reader_language == language::cpp)
+    return fmt::format("trainer.set_precision(comp::load_plan({}, trainer.graph()).plan);", file);
+  return fmt::format("found.save({0})\nplan = comp.plan({0}, net)  # in your loop: with plan: loss = ...", file);
+}
+
 }  // namespace detail
 
 /// Returns all figures of a search. "comp" is the label of the found plan, "rule_based" that of the fastest rule-based
@@ -255,6 +263,7 @@ inline json summary(const outcome& result, const report_info& info = {}) {
               {"command", info.command},
               {"date", info.date},
               {"use_command", info.use_command},
+              {"use_code", detail::use_code(info)},
               {"plan_file", info.plan_file}};
   to["title"] = detail::title_of(result);
   to["plan"] = result.plan.str();

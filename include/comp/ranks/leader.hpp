@@ -43,7 +43,7 @@ class leading_trainer final : public any_trainer {
   op_graph graph() override { return trainer_.graph(); }
   void set_precision(const plan& p) override {
     if (team_.broken()) return trainer_.set_precision(p);
-    if (set_ == p) return;
+    if (set_ == p && !has.take_back) return;  // which begins a block anew
     set_.reset();
     (void)carried_out({.what = task::set_precision, .plan = p});
     set_ = p;
@@ -88,6 +88,11 @@ class leading_trainer final : public any_trainer {
     const std::uint64_t number = *static_cast<const std::uint64_t*>(state);
     if (team_.broken()) return own_.restore(number);
     (void)carried_out({.what = task::restore, .number = number});
+  }
+  bool take_back() override {
+    if (!has.take_back || team_.broken()) return false;
+    const auto all = all_give<bool>({.what = task::take_back});
+    return std::find(all.begin(), all.end(), false) == all.end();
   }
   std::vector<op_time> profile() override {
     return slowest(all_give<std::vector<op_time>>({.what = task::profile}), &op_time::forward, &op_time::backward);
@@ -154,6 +159,12 @@ class leading_trainer final : public any_trainer {
   }
   void post_training(bool on) override {
     if (!team_.broken()) (void)carried_out({.what = task::post_training, .number = on});
+  }
+  void trust(const plan& p) override {
+    if (has.take_back && !team_.broken()) (void)carried_out({.what = task::trust, .plan = p});
+  }
+  void go_on_under(const plan& p) override {
+    if (!team_.broken()) (void)carried_out({.what = task::go_on_under, .plan = p});
   }
 
   /// Calls each rank's team::called. Returns: the answers, by rank.

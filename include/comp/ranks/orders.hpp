@@ -29,6 +29,7 @@ enum class task : std::uint8_t {
   run_epoch,
   save,
   restore,
+  take_back,
   profile,
   sensitivity,
   perturb,
@@ -39,6 +40,8 @@ enum class task : std::uint8_t {
   tuned_fp32,
   run_compiled,
   post_training,
+  trust,
+  go_on_under,
   call
 };
 
@@ -125,6 +128,8 @@ class own_part {
       case task::restore:
         restore(o.number);
         return {};
+      case task::take_back:
+        return packed(trainer_.take_back());
       case task::profile:
         return packed(trainer_.profile());
       case task::sensitivity:
@@ -146,6 +151,12 @@ class own_part {
         return packed(trainer_.run_compiled(o.number != 0));
       case task::post_training:
         trainer_.post_training(o.number != 0);
+        return {};
+      case task::trust:
+        trainer_.trust(o.plan);
+        return {};
+      case task::go_on_under:
+        trainer_.go_on_under(o.plan);
         return {};
       case task::call:
         return team_.called ? team_.called(o.text) : std::string{};

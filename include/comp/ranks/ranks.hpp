@@ -3,6 +3,8 @@
 //   comp::ranks::team ranks{communicator};                          // comp_libtorch/ranks/process_group.hpp has one
 //   const comp::outcome best = comp::ranks::search(ranks, comp::two_stage{policy}, trainer, observers...);
 //   comp::ranks::train(ranks, comp::post_training{.epochs = 20}, trainer, best, observers...);
+// or, in a loop that comp does not own (online.hpp):
+//   comp::online search = comp::ranks::search_online(ranks, policy, graph, loop, settings, observers...);
 // Rank 0 runs the search and decides everything; the others carry out what it asks for. All return the same. Observers
 // are told on rank 0 alone. If a rank is gone or does not answer, all that are left throw `rank_error`.
 // Use it if each rank has a replica of the model and the step averages the gradients.
@@ -14,11 +16,13 @@
 #include <comp/ranks/leader.hpp>
 #include <comp/ranks/orders.hpp>
 #include <comp/ranks/team.hpp>
+#include <comp/search/online.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace comp::ranks {
 
@@ -79,6 +83,21 @@ training_result train(team& ranks, const post_training& how, B&& trainer, const 
       return comp::detail::train_after(how, all, told, found);
     });
   }
+}
+
+/// As comp::online, on all ranks, each of which has a loop of its own: all change their plan at the same batch.
+/// Losses, seconds and failures are as those of a search on ranks. If a rank is gone, plan() throws `rank_error`.
+template <class P, class... Observers>
+online search_online(team& ranks, P policy, op_graph graph, loop_info loop = {}, search_settings settings = {},
+                     Observers&... observers) {
+  return {std::move(graph), std::move(loop),
+          [policy = std::move(policy), settings = std::move(settings), &ranks,
+           &observers...](comp::detail::loop_trainer& trainer) {
+            const two_stage<P> how{.policy = policy, .settings = settings};
+            const outcome found = search(ranks, how, trainer, observers...);
+            trainer.set_found(found);
+            train(ranks, post_training{.epochs = settings.planned_epochs}, trainer, found);
+          }};
 }
 
 }  // namespace comp::ranks

@@ -49,6 +49,9 @@ struct loop_info {
   std::function<void()> save = {}, restore = {};
   std::function<bool(const op_info&, precision)> supports = {};  // none: each operator runs in each of `precisions`
   std::function<comp::execution(const plan&)> execution = {};  // how a plan runs, beyond its precisions; for plan files
+  // The times of the operators in the last batch, which the loop measures if times_operators() is true before it. None:
+  // costs are learned from whole batches alone.
+  std::function<std::vector<op_time>()> times = {};
 };
 
 namespace detail {
@@ -100,7 +103,32 @@ class loop_trainer {
     return all;
   }
 
+  void trust(const plan& p) {
+    const std::lock_guard lock{mutex_};
+    trusted_ = p;
+  }
+  void go_on_under(const plan& p) {
+    const std::lock_guard lock{mutex_};
+    if (found_) found_->plan = p;
+  }
+  bool can_profile() const { return about_.times != nullptr; }
+  /// Trains a batch, and another one whose operators the loop times. They are undone if the plan is not FP32.
+  std::vector<op_time> profile() {
+    (void)run_batch();
+    {
+      const std::lock_guard lock{mutex_};
+      times_operators_ = true;
+    }
+    (void)run_batch();
+    if (!is_fp32()) (void)take_back();
+    return std::exchange(operator_times_, {});
+  }
+
   // ---- the loop's side ----
+  bool times_operators() const {
+    const std::lock_guard lock{mutex_};
+    return times_operators_;
+  }
   /// Waits until the search asks for a batch, or is over, and puts the state back if the search says so. Returns: the
   /// plan of the next batch.
   const plan& wait() {
@@ -112,27 +140,33 @@ class loop_trainer {
     if (puts_back) about_.restore();
     return plan_;
   }
-  /// As wait(), and keeps the state if a block of another plan than FP32 begins. The last such state stays until FP32
-  /// has trained a batch that the search did not object to, because FP32 may be the first to lose one.
+  /// As wait(), and keeps the state if a block of another plan than FP32 begins. The last such state stays until FP32,
+  /// or a plan that is trusted, has trained a batch that the search did not object to: it may be the first to lose one.
   const plan& begin_batch() {
     const plan& next = wait();
     std::unique_lock lock{mutex_};
-    const bool keeps = std::exchange(begins_block_, false) && !is_fp32() && !over_ && about_.save;
-    if (std::exchange(fp32_has_trained_, false) || keeps) is_kept_ = false;
-    if (keeps) {
+    if (std::exchange(another_has_trained_, false)) is_kept_ = false;
+    const bool trusts = is_fp32() || plan_ == trusted_;
+    if (!begins_block_ || (trusts && is_kept_ && plan_ != kept_plan_)) return next;
+    begins_block_ = is_kept_ = false;
+    if (!is_fp32() && !over_ && about_.save) {
       lock.unlock();
       about_.save();
       lock.lock();
       is_kept_ = true;
       kept_batches_ = batches_;
+      kept_plan_ = plan_;
     }
     return next;
   }
   /// Returns: true if the search takes the batch, or is over and drops it; false if it asked for none.
   bool give(sample of_batch) {
+    std::vector<op_time> times = times_operators() ? about_.times() : std::vector<op_time>{};
     const std::lock_guard lock{mutex_};
+    times_operators_ = false;
+    operator_times_ = std::move(times);
     if (!std::exchange(asked_, false)) return over_;
-    fp32_has_trained_ = is_fp32();
+    another_has_trained_ = is_kept_ && plan_ != kept_plan_;
     ++batches_;
     answer_ = std::move(of_batch);
     changed_.notify_all();
@@ -179,15 +213,19 @@ class loop_trainer {
   plan plan_;
   mutable std::mutex mutex_ = {};
   std::condition_variable changed_ = {};
-  bool begins_block_ = false;      // a plan was set, and no batch has begun under it
-  bool is_kept_ = false;           // the loop keeps the state before the last block of another plan than FP32
-  bool fp32_has_trained_ = false;  // the last batch was FP32's, and none has begun since
-  bool puts_back_ = false;         // the loop is to put that state back
+  bool begins_block_ = false;         // a plan was set, and no batch has begun under it
+  bool is_kept_ = false;              // the loop keeps the state before the last block of another plan than FP32
+  comp::plan kept_plan_ = {};         // whose block that is
+  comp::plan trusted_ = {};           // harm that first shows in its batches is another plan's
+  bool another_has_trained_ = false;  // the last batch was another plan's, and none has begun since
+  bool puts_back_ = false;            // the loop is to put that state back
   std::size_t batches_ = 0, kept_batches_ = 0;  // that led to the loop's state, and to the kept one
   bool asked_ = false;                          // the search waits for a batch
   bool ended_ = false;                          // the loop gives no more batches
   bool over_ = false;                           // the search and the training after it are over
+  bool times_operators_ = false;                // in the next batch
   std::optional<sample> answer_ = {};
+  std::vector<op_time> operator_times_ = {};  // of the last batch
   std::optional<outcome> found_ = {};
   std::exception_ptr failure_ = {};
 };
@@ -200,12 +238,16 @@ class online {
   /// thread calls them; they have to live longer.
   template <class P, class... Observers>
   online(P policy, op_graph graph, loop_info loop = {}, search_settings settings = {}, Observers&... observers)
-      : trainer_{std::move(graph), std::move(loop)},
-        work_{[policy = std::move(policy), settings = std::move(settings), this, &observers...] {
-          outcome found = two_stage<P>{.policy = policy, .settings = settings}.run(trainer_, observers...);
-          trainer_.set_found(found);
-          post_training{.epochs = settings.planned_epochs}.run(trainer_, found);
-        }} {}
+      : online{
+            std::move(graph), std::move(loop),
+            [policy = std::move(policy), settings = std::move(settings), &observers...](detail::loop_trainer& trainer) {
+              outcome found = two_stage<P>{.policy = policy, .settings = settings}.run(trainer, observers...);
+              trainer.set_found(found);
+              post_training{.epochs = settings.planned_epochs}.run(trainer, found);
+            }} {}
+  /// For ranks (ranks.hpp). `work`: the search, which tells the trainer what it found, and the training after it.
+  online(op_graph graph, loop_info loop, std::function<void(detail::loop_trainer&)> work)
+      : trainer_{std::move(graph), std::move(loop)}, work_{std::move(work)} {}
   online(const online&) = delete;
   online& operator=(const online&) = delete;
   ~online() {
@@ -234,7 +276,10 @@ class online {
     (void)trainer_.wait();
   }
 
-  /// Returns: what the search found; nullptr while it goes on, or if it failed.
+  /// Returns: true if the loop is to time the operators of the next batch (loop_info::times). Ask it after plan().
+  bool times_operators() const { return trainer_.times_operators(); }
+  /// Returns: what the search found; nullptr while it goes on, or if it failed. If the training after it gives the plan
+  /// up, it has the one that goes on.
   const outcome* found() const { return trainer_.found(); }
   /// Returns: true if the search and the planned training after it have ended, so that nothing is compared any more.
   bool is_over() const { return trainer_.is_over(); }
@@ -243,7 +288,7 @@ class online {
   void work() {
     std::exception_ptr failure;
     try {
-      work_();
+      work_(trainer_);
     } catch (const detail::loop_trainer::loop_ended&) {
     } catch (...) {
       failure = std::current_exception();
@@ -253,7 +298,7 @@ class online {
   }
 
   detail::loop_trainer trainer_;
-  std::function<void()> work_;
+  std::function<void(detail::loop_trainer&)> work_;
   std::thread thread_ = {};
   detail::stopwatch since_ = {};
 };

@@ -3,8 +3,8 @@
 // the differences of their losses decide (loss_test.hpp). If equally good trainings differ too much for that, short
 // trainings are repeated in pairs. If the candidate is accepted, the training goes on from the state after its batches,
 // so that these are not lost; if it is rejected, the trainer goes back to where it was.
-// If the backend cannot restore its state, FP32 and the candidate take turns on successive batches (turns.hpp). If
-// settings.criterion says so, whole epochs are judged, as in the paper (acceptance.hpp).
+// If the backend cannot restore its state, an accepted plan and the candidate take turns on successive batches
+// (turns.hpp). If settings.criterion says so, whole epochs are judged, as in the paper (acceptance.hpp).
 #pragma once
 
 #include <algorithm>
@@ -432,30 +432,44 @@ class loss_trials {
     return judgement;
   }
 
+  // FP32, or the fastest accepted plan if there is one: its batches are training and cost nothing.
   result judge_in_turns(const plan& p, std::string label) {
+    const result* beside = nullptr;
+    for (const auto& [other, known_result] : results_) {
+      const bool may = known_result.trial.accepted && !run_.rejects(other);
+      if (may && (beside == nullptr || known_result.trial.seconds < beside->trial.seconds)) beside = &known_result;
+    }
+    const plan reference = beside == nullptr ? run_.fp32() : beside->trial.plan;
+    const double reference_seconds = beside == nullptr ? fp32_seconds() : beside->trial.seconds;
+    run_.trust(reference);
     const auto lengths = turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch);
-    const auto verdict = [&](const sample& candidate, const sample& fp32, bool last) {
-      return detail::judge_turns(fp32.curve, candidate.curve, lengths.block, settings_.tolerance, losses_.loss_sign(),
+    const auto verdict = [&](const sample& candidate, const sample& other, bool last) {
+      return detail::judge_turns(other.curve, candidate.curve, lengths.block, settings_.tolerance, losses_.loss_sign(),
                                  last);
     };
     result judgement;
-    sample candidate, fp32;
+    sample candidate, other;
     judgement.trial = run_.run(stage::losses, p, std::move(label), [&](const trial& begun) {
-      train_in_turns(run_, begun, p, lengths, candidate, fp32, [&](const sample& a, const sample& b) {
+      train_in_turns(run_, begun, p, reference, lengths, candidate, other, [&](const sample& a, const sample& b) {
         return verdict(a, b, false).answer != loss_answer::go_on;
       });
       return candidate;
     });
     recalled_ = run_.last_was_recalled();
-    const trial turns = run_.run(stage::baseline, run_.fp32(), "fp32 in turns", [&](const trial&) { return fp32; });
+    const trial turns =
+        run_.run(stage::baseline, reference, beside == nullptr ? "fp32 in turns" : "accepted plan in turns",
+                 [&](const trial&) { return other; });
     run_.record(turns);
+    run_.trust(run_.fp32());
     if (turns.sample.status == status::not_finite && run_.lost_since()) throw damaged_training{*run_.lost_since()};
-    require_trained(run_, turns.sample, turns.sample.batches);
+    if (beside == nullptr) require_trained(run_, turns.sample, turns.sample.batches);
+    if (!turns.sample.ok()) run_.reject(reference);
     judgement.verdict.answer = loss_answer::rejected;
-    if (judgement.trial.sample.ok()) judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
+    if (judgement.trial.sample.ok() && turns.sample.ok())
+      judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
     lengths_differ_ =
-        detail::pair_times(judgement.trial, turns.sample, fp32_seconds(), std::nullopt) || lengths_differ_;
+        detail::pair_times(judgement.trial, turns.sample, reference_seconds, std::nullopt) || lengths_differ_;
     return judgement;
   }
 

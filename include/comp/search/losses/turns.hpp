@@ -107,18 +107,18 @@ inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vect
 
 }  // namespace detail
 
-/// Trains FP32 and `p` in turns until `decided(candidate, fp32)` is true, which is asked after each round. A batch that
-/// fails ends it; `candidate` or `fp32` has then the status of the failure.
-void train_in_turns(evaluator& run, const trial& begun, const plan& p, const turn_lengths& lengths, sample& candidate,
-                    sample& fp32, auto decided) {
+/// Trains `reference` and `p` in turns until `decided(candidate, other)` is true, which is asked after each round. A
+/// batch that fails ends it; `candidate` or `other` has then the status of the failure.
+void train_in_turns(evaluator& run, const trial& begun, const plan& p, const plan& reference,
+                    const turn_lengths& lengths, sample& candidate, sample& other, auto decided) {
   for (std::size_t round = 0; round < lengths.rounds; ++round) {
     for (const bool is_candidate : order_of_turns) {
-      sample& side = is_candidate ? candidate : fp32;
+      sample& side = is_candidate ? candidate : other;
       const std::size_t until = static_cast<std::size_t>(side.batches) + lengths.block;
-      run.train(begun, is_candidate ? p : run.fp32(), until, side, detail::cut_if_not_finite);
+      run.train(begun, is_candidate ? p : reference, until, side, detail::cut_if_not_finite);
       if (!side.ok() || static_cast<std::size_t>(side.batches) < until) return;
     }
-    if (decided(candidate, fp32)) return;
+    if (decided(candidate, other)) return;
   }
 }
 

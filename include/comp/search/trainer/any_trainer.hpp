@@ -33,7 +33,8 @@ class any_trainer {
  public:
   struct capabilities {
     bool save = false, stop = false, profile = false, sensitivity = false, perturb = false, batches_per_epoch = false,
-         validate = false, supports = false, own_autocast = false, tuned_fp32 = false, signature = false;
+         validate = false, supports = false, own_autocast = false, tuned_fp32 = false, signature = false,
+         take_back = false;
   };
 
   virtual ~any_trainer() = default;
@@ -66,6 +67,10 @@ class any_trainer {
   virtual std::string signature() const = 0;
   virtual void post_training(bool on) = 0;
   virtual bool run_compiled(bool on) = 0;
+  /// Says that harm which first shows in batches of `p` is that of the plan before it; always so for FP32.
+  virtual void trust(const plan& /*p*/) {}
+  /// Says that the training after the search goes on under `p`, because it gave the plan before up, or changed it.
+  virtual void go_on_under(const plan& /*p*/) {}
 
   const capabilities has;
 
@@ -80,7 +85,7 @@ class trainer_of final : public any_trainer {
   explicit trainer_of(B& trainer)
       : any_trainer{{.save = detail::saves<B>,
                      .stop = detail::stops<B>,
-                     .profile = detail::profiles<B>,
+                     .profile = can_profile(trainer),
                      .sensitivity = detail::scores_operators<B>,
                      .perturb = detail::perturbs<B>,
                      .batches_per_epoch = detail::counts_batches<B>,
@@ -88,7 +93,8 @@ class trainer_of final : public any_trainer {
                      .supports = detail::supports_some<B>,
                      .own_autocast = detail::has_autocast<B>,
                      .tuned_fp32 = detail::tunes_fp32<B>,
-                     .signature = detail::signs<B>}},
+                     .signature = detail::signs<B>,
+                     .take_back = detail::takes_back<B>}},
         trainer_{trainer} {}
 
   op_graph graph() override { return trainer_.graph(); }
@@ -110,7 +116,7 @@ class trainer_of final : public any_trainer {
       trainer_.restore(*static_cast<const std::remove_cvref_t<decltype(trainer_.save())>*>(state));
   }
   bool take_back() override {
-    if constexpr (requires { trainer_.take_back(); }) return trainer_.take_back();
+    if constexpr (detail::takes_back<B>) return trainer_.take_back();
     return false;
   }
   std::vector<op_time> profile() override {
@@ -171,8 +177,19 @@ class trainer_of final : public any_trainer {
     if constexpr (detail::compiles_steps<B>) return trainer_.run_compiled(on);
     return false;
   }
+  void trust([[maybe_unused]] const plan& p) override {
+    if constexpr (requires { trainer_.trust(p); }) trainer_.trust(p);
+  }
+  void go_on_under([[maybe_unused]] const plan& p) override {
+    if constexpr (requires { trainer_.go_on_under(p); }) trainer_.go_on_under(p);
+  }
 
  private:
+  // A trainer may know only when it is made whether its operators can be timed.
+  static bool can_profile(const B& trainer) {
+    if constexpr (requires { trainer.can_profile(); }) return trainer.can_profile();
+    return detail::profiles<B>;
+  }
   B& trainer_;
 };
 

@@ -113,6 +113,12 @@ class evaluator {
   const batch_clock& clock() const { return clock_; }
   /// Returns: the plan that "FP32" stands for.
   const plan& fp32() const { return fp32_; }
+  /// From now on harm that shows in batches of `p`, which was accepted, is taken for that of the plan before it, as it
+  /// is if FP32 is the first to show it.
+  void trust(const plan& p) {
+    trusted_ = p;
+    trainer_.trust(p);
+  }
   void set_fp32(const plan& p) { fp32_ = p; }
 
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat. Acceptance and
@@ -328,8 +334,9 @@ class evaluator {
   // again if they damage the state.
   void begin_batches(const plan& p) {
     trainer_.set_precision(p);
-    if (p != fp32_) expect_low(p);
+    if (!trusts(p)) expect_low(p);
   }
+  bool trusts(const plan& p) const { return p == fp32_ || p == trusted_; }
   void expect_low(const plan& p) {
     if (unchecked_.from == nullptr && restores())
       unchecked_ = {std::make_shared<const checkpoint>(save()), trainer_.count_extreme()};
@@ -354,7 +361,7 @@ class evaluator {
     if (is_own_fault(run) && trainer_.take_back()) {  // also if FP32 is the first to show the harm
       lost_since_.reset();
       reject(unchecked_.low);
-      return p != fp32_;
+      return !trusts(p);
     }
     if (!lost_since_) lost_since_ = static_cast<std::size_t>(trained_.batches - 1), lost_by_fp32_ = 0;
     if (p == fp32_ && ++lost_by_fp32_ >= lost_in_a_row_that_damage)
@@ -418,7 +425,7 @@ class evaluator {
   any_trainer& trainer_;
   any_observer& observers_;
   outcome& log_;
-  plan fp32_;
+  plan fp32_, trusted_ = {};
   checkpoint kept_state_;
   std::weak_ptr<const void> saved_state_;  // the trainer's present state, if it was saved already
   sample trained_ = {};

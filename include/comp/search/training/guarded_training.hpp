@@ -16,6 +16,7 @@
 #include <comp/search/trainer/any_trainer.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/training/fp32_blocks.hpp>
 #include <comp/search/training/guard.hpp>
 #include <comp/search/training/harm_bisection.hpp>
 #include <comp/search/training/plan_changes.hpp>
@@ -115,6 +116,7 @@ class guarded_training {
         changes_{settings.epochs, settings.finish, from},
         epochs_{run_, log_, record_},
         shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.checks},
+        blocks_{settings.epochs * log.batches_per_epoch, log.tolerance},
         sound_{from.so_far.epochs.size(), from.begun} {
     run_.set_fp32(plans_.fp32());
   }
@@ -134,18 +136,21 @@ class guarded_training {
       if (change_plan_where_due()) continue;  // its batches may reach the next change, or the end
       if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch(plans_.fp32());
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
+      const bool in_block = watches_by_blocks() && blocks_.in_block();
+      const comp::plan now = in_block ? plans_.fp32() : plans_.current();
       const std::size_t part = batches_before_change();
-      watched_epoch epoch =
-          part > 0 ? epochs_.train_batches(plans_.current(), plans_.fp32(), watch, part, "a part of an epoch")
-                   : epochs_.train_epoch(plans_.current(), plans_.fp32(), watch);
+      watched_epoch epoch = part > 0 ? epochs_.train_batches(now, plans_.fp32(), watch, part, "a part of an epoch")
+                                     : epochs_.train_epoch(now, plans_.fp32(), watch);
       if (epoch.run.ok() && settings_.guard.on && part == 0) check_level(epoch);
       if (!epoch.run.ok()) {
         shadow_watch_.drop_shadow();
         answer_bad_epoch(epoch);
       } else {
+        const std::vector<double> losses = epoch.losses;
         part > 0 ? record_.begin(epoch.run) : record_.add(std::move(epoch.run), epoch.losses);
         keep_progress();
         look_for_slow_harm();
+        if (watches_by_blocks() && blocks_.add(losses)) give_up_by_blocks();
       }
     }
     assert(run_.unchecked().from == nullptr || !checks_states());
@@ -166,8 +171,22 @@ class guarded_training {
 
   // Returns: how many batches are left until the plan may change within the epoch; 0: it does not.
   std::size_t batches_before_change() const {
-    const std::size_t batches = changes_.batches_to_next(record_.batches(), log_.batches_per_epoch);
+    std::size_t batches = changes_.batches_to_next(record_.batches(), log_.batches_per_epoch);
+    if (watches_by_blocks())
+      batches = std::min(batches > 0 ? batches : blocks_.batches_to_change(), blocks_.batches_to_change());
     return record_.begun_batches() + batches < log_.batches_per_epoch ? batches : 0;
+  }
+
+  // Returns: true if FP32 trains blocks among the plan's batches, because it cannot train next to them.
+  bool watches_by_blocks() const {
+    return checks_states() && !run_.restores() && !plans_.is_most_conservative() && log_.batches_per_epoch > 0;
+  }
+  void give_up_by_blocks() {
+    give_up(result().epochs.size(), status::diverged,
+            fmt::format(
+                "slow harm: its loss came to be {:.2g}% +- {:.2g}% above FP32's, which trained {} blocks of batches "
+                "among its own",
+                100 * blocks_.worst().harm, 200 * blocks_.worst().error, blocks_.blocks()));
   }
 
   // Looks at an epoch's last level, and at its lost batches, once more when it has ended.
@@ -317,6 +336,8 @@ class guarded_training {
     plans_.give_up(part ? &part->plan : nullptr);
     record_.add_fallback({epoch, from, plans_.current(), why, std::move(message)});
     shadow_watch_.plan_changed(epoch);
+    blocks_.restart();
+    run_.trainer().go_on_under(plans_.current());
   }
 
   // Returns: true if that took batches.
@@ -336,6 +357,7 @@ class guarded_training {
     shadow_watch_.drop_shadow();
     if (!only_raises(plans_.current(), next.plan, plans_.fp32())) shadow_watch_.plan_changed(result().epochs.size());
     plans_.change_to(next.plan);
+    run_.trainer().go_on_under(next.plan);
     record_.add_change(std::move(next));
   }
   // Trains the last part's first batches both with the plan and in a higher precision, and goes on from the better one.
@@ -411,6 +433,7 @@ class guarded_training {
   plan_changes changes_;
   epoch_runner epochs_;
   shadow_watch shadow_watch_;
+  fp32_blocks blocks_;
   struct {
     std::size_t epoch = 0;
     std::optional<sample> begun = {};

@@ -56,6 +56,15 @@ inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& k
   return values;
 }
 
+/// Returns: true for a norm with a bias and no weight: ATen's backward takes no FP32 bias beside a low input then.
+inline bool has_bias_alone(const op_traits& known, const torch::jit::Stack& arguments) {
+  bool weight = false, bias = false;
+  for_each_tensor(arguments, known.arguments.size(), [&](const at::Tensor&, std::size_t i, int) {
+    if (known.arguments[i] == argument_use::affine) (known.argument_names[i] == "bias" ? bias : weight) = true;
+  });
+  return bias && !weight;
+}
+
 /// Casts what the operator reads to `to`. What it writes, running statistics and tensors in the format `kept` stay.
 /// `affine_too`: a norm's weight and bias are cast, too.
 inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::ScalarType to, at::DeviceType device,
@@ -63,7 +72,8 @@ inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::Scal
   const std::size_t first = stack.size() - known.arguments.size();
   for (std::size_t i = 0; i < known.arguments.size(); ++i) {
     const argument_use use = known.arguments[i];
-    if (use != argument_use::read && !(use == argument_use::affine && affine_too)) continue;
+    const bool affine = use == argument_use::affine && (affine_too || has_bias_alone(known, stack));
+    if (use != argument_use::read && !affine) continue;
     replace(
         stack[first + i], device,
         [&](const at::Tensor& t) {

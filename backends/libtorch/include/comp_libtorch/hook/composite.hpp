@@ -2,11 +2,11 @@
 // Composites: operators that ATen makes of others, such as einsum, lstm, tensordot and linalg_multi_dot. LibTorch's
 // autocast has no rule for them and casts the products inside them. So a plan has these products one by one, and not
 // the composite.
-// A trial, not a list, decides which composites are opened: those that call a product with an autocast rule when they
-// run on tensors without memory. Composites with a rule of their own (linear, matmul) stay whole. So do those without
-// such a product (dropout, flatten), and those that look at data before it (cov), because the trial has none.
-// Kernels below autograd that call products (affine_grid_generator) stay whole, too: autograd would not see a cast in
-// them.
+// A trial decides which composites are opened: those that call a product with an autocast rule when they run on tensors
+// without memory. A list has those that call one for some arguments only (einsum) or look at data before (cov), which
+// the trial has not. Composites with a rule of their own (linear, matmul) stay whole. So do those without such a
+// product (dropout, flatten). Kernels below autograd that call products (affine_grid_generator) stay whole, too:
+// autograd would not see a cast in them.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -82,29 +82,32 @@ inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const tor
   return bare;
 }
 
-/// Returns: true if `op` calls a product with an autocast rule.
-inline bool calls_product(const c10::OperatorHandle& op, torch::jit::Stack arguments, at::DeviceType device) {
+/// Returns: whether `op` calls a product with an autocast rule; nothing if it raises before.
+inline std::optional<bool> calls_product(const c10::OperatorHandle& op, torch::jit::Stack arguments,
+                                         at::DeviceType device) {
   const generator_guard random{device};
   product_finder finder{device};
   try {
     const listening_guard listens{&finder};
     op.callBoxed(arguments);  // comes to `finder`, which opens it
+    return false;
   } catch (const product_finder::product&) {
     return true;
-  } catch (const std::exception&) {  // the operator needs data: it stays whole
+  } catch (const std::exception&) {  // the operator needs data, or one format
+    return {};
   }
-  return false;
 }
 
 /// Returns: true for a composite whose products a plan has one by one. The arguments are on top of `stack`.
 inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
   if (!is_composite(op) || has_autocast_rule(op, device)) return false;
+  if (traits(op).aten && by_name::is_composed_product(traits(op).word)) return true;
   const at::NoGradGuard no_gradients;
-  return calls_product(op, bare_arguments(op, stack, device), device);
+  return calls_product(op, bare_arguments(op, stack, device), device).value_or(false);
 }
 
-/// Returns: true if a composite with products refuses a mix of BF16 and FP32 tensors. After a lowered operator it would
-/// get such a mix, so its tensors are cast to FP32 before it runs.
+/// Returns: true if a composite with products takes FP32 and refuses a mix of BF16 and FP32 tensors. After a lowered
+/// operator it would get such a mix, so its tensors are cast to FP32 before it runs.
 inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
   const at::NoGradGuard no_gradients;
   torch::jit::Stack mixed = bare_arguments(op, stack, device);
@@ -115,7 +118,7 @@ inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::St
         one_is_low = true;
         return at::_to_copy(t, t.options().dtype(at::kBFloat16));
       });
-  return !calls_product(op, std::move(mixed), device);
+  return !calls_product(op, std::move(mixed), device) && calls_product(op, bare_arguments(op, stack, device), device);
 }
 
 /// Remembers which operators are opened, so that the trial runs once for each. For forwards that are not recorded. Use

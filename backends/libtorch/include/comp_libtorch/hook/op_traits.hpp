@@ -57,16 +57,20 @@ coalesce)";
   return word.ends_with("_like") || word.starts_with("new_") || has_name(copies, word);
 }
 
-/// Returns: true for decompositions, transforms, order statistics and conversions to quantized tensors that ATen has in
-/// FP32 and FP64 only.
+/// Returns: true for decompositions, transforms, order statistics, conversions to quantized tensors and the rarer
+/// special functions, which ATen has in FP32 and FP64 only, or without a low backward.
 inline bool only_fp32(std::string_view word) {
   constexpr std::string_view products = R"(linalg_vector_norm linalg_matmul linalg_vecdot linalg_cross
 linalg_multi_dot linalg_diagonal)";
   if (word.starts_with("linalg_")) return !has_name(products, word);
   constexpr std::string_view others = R"(cholesky cholesky_solve cholesky_inverse inverse svd qr lu_solve lu_unpack
 _lu_with_info geqrf orgqr ormqr pinverse triangular_solve det logdet slogdet matrix_exp ctc_loss stft istft quantile
-nanquantile polar complex view_as_complex histc _ctc_loss symeig trapezoid)";
-  return word.starts_with("fft_") || word.starts_with("quantize_per_") || has_name(others, word);
+nanquantile polar complex view_as_complex histc _ctc_loss symeig trapezoid _upsample_bilinear2d_aa
+_upsample_bicubic2d_aa special_airy_ai special_erfcx special_i1 special_i1e special_log_ndtr special_ndtri
+special_zeta)";
+  const bool series = word.find("bessel") != word.npos || word.find("polynomial") != word.npos;
+  return word.starts_with("fft_") || word.starts_with("quantize_per_") || (word.starts_with("special_") && series) ||
+         has_name(others, word);
 }
 
 /// Returns: true for products of matrices and vectors, convolutions, attention and recurrent layers.
@@ -76,7 +80,16 @@ scaled_dot_product_attention mv addmv dot vdot mkldnn_rnn_layer)";
   return word.starts_with("conv") || word.ends_with("_cell") || word == "_cudnn_rnn" || has_name(products, word);
 }
 
-inline bool is_arithmetic(std::string_view word) { return has_name("add sub rsub mul div", word); }
+/// Returns: true for composites whose products depend on their arguments: an einsum may be no more than a sum.
+inline bool is_composed_product(std::string_view word) {
+  return has_name(R"(einsum inner tensordot chain_matmul linalg_multi_dot linalg_matrix_power matrix_power cov
+corrcoef)",
+                  word);
+}
+
+inline bool is_arithmetic(std::string_view word) {
+  return has_name("add sub rsub mul div subtract multiply divide true_divide", word);
+}
 inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
 
 /// Returns: true for what gives a view or a copy, as the strides allow.

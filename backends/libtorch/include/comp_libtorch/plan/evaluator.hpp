@@ -13,6 +13,7 @@
 #include <comp_libtorch/hook/session.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/unrecorded.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -53,7 +54,7 @@ class evaluator final : public session, public capturable {
     const auto chosen =
         author == author_choice::none ? how_.choose(named.layer, known.kind, own) : product_precisions{own, own};
     if (captures_) capture(named.name, {named.layer, known.kind, chosen.forward, own}, chosen);
-    run_unrecorded(op, author, chosen, stack, device(), captures_);
+    naming(known.kind, named.name, [&] { run_unrecorded(op, author, chosen, stack, device(), captures_); });
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
   }

@@ -19,6 +19,7 @@
 #include <comp_libtorch/plan/sensitivity.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/plan/unrecorded.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -83,14 +84,9 @@ class executor final : public session, public capturable {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
     if (now.opens) return open(now, keys, stack);
-    if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
-    if (times_ != nullptr) return run_timed(now, stack);
-    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
-      return context_.errors->run(op, now.index, stack);
-    }
-    if (now.slots != 0) casts_.cast_inputs(now, stack);
-    if (now.unusual) return run_unusual(now, stack);
-    op.callBoxed(stack);
+    if (!code_->any_low) return run(now, stack);
+    const op_info& info = (*context_.graph)[now.index];
+    naming(info.kind, info.name, [&] { run(now, stack); });
   }
 
   bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* casts) override {
@@ -294,6 +290,17 @@ class executor final : public session, public capturable {
       if (is_eligible(t, device())) (t.scalar_type() == scalar_type(context_.low) ? low : full) = true;
     });
     (*context_.autocast_plan)[now.index] = low && !full ? context_.low : (*context_.graph)[now.index].as_written;
+  }
+
+  void run(const instruction& now, torch::jit::Stack& stack) {
+    if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
+    if (times_ != nullptr) return run_timed(now, stack);
+    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
+      return context_.errors->run(now.op, now.index, stack);
+    }
+    if (now.slots != 0) casts_.cast_inputs(now, stack);
+    if (now.unusual) return run_unusual(now, stack);
+    now.op.callBoxed(stack);
   }
 
   void run_timed(const instruction& now, torch::jit::Stack& stack) {

@@ -17,6 +17,7 @@
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/plan/recording.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -96,12 +97,14 @@ class first_runner {
 
  private:
   void cast_inputs(const recorded_op& operation, const product_precisions& now, torch::jit::Stack& stack) {
-    const at::ScalarType to = scalar_type(now.forward);
+    const bool as_written = now.forward == precision_of_full(operation.full);
     const op_traits& known = traits(operation.op);
     const std::size_t first = stack.size() - known.arguments.size();
     for (const recorded_input& input : operation.inputs) {
+      const at::ScalarType to = as_written ? input.full : scalar_type(now.forward);  // FP32 beside FP64 stays
       at::IValue& value = stack[first + input.argument];
       if (takes_as_is(known, now, input.argument)) continue;
+      if (as_written && value.isTensor() && is_wrapped_number(value.toTensor())) continue;
       if (input.affine && keeps_affine(known, to, device_)) continue;
       if (input.element < 0) {
         value = converted(value.toTensor(), to, input.parameter >= 0);
@@ -216,6 +219,8 @@ class first_forward final : public recording_session {
     calls_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);
+    } else if (has_lowered_) {
+      naming(now.info.kind, now.info.name, [&] { run_(now.op, choice, stack); });
     } else {
       run_(now.op, choice, stack);
     }

@@ -128,6 +128,18 @@ class plan_tuner {
     return {};
   }
 
+  /// Returns: the times that the slowest of several ranks has. They choose by these, so that all choose alike, and
+  /// train as many batches for it.
+  step_times of_slowest(step_times own) const {
+    if (!agree_) return own;
+    std::vector<double> times{own.seconds};
+    for (const op_time& each : own.operators) times.insert(times.end(), {each.forward, each.backward});
+    times = agree_(std::move(times));
+    own.seconds = times[0];
+    for (std::size_t i = 0; i < own.operators.size(); ++i) own.operators[i] = {times[2 * i + 1], times[2 * i + 2]};
+    return own;
+  }
+
  private:
   executor_options options_of(const plan& p) const {
     executor_options open = program_.options_of(p);
@@ -174,18 +186,6 @@ class plan_tuner {
     const auto seconds = [&] { return of_slowest(step_times{batch()}).seconds; };
     const double first = seconds();
     return first > limit && (first >= 4 * limit || seconds() > limit);
-  }
-
-  /// Returns: the times that the slowest of several ranks has. They choose by these, so that all choose alike, and
-  /// train as many batches for it.
-  step_times of_slowest(step_times own) const {
-    if (!agree_) return own;
-    std::vector<double> times{own.seconds};
-    for (const op_time& each : own.operators) times.insert(times.end(), {each.forward, each.backward});
-    times = agree_(std::move(times));
-    own.seconds = times[0];
-    for (std::size_t i = 0; i < own.operators.size(); ++i) own.operators[i] = {times[2 * i + 1], times[2 * i + 2]};
-    return own;
   }
 
   program& program_;

@@ -274,8 +274,8 @@ class recorder {
       return;
     }
     current.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
-                                 use == argument_use::affine, from.value, from.parameter,
-                                 is_wrapped_number(tensor) ? at::kFloat : from.without_plan(tensor)});
+                                 use == argument_use::affine && !has_bias_alone(known, current.arguments), from.value,
+                                 from.parameter, is_wrapped_number(tensor) ? at::kFloat : from.without_plan(tensor)});
   }
 
   static tensor_info described(const at::Tensor& tensor, const origin& from) {

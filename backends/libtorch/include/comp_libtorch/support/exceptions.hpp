@@ -25,6 +25,17 @@ inline bool says_out_of_memory(std::string_view text) {
          text.find("can't allocate memory") != std::string_view::npos;
 }
 
+/// Runs `work`. LibTorch's exceptions out of it name the operator, because the format that a plan gives it may be their
+/// reason.
+inline void naming(const std::string& kind, const std::string& name, auto&& work) {
+  try {
+    work();
+  } catch (c10::Error& e) {
+    e.add_context(fmt::format("operator {} (\"{}\") of the plan", kind, name));
+    throw;
+  }
+}
+
 /// Runs `work`, then `last`, even if `work` throws. Returns: what `work` returns. Throws: what `last` throws, else
 /// what `work` throws.
 template <class F, class Last>

@@ -90,16 +90,15 @@ inline void require_one_rank(std::string_view what, std::string_view instead) {
   }
 }
 
-/// Returns: how `s` asks for the executor's choices to be made; fixed if ranks that agree run on different machines,
-/// which have other kernels to choose from.
-inline executor_choices choices_on(const setup& s, const hardware& here) {
-  if (!s.agree) return s.choices;
+/// Returns: `asked`; fixed if ranks that agree run on different machines, which have other kernels to choose from.
+inline executor_choices choices_on(executor_choices asked, const agreement& agree, const hardware& here) {
+  if (!agree) return asked;
   comp::detail::fnv1a hash;
   for (const std::string& part : here.isa) hash.add_bytes(part.data(), part.size());
   hash.add_bytes(here.name.data(), here.name.size());
   const auto own = static_cast<double>(hash.hash >> 11);  // has the bits of a double
-  const std::vector<double> ends = s.agree({own, -own});
-  return ends[0] == -ends[1] ? s.choices : executor_choices::fixed;
+  const std::vector<double> ends = agree({own, -own});
+  return ends[0] == -ends[1] ? asked : executor_choices::fixed;
 }
 
 /// Throws: `settings_error`, naming what is missing.

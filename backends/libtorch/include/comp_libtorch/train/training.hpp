@@ -416,7 +416,7 @@ class training {
   double pending_factor_ = 1;
   std::uint64_t steps_ = 0;
   std::string signature_;
-  plan_tuner tuning_{program_, choices_on(setup_, hardware_), {}, setup_.agree};
+  plan_tuner tuning_{program_, choices_on(setup_.choices, setup_.agree, hardware_), {}, setup_.agree};
   std::map<precision, plan> autocast_;  // by its low precision
   std::optional<std::uint64_t> counted_;
   bool compiled_ = false;  // steps run compiled

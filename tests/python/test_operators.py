@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators whose samples in torch's own tests (tests/suites) have shown a fault of comp: the smallest input of each."""
+
+import json
+import unittest
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import comp
+from support import operators_of, plan_file
+
+
+
+class Called(nn.Module):
+    """Calls a function on the tensor that it is made with, a parameter."""
+
+    def __init__(self, function, *shape, dtype=torch.float32):
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.x = nn.Parameter(torch.randn(*shape, generator=generator, dtype=dtype))
+        self.function = function
+
+    def forward(self):
+        return self.function(self.x)
+
+
+def values(net, region):
+    """The result of a forward in `region` and the gradient of the parameter."""
+    with region:
+        result = net()
+    (gradient,) = torch.autograd.grad(result.float().sum(), [net.x])
+    return result, gradient
+
+
+def in_plan(net, chosen):
+    """A plan that gives `chosen(operator)` to each operator of a forward."""
+
+    def run(region):
+        with region:
+            result = net()
+        return result.float().sum()
+
+    path = plan_file(net, run)
+    with open(path) as file:
+        plan = json.load(file)
+    for op, row in zip(ops := operators_of(net, run), plan['operators']):
+        row.update(precision=chosen(op, ops), as_written=op.as_written)
+    with open(path, 'w') as file:
+        json.dump(plan, file)
+    return comp.plan(path, net, forced=True, otherwise='error')
+
+
+def by_rules(op, ops):
+    letters = dict(comp._comp.rules(ops, 'bf16')[0])['pytorch']
+    return {'1': 'fp32', 'b': 'bf16', 'd': 'fp64'}[letters[[each.name for each in ops].index(op.name)]]
+
+
+def low(op, ops):
+    return 'bf16' if op.choosable else op.as_written
+
+
+class Rules(unittest.TestCase):
+    def test_composites_and_other_names_of_operators_are_what_autocast_makes_of_them(self):
+        for function, shape in (
+            (lambda x: torch.einsum('i->', x), (3,)),
+            (lambda x: torch.einsum('ij,jk->ik', x, x), (3, 3)),
+            (lambda x: torch.inner(x, x), (3,)),
+            (lambda x: torch.tensordot(x, x, dims=([0, 1], [1, 0])), (2, 2)),
+            (torch.cov, (2, 3)),
+            (torch.corrcoef, (3, 2)),
+            (lambda x: torch.true_divide(x @ x, x.sum()), (3, 3)),
+            (lambda x: torch.multiply(x @ x, x.sum()), (3, 3)),
+        ):
+            net = Called(function, *shape)
+            want = values(net, torch.autocast('cpu', torch.bfloat16))
+            plan = in_plan(net, by_rules)
+            for forward in ('first', 'later'):
+                got = values(net, plan)
+                self.assertEqual(got[0].dtype, want[0].dtype, (shape, forward))
+                self.assertTrue(torch.equal(got[0], want[0]), (shape, forward))
+            with torch.no_grad(), plan:
+                self.assertTrue(torch.equal(net(), want[0]), shape)
+
+    def test_a_sum_by_einsum_does_not_hide_the_product_of_a_later_one(self):
+        net = Called(lambda x: torch.einsum('ij->', x) + torch.einsum('ij,jk->ik', x, x), 3, 3)
+        plan = in_plan(net, by_rules)
+        values(net, plan)
+        with torch.no_grad(), plan:
+            got = net()
+        with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
+            self.assertTrue(torch.equal(got, net()))
+
+    def test_autocast_leaves_fp64_alone_and_so_do_the_rules(self):
+        net = Called(lambda x: x @ x, 3, 3, dtype=torch.float64)
+        plan = in_plan(net, by_rules)
+        for _ in range(2):
+            self.assertTrue(torch.equal(values(net, plan)[0], net.x @ net.x))
+
+
+class Low(unittest.TestCase):
+    def test_what_has_no_low_kernel_or_no_low_backward_is_not_lowered(self):
+        for function in (torch.special.i1e, torch.special.bessel_j0, torch.special.log_ndtr, torch.special.erfcx):
+            net = Called(lambda x: function(x * 2), 3)
+            result = net()
+            plan = in_plan(net, low)
+            with plan:
+                got = net()
+            self.assertEqual(got.dtype, torch.float32)
+            self.assertTrue(torch.allclose(got, result, rtol=0.05, atol=0.05))
+            if result.requires_grad:
+                got.sum().backward()
+
+    def test_a_layer_norm_with_a_bias_and_no_weight_has_gradients_in_bf16(self):
+        net = Called(lambda x: F.layer_norm(x * 2, (2,), None, x[0] * 3), 3, 2)
+        net.function = lambda x: F.layer_norm(x * 2, (2,), None, net.bias)
+        net.bias = nn.Parameter(torch.ones(2))
+        plan = in_plan(net, low)
+        for _ in range(2):
+            self.assertTrue(values(net, plan)[1].isfinite().all())
+
+    def test_an_operator_that_raises_under_a_plan_is_named(self):
+        net = Called(lambda x: torch.bmm(x, x * 2), 1, 2, 2)
+        plan = in_plan(net, low)
+        net.function = lambda x: torch.bmm(x, (x * 2)[:, :1])
+        with self.assertRaisesRegex(RuntimeError, r'operator aten::bmm \("bmm"\) of the plan'):
+            with plan:
+                net()
+
+
+class AsWritten(unittest.TestCase):
+    def test_fp32_beside_fp64_is_not_cast_by_a_plan_that_leaves_all_as_it_is(self):
+        places = torch.tensor([0.1, 0.7, 5.3])
+        net = Called(lambda x: torch.trapezoid(x, places), 3, dtype=torch.float64)
+        plan = in_plan(net, lambda op, ops: op.as_written)
+        self.assertTrue(torch.equal(values(net, plan)[0], net()))
+
+
+if __name__ == '__main__':
+    unittest.main()
