@@ -143,7 +143,8 @@ struct short_lines : CLI::Formatter {
   }
 };
 
-void describe(CLI::App& app, options& chosen, bool all) {
+/// `brief`: `app` is to print --help, which hides an option's name; a complaint needs the name.
+void describe(CLI::App& app, options& chosen, bool brief) {
   // ./run demo passes its own options before the user's, which must win.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
@@ -356,7 +357,7 @@ void describe(CLI::App& app, options& chosen, bool all) {
                   "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
   files->add_option("--weights-out", chosen.weights_out,
                     "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
-  if (all) return;
+  if (!brief) return;
   const auto lines = std::make_shared<short_lines>();
   lines->column_width(28);
   app.formatter(lines);
@@ -457,7 +458,8 @@ bool separates_products(const options& chosen) {
 std::optional<int> read_options(int argc, char** argv, options& chosen) {
   CLI::App app;
   const std::vector<std::string_view> words{argv, argv + argc};
-  describe(app, chosen, std::ranges::find(words, "--help-all") != words.end());
+  const auto has = [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); };
+  describe(app, chosen, has("--help") || has("-h"));
   CLI11_PARSE(app, argc, argv);
   chosen.command = command_line(words, {});
   chosen.training_command = command_line(words, {"--compare-epochs", "--warm-start", "--resume"});

@@ -25,7 +25,7 @@ struct watched {
 
 watched watch(const world_of_losses& world, std::uint64_t seed, std::size_t batches = 15000) {
   std::mt19937_64 random{seed};
-  std::normal_distribution<double> noise{0, world.noise};
+  std::normal_distribution<double> normal;
   comp::detail::fp32_blocks blocks{batches, 0.01};
   watched got;
   double harm = world.harm;
@@ -34,7 +34,7 @@ watched watch(const world_of_losses& world, std::uint64_t seed, std::size_t batc
     got.by_fp32 += fp32 ? 1 : 0;
     harm += ((fp32 ? 0 : world.harm) - harm) / world.delay;
     const double level = std::exp(-world.fall * static_cast<double>(k));
-    if (blocks.add({level * (1 + harm) * std::exp(noise(random))})) {
+    if (blocks.add({level * (1 + harm) * std::exp(world.noise * normal(random))})) {
       got.given_up = k + 1;
       return got;
     }
