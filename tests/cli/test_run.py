@@ -13,7 +13,7 @@ ROOT = pathlib.Path(sys.argv.pop(1))
 
 
 def bash(script, **environment):
-    return subprocess.run(['/bin/bash', '-c', f'set -euo pipefail; source {ROOT}/tools/setup.sh; {script}'], text=True,
+    return subprocess.run(['/bin/bash', '-c', f'set -euo pipefail; source "{ROOT}/tools/setup.sh"; {script}'], text=True,
                           capture_output=True, env={**os.environ, **environment})
 
 

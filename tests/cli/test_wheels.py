@@ -55,7 +55,7 @@ class Runs(unittest.TestCase):
         asked = self.asked.read_text()
         self.assertRegex(asked, r'pip install torch==2\.12\.1 .*boost-headers .*nlohmann-json ')
         self.assertRegex(asked, r'auditwheel repair --exclude=libtorch\* --exclude=libc10\*')
-        self.assertRegex(asked, r'pip install \S*comp-manylinux\.whl .*\n.*python -W ignore \S*wheels_trial\.py search \(\S*/environment/bin\)')
+        self.assertRegex(asked, r'pip install \S*comp-manylinux\.whl .*\n.*python -W ignore .*wheels_trial\.py search \(\S*/environment/bin\)')
         self.assertEqual(sorted(p.name for p in self.out.iterdir()), ['comp-manylinux.whl', 'wheels.log'])
 
 
