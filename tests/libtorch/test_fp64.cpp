@@ -44,24 +44,30 @@ std::vector<std::pair<std::string, job (*)()>> jobs_in_fp64() {
   return all;
 }
 
+/// Checks that operators are recorded as written in `expected`, those that may be lowered at least in a model in FP64,
+/// and that a plan as written has the bits of the plain loop.
+void check_as_written(auto make, precision expected) {
+  const outcome plain = train(again(make), 3, nullptr);
+  const job hooked = again(make);
+  program p{{.device = device}};
+  record(p, hooked);
+  for (const comp::op_info& op : p.graph()) {
+    CAPTURE(op.name);
+    if (op.choosable || expected == precision::fp32) CHECK(op.as_written == expected);
+  }
+  p.set_plan(as_written(p.graph()));
+  CHECK(same(plain, train(hooked, 3, &p)));
+  CHECK_FALSE(p.changes());
+  CHECK(p.problems().mismatches + p.problems().ended_early == 0);
+}
+
 }  // namespace
 
 TEST_CASE("a model in FP64 as written has the bits of the plain loop, and its operators are recorded as FP64") {
   const default_fp64 in_fp64;
   for (const auto& [name, make] : jobs_in_fp64()) {
     CAPTURE(name);
-    const outcome plain = train(again(make), 3, nullptr);
-    const job hooked = again(make);
-    program p{{.device = device}};
-    record(p, hooked);
-    for (const comp::op_info& op : p.graph()) {
-      CAPTURE(op.name);
-      if (op.choosable) CHECK(op.as_written == precision::fp64);
-    }
-    p.set_plan(as_written(p.graph()));
-    CHECK(same(plain, train(hooked, 3, &p)));
-    CHECK_FALSE(p.changes());
-    CHECK(p.problems().mismatches + p.problems().ended_early == 0);
+    check_as_written(make, precision::fp64);
   }
 }
 
@@ -75,16 +81,7 @@ TEST_CASE("numbers in a program's text make no operator FP64") {
                  return 0.1 * y.square().mean() + 1e-3 * (y * (count * 0.5)).sum() / 3.0 - 0.25;
                }};
   };
-  const outcome plain = train(again(make), 3, nullptr);
-  const job hooked = again(make);
-  program p{{.device = device}};
-  record(p, hooked);
-  for (const comp::op_info& op : p.graph()) {
-    CAPTURE(op.name);
-    CHECK(op.as_written == precision::fp32);
-  }
-  p.set_plan(as_written(p.graph()));
-  CHECK(same(plain, train(hooked, 3, &p)));
+  check_as_written(+make, precision::fp32);
 }
 
 TEST_CASE("all in FP32, each operator alone and any mix run near FP64's values, with FP64's weights and gradients") {

@@ -223,8 +223,8 @@ def of_bf16_weights():
     return usual(net, sgd(net, 0.5), lambda made, y: cross_entropy(made.float(), y)), [(x.bfloat16(), y) for x, y in batches_of(16, 8)], net
 
 
-def of_evaluation_between():
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+def evaluated_between(net):
+    """A training that evaluates the model after each step."""
     inner = usual(net, adam(net))
 
     def step(plan, batch):
@@ -236,6 +236,10 @@ def of_evaluation_between():
         return value
 
     return step, batches_of(16, 8), net
+
+
+def of_evaluation_between():
+    return evaluated_between(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)))
 
 
 class Adapted(nn.Module):
@@ -492,18 +496,7 @@ class Heedless(nn.Module):
 
 
 def dropout_that_ignores_eval():
-    net = Heedless()
-    inner = usual(net, adam(net))
-
-    def step(plan, batch):
-        value = inner(plan, batch)
-        net.eval()
-        with torch.no_grad(), plan:
-            net(batch[0])
-        net.train()
-        return value
-
-    return step, batches_of(16, 8), net
+    return evaluated_between(Heedless())
 
 
 def schedule_at_zero():
