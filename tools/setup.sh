@@ -312,12 +312,14 @@ find_python_torch() {
 }
 
 # The same; if there is none, .venv gets the whole wheel of torch (3 GB, with the CUDA libraries that it depends on), which
-# is then LibTorch, too.
+# is then LibTorch, too. What torch's own tests import (tests/suites) is added to .venv alone.
 need_python_torch() {
   if ! find_python_torch; then
     echo "Putting torch $torch_version into .venv (a download of 3 GB)"
-    { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" numpy expecttest && find_python_torch || return 1
+    { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" && find_python_torch || return 1
   fi
+  [[ $torch_python != "$PWD/.venv/bin/python" ]] || "$torch_python" -c 'import numpy, expecttest' 2>/dev/null ||
+    .venv/bin/pip -q install numpy expecttest || return 1
   : "${COMP_TORCH_PATH:=$("$torch_python" -c 'import torch; print(torch.__path__[0])')}"
 }
 
