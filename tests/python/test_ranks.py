@@ -589,7 +589,7 @@ class Kept(Training):
         return {'end': weights, 'epochs': len(result.epochs), 'plan': result.plan, 'loss': result.epochs[-1].loss}
 
 
-EPOCHS = 30
+EPOCHS = 45  # a search on a busy machine may train dozens of them
 
 
 def in_bf16(op):
