@@ -350,54 +350,41 @@ class Searches(unittest.TestCase):
         self.assertTrue(same(plain.weights(), job.weights()))
         self.assertEqual(Job(OWN['sgd']).search(policy='all_fp32').operators[-1].kind, 'moment1')
 
-    def found(self, job, **more):
-        """A plan that lowers moments alone; the least memory is asked for, so that a busy machine's times do not count."""
-        return job.search(policy=moments_alone, strategy=Lowered(), slowdown=10.0, precisions=['bf16'], **more)
-
-    def test_a_plan_with_them_is_found_its_peak_is_lower_and_its_file_is_run(self):
-        job = Job(width=256)
-        found = self.found(job)
+    def test_a_plan_with_them_is_found_its_peak_is_lower_and_its_file_and_checkpoint_go_on(self):
+        """The least memory is asked for, so that a busy machine's times do not count."""
+        make = lambda p: torch.optim.AdamW(p, 1e-5, foreach=True)
+        job, again, other = Job(make, 1024), Job(make, 1024), Job(make, 1024)
+        found = job.search(policy=moments_alone, slowdown=9.0, precisions=['bf16'])
         self.assertEqual(found.plan[-2:], 'bb', found)
         peaks = {c.plan: c.peak_bytes for c in found.contest}
         fp32 = next(peak for plan, peak in peaks.items() if set(plan) == {'1'})
-        saved = 4 * sum(p.numel() for p in job.net.parameters())
-        self.assertLess(peaks[found.plan], fp32 - 0.8 * saved)
+        self.assertLess(peaks[found.plan], fp32 - 3 * sum(p.numel() for p in job.net.parameters()))
         self.assertEqual(job.formats(), {BF16})
+
         path = os.path.join(job.folder.name, 'found.json')
         found.save(path)
-        again = Job(width=256)
         plan = comp.autocast(again.net, optimizer=again.optimizer, moments=True, file=path)
         again.train(plan, 3)
         self.assertEqual(again.formats(), {BF16})
 
-    def test_a_guided_search_lowers_them_where_the_least_memory_is_asked_for(self):
-        found = Job(width=256).search(slowdown=10.0, precisions=['bf16'])
-        self.assertIn('b', found.plan[-2:], found)
+        path, kept = os.path.join(job.folder.name, 'training.pt'), os.path.join(job.folder.name, 'kept.pt')
+        epochs = found.trained_batches // len(job.data)
+        found.train(epochs + 2, checkpoint=path)
+        os.link(path, kept)
+        found.train(epochs + 4)
+        given = {'model': other.net, 'optimizer': other.optimizer, 'data': other.data, 'progress': False}
+        comp.resume(kept, other.step, **given, epochs=epochs + 4)
+        self.assertEqual(other.formats(), {BF16})
+        self.assertTrue(same(job.weights(), other.weights()))
+        self.assertTrue(same(job.optimizer.state_dict(), other.optimizer.state_dict()))
 
     def test_a_search_that_is_put_back_leaves_the_training_as_it_was(self):
         job, plain = Job(), Job()
         for each in (job, plain):
             each.train(NoPlan(), 3)
-        self.found(job, keep=False)
+        job.search(policy=moments_alone, strategy=Lowered(), precisions=['bf16'], keep=False)
         self.assertTrue(same(plain.optimizer.state_dict(), job.optimizer.state_dict()))
         self.assertEqual(plain.train(NoPlan(), 3), job.train(NoPlan(), 3))
-
-    def test_a_checkpoint_goes_on_with_the_same_bits(self):
-        for name in ('adamw', 'sgd'):
-            job, other = Job(OWN[name]), Job(OWN[name])
-            path = os.path.join(job.folder.name, 'training.pt')
-            found = self.found(job)
-            self.assertIn('b', found.plan[-2:])
-            epochs = found.trained_batches // len(job.data)
-            found.train(epochs + 2, checkpoint=path)
-            kept = os.path.join(job.folder.name, 'kept.pt')
-            os.link(path, kept)
-            whole = found.train(epochs + 4)
-            given = {'model': other.net, 'optimizer': other.optimizer, 'data': other.data, 'progress': False}
-            resumed = comp.resume(kept, other.step, **given, epochs=epochs + 4)
-            self.assertEqual(other.formats(), {BF16})
-            self.assertTrue(same(job.weights(), other.weights()))
-            self.assertTrue(same(job.optimizer.state_dict(), other.optimizer.state_dict()))
 
     def test_a_loop_has_them_in_its_plan_leaves_them_in_fp32_and_says_why(self):
         job, plain = Job(), Job()
