@@ -369,9 +369,12 @@ class Searches(unittest.TestCase):
 
         path, kept = os.path.join(job.folder.name, 'training.pt'), os.path.join(job.folder.name, 'kept.pt')
         epochs = found.trained_batches // len(job.data)
-        found.train(epochs + 2, checkpoint=path)
-        os.link(path, kept)
-        found.train(epochs + 4)
+
+        def keep(now):
+            if not os.path.exists(kept):
+                os.link(path, kept)
+
+        found.train(epochs + 4, checkpoint=path, callbacks=[keep])
         given = {'model': other.net, 'optimizer': other.optimizer, 'data': other.data, 'progress': False}
         comp.resume(kept, other.step, **given, epochs=epochs + 4)
         self.assertEqual(other.formats(), formats)
