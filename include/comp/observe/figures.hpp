@@ -103,12 +103,13 @@ inline const contestant* fp32_of(const outcome& result) {
   return result.contest.empty() ? nullptr : &result.contest.front();
 }
 
-/// Returns: the fastest rule-based plan that ran; null when there was none.
+/// Returns: the fastest rule-based plan that ran, of those that harm the loss only if all do; null when there was none.
 inline const contestant* rule_based_of(const outcome& result) {
+  const auto rank = [](const contestant& c) { return std::pair{!rejected(c), c.over_fp32.ratio}; };
   const contestant* best = nullptr;
   for (const contestant& c : result.contest) {
     if (!c.rule_based || c.status != status::ok || c.seconds.empty()) continue;
-    if (best == nullptr || c.over_fp32.ratio > best->over_fp32.ratio) best = &c;
+    if (best == nullptr || rank(c) > rank(*best)) best = &c;
   }
   return best;
 }
