@@ -52,17 +52,17 @@ class Training:
 
 
 class Potential(Training):
-    """Energies and forces of clusters of 13 atoms, whose positions lie far from the origin."""
+    """Energies and forces of clusters of 64 atoms, whose positions lie far from the origin."""
 
-    steps, rate = 400, 5e-3
+    steps, rate, atoms, side = 400, 5e-3, 64, 4
 
     def __init__(self, seed, dtype):
         torch.manual_seed(seed)
         self.net, self.dtype = mlp(24, 128, 128, 1, dtype=dtype), dtype
-        grid = torch.cartesian_prod(*[torch.arange(3.0)] * 3)[:13].double() * 1.12
+        grid = torch.cartesian_prod(*[torch.arange(float(self.side))] * 3)[: self.atoms].double() * 1.12
         moved = 1e6 * torch.randn(256, 1, 3, dtype=torch.float64)
-        self.x = grid + moved + 0.05 * torch.randn(256, 13, 3, dtype=torch.float64)
-        self.pairs = torch.triu_indices(13, 13, 1)
+        self.x = grid + moved + 0.05 * torch.randn(256, self.atoms, 3, dtype=torch.float64)
+        self.pairs = torch.triu_indices(self.atoms, self.atoms, 1)
         i, j = self.pairs
         d = self.x[:, i] - self.x[:, j]
         six = d.square().sum(-1).pow(-3)
@@ -91,6 +91,10 @@ class Potential(Training):
         """Of forces, relative."""
         _, force = self.predict(self.x[192:])
         return ((force.double() * self.deviation - self.force[192:]).norm() / self.force[192:].norm()).item()
+
+
+class SmallPotential(Potential):
+    atoms, side = 13, 3
 
 
 class Poisson(Training):
@@ -123,12 +127,12 @@ class Poisson(Training):
 class Ode(Training):
     """A neural differential equation, by 20 steps of Runge and Kutta, fitted to spirals."""
 
-    steps, rate = 300, 5e-3
+    steps, rate, batch = 300, 5e-3, 256
 
     def __init__(self, seed, dtype):
         torch.manual_seed(seed)
         self.net, self.dtype = mlp(2, 128, 128, 2, dtype=dtype), dtype
-        self.x = torch.randn(512, 2, dtype=torch.float64).to(dtype)
+        self.x = torch.randn(8 * self.batch, 2, dtype=torch.float64).to(dtype)
 
     @staticmethod
     def run(of, x):
@@ -146,14 +150,18 @@ class Ode(Training):
         return self.run(lambda at: at.pow(3) @ turn / (1 + at.square().sum(-1, keepdim=True)), x)
 
     def loss(self, batch):
-        x = self.x[batch * 64 % 448 :][:64]
+        x = self.x[batch % 7 * self.batch :][: self.batch]
         return (self.run(self.net, x) - self.exact(x)).square().mean()
 
     def error(self):
         """Of the paths, relative."""
-        x = self.x[448:]
+        x = self.x[-self.batch :]
         wanted = self.exact(x.double())
         return ((self.run(self.net, x).double() - wanted).norm() / wanted.norm()).item()
+
+
+class SmallOde(Ode):
+    batch = 64
 
 
 class Process(Training, nn.Module):
@@ -193,13 +201,13 @@ class Wgan(Training):
     """A generator of points of a mixture of Gaussians, and its critic, whose slope a penalty holds at 1."""
 
     written, low, forwards = torch.float32, torch.bfloat16, ('critic', 'generator')
-    steps, rate, count, space, noise = 600, 2e-4, 512, 16, 64
+    steps, rate, count, space, noise, width = 600, 5e-4, 256, 16, 64, 512
 
     def __init__(self, seed, dtype):
         torch.manual_seed(seed)
         self.dtype = dtype
-        self.critic = mlp(self.space, 512, 512, 512, 1, dtype=dtype, between=nn.SiLU)
-        self.generator = mlp(self.noise, 512, 512, 512, self.space, dtype=dtype, between=nn.SiLU)
+        self.critic = mlp(self.space, *[self.width] * 3, 1, dtype=dtype, between=nn.SiLU)
+        self.generator = mlp(self.noise, *[self.width] * 3, self.space, dtype=dtype, between=nn.SiLU)
         self.centres = torch.randn(8, self.space, generator=torch.Generator().manual_seed(0))
 
     def models(self):
@@ -238,7 +246,15 @@ class Wgan(Training):
         return (made - real).abs().mean().item()
 
 
-TRAININGS = {'potential': Potential, 'Poisson': Poisson, 'ODE': Ode, 'Gaussian process': Process, 'WGAN-GP': Wgan}
+TRAININGS = {
+    'potential, 64 atoms': Potential,
+    'potential, 13 atoms': SmallPotential,
+    'Poisson': Poisson,
+    'ODE, 256 paths': Ode,
+    'ODE, 64 paths': SmallOde,
+    'Gaussian process': Process,
+    'WGAN-GP': Wgan,
+}
 
 
 def trainer(make, seed, dtype, path=None):
