@@ -103,7 +103,8 @@ inline const contestant* fp32_of(const outcome& result) {
   return result.contest.empty() ? nullptr : &result.contest.front();
 }
 
-/// Returns: the fastest rule-based plan that ran, of those that harm the loss only if all do; null when there was none.
+/// Returns: the fastest rule-based plan that ran and whose loss was not rejected; the fastest of all if each was
+/// rejected; null when none ran.
 inline const contestant* rule_based_of(const outcome& result) {
   const auto rank = [](const contestant& c) { return std::pair{!rejected(c), c.over_fp32.ratio}; };
   const contestant* best = nullptr;
