@@ -85,8 +85,10 @@ class loop {
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         modules_{planned::named_modules(given_.models, trees_)},
-        program_{libtorch::on_device_of(
-            modules_, {.freed = given_.freed, .protect_blocks = given_.protect_blocks, .exchange = given_.exchange})},
+        program_{libtorch::on_device_of(modules_, {.freed = given_.freed,
+                                                   .protect_blocks = given_.protect_blocks,
+                                                   .tries_low = true,
+                                                   .exchange = given_.exchange})},
         device_{program_.settings().device},
         hardware_{libtorch::probe(device_)},
         agree_{given_.ranks == nullptr

@@ -98,6 +98,25 @@ class Loops(unittest.TestCase):
             self.assertFalse(used.searching)
             self.assertEqual(used.letters, plan.found.plan)
 
+    def test_a_state_that_a_plan_made_low_is_read_by_batches_in_fp32(self):
+        for harm in (0, 9):  # the plan is found, or rejected
+            loop = Recurrent()
+            plan = loop.autocast()
+            low = []
+            for _ in range(300):
+                before = loop.hidden.dtype
+                loss = loop.batch(plan)
+                low.append((before, 'b' in plan.letters))
+                plan.step(loss + harm * low[-1][1], seconds=8.0 - plan.letters.count('b'))
+            self.assertIn((torch.bfloat16, False), low)
+            self.assertEqual(low[-1][1], harm == 0)
+
+    @unittest.skipIf(DEVICE != 'cpu', 'these operators have no BF16 on a CPU')
+    def test_an_operator_that_has_no_low_kernel_is_not_lowered_in_a_batch_of_the_loop(self):
+        for function in (lambda net, out: out + torch.cdist(out, out).mean(), lambda net, out: out + torch.trace(out)):
+            loop = Loop(function)
+            self.assertIn('b', ''.join(loop.train(loop.autocast(), 40)))
+
     def test_a_loop_in_fp32_trains_to_the_bits_of_the_plain_one(self):
         plain, planned = Loop(), Loop()
         plan = planned.autocast(policy='all_fp32')

@@ -229,7 +229,7 @@ class recorded_program {
 
   void start_recording(bool under_plan) {
     require_no_open_region();
-    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
+    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan, settings_.tries_low);
     first_plan_.reset();
     precisions_.clear();
     low_parameters_.clear();
