@@ -190,7 +190,7 @@ class loop {
     begun_ = true;
     if (!again) segments_.push_back(segment);
     const bool known = program_.is_recording() || program_.recorded();
-    const bool changes = found() == nullptr || program_.changes() || !given_.protect_blocks;
+    const bool changes = found() == nullptr || program_.changes() || program_.may_read_low() || !given_.protect_blocks;
     return known && changes ? program_.enter(segment) : program_.enter_unplanned();
   }
   /// Opens a region of a forward that is no part of a batch. While the search tries plans it is FP32.

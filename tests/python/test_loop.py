@@ -75,6 +75,23 @@ class harmful_if_low:
         return self.harm(out) if out.dtype == torch.bfloat16 else out
 
 
+class Recurrent(Loop):
+    """Its hidden state is carried from batch to batch, as by truncated backpropagation through time."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.GRUCell(192, 4).to(DEVICE)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
+        self.hidden = torch.zeros(16, 4, device=DEVICE)
+
+    def forward(self):
+        x, y = self.batches[self.at % len(self.batches)]
+        self.at += 1
+        hidden = self.net(x, self.hidden)
+        self.hidden = hidden.detach()
+        return cross_entropy(hidden, y)
+
+
 class Loops(unittest.TestCase):
     def test_a_loop_finds_a_plan_and_writes_it_and_the_next_loop_uses_it(self):
         with tempfile.TemporaryDirectory() as folder:
