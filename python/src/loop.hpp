@@ -276,6 +276,7 @@ class loop {
                     .supports =
                         [](const op_info& op, precision p) {
                           if (libtorch::is_exchange(op)) return p != precision::tf32;
+                          if (p == precision::fp16 && op.beyond_fp16) return false;
                           return !is_low(p) || op.as_written == precision::fp32;
                         },
                     .execution =

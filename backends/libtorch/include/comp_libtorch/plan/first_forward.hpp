@@ -212,6 +212,8 @@ class first_forward final : public recording_session {
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
+    const precision own = now.info.as_written;
+    if (now.info.beyond_fp16 && choice.chosen.forward == precision::fp16) choice.chosen = {own, own};
     const bool lowers = now.op.role == op_role::choosable && is_lowered(now.info, choice.chosen.forward);
     has_lowered_ = has_lowered_ || lowers;
     if (has_lowered_ && !autocast_ && has_script_derivative()) refuse_script_derivative();

@@ -287,6 +287,9 @@ class recorded_program {
 
   void keep(plan chosen) {
     plan_ = std::move(chosen);
+    for (std::size_t i = 0; i < plan_.size(); ++i) {
+      if (graph_[i].beyond_fp16 && plan_[i] == precision::fp16) plan_[i] = graph_[i].as_written;
+    }
     plan_hash_ = std::hash<std::string>{}(plan_.str());
   }
 

@@ -101,6 +101,7 @@ class recorder {
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
     current.info.name = current.named.name;
     current.info.kind = known.kind;
+    current.info.beyond_fp16 = has_number_beyond_fp16(op, stack);
     current.info.scopes = scopes_of(names_.path(current.named.scope));
     current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
     bool sparse = false;
