@@ -101,14 +101,18 @@ class Rules(unittest.TestCase):
 
 class Low(unittest.TestCase):
     def test_what_has_no_low_kernel_or_no_low_backward_is_not_lowered(self):
-        for function in (torch.special.i1e, torch.special.bessel_j0, torch.special.log_ndtr, torch.special.erfcx):
-            net = Called(lambda x: function(x * 2), 3)
+        complex_view = lambda x: torch.view_as_real(torch.view_as_complex(x) * 1j)
+        special = (torch.special.i1e, torch.special.bessel_j0, torch.special.log_ndtr, torch.special.erfcx)
+        for function in (*special, complex_view):
+            net = Called(lambda x: function(x * 2), 3, 2)
             result = net()
             plan = in_plan(net, low)
             with plan:
                 got = net()
             self.assertEqual(got.dtype, torch.float32)
             self.assertTrue(torch.allclose(got, result, rtol=0.05, atol=0.05))
+            with torch.no_grad(), plan:
+                self.assertTrue(torch.allclose(net(), result, rtol=0.05, atol=0.05))
             if result.requires_grad:
                 got.sum().backward()
 
