@@ -88,6 +88,7 @@ class loop {
         modules_{planned::named_modules(given_.models, trees_)},
         program_{libtorch::on_device_of(modules_, {.freed = given_.freed,
                                                    .protect_blocks = given_.protect_blocks,
+                                                   .tries_low = true,
                                                    .exchange = given_.exchange,
                                                    .states = given_.states})},
         device_{program_.settings().device},
@@ -191,7 +192,7 @@ class loop {
     begun_ = true;
     if (!again) segments_.push_back(segment);
     const bool known = program_.is_recording() || program_.recorded();
-    const bool changes = found() == nullptr || program_.changes() || !given_.protect_blocks;
+    const bool changes = found() == nullptr || program_.changes() || program_.may_read_low() || !given_.protect_blocks;
     return known && changes ? program_.enter(segment) : program_.enter_unplanned();
   }
   /// Opens a region of a forward that is no part of a batch. While the search tries plans it is FP32.
@@ -278,6 +279,7 @@ class loop {
                         [](const op_info& op, precision p) {
                           if (op.is_state) return p == precision::fp32;
                           if (libtorch::is_exchange(op)) return p != precision::tf32;
+                          if (p == precision::fp16 && op.beyond_fp16) return false;
                           return !is_low(p) || op.as_written == precision::fp32;
                         },
                     .execution =

@@ -104,6 +104,19 @@ class Doctor(unittest.TestCase):
         self.assertGreater(conv.error, 1e-4)
         self.assertEqual([e.name for e in seen.worst(3)], [e.name for e in seen.worst(9)][:3])
 
+    def test_transforms_of_torch_func_are_passed_over(self):
+        net = nn.Linear(4, 1)
+
+        def step(plan, x):
+            with plan:
+                slopes = torch.func.vmap(torch.func.grad(lambda row: net(row).sum().square()))(x)
+                loss = net(x).square().sum() + slopes.sum()
+            loss.backward()
+
+        entries = comp.doctor(step, torch.randn(3, 4), model=net).entries
+        self.assertEqual([e.name for e in entries if e.kind == 'aten::linear'][-1].partition('_')[0], 'linear')
+        self.assertGreater(entries[-1].values.count, 0)
+
     def test_two_runs_part_at_the_module_that_differs(self):
         folder = tempfile.mkdtemp()
         a, b = os.path.join(folder, 'a.json'), os.path.join(folder, 'b.json')

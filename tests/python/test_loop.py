@@ -75,6 +75,23 @@ class harmful_if_low:
         return self.harm(out) if out.dtype == torch.bfloat16 else out
 
 
+class Recurrent(Loop):
+    """Its hidden state is carried from batch to batch, as by truncated backpropagation through time."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.GRUCell(192, 4).to(DEVICE)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
+        self.hidden = torch.zeros(16, 4, device=DEVICE)
+
+    def forward(self):
+        x, y = self.batches[self.at % len(self.batches)]
+        self.at += 1
+        hidden = self.net(x, self.hidden)
+        self.hidden = hidden.detach()
+        return cross_entropy(hidden, y)
+
+
 class Loops(unittest.TestCase):
     def test_a_loop_finds_a_plan_and_writes_it_and_the_next_loop_uses_it(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -97,6 +114,25 @@ class Loops(unittest.TestCase):
             self.assertTrue(used.in_use)
             self.assertFalse(used.searching)
             self.assertEqual(used.letters, plan.found.plan)
+
+    def test_a_state_that_a_plan_made_low_is_read_by_batches_in_fp32(self):
+        for harm in (0, 9):  # the plan is found, or rejected
+            loop = Recurrent()
+            plan = loop.autocast()
+            low = []
+            for _ in range(300):
+                before = loop.hidden.dtype
+                loss = loop.batch(plan)
+                low.append((before, 'b' in plan.letters))
+                plan.step(loss + harm * low[-1][1], seconds=8.0 - plan.letters.count('b'))
+            self.assertIn((torch.bfloat16, False), low)
+            self.assertEqual(low[-1][1], harm == 0)
+
+    @unittest.skipIf(DEVICE != 'cpu', 'these operators have no BF16 on a CPU')
+    def test_an_operator_that_has_no_low_kernel_is_not_lowered_in_a_batch_of_the_loop(self):
+        for function in (lambda net, out: out + torch.cdist(out, out).mean(), lambda net, out: out + torch.trace(out)):
+            loop = Loop(function)
+            self.assertIn('b', ''.join(loop.train(loop.autocast(), 40)))
 
     def test_a_loop_in_fp32_trains_to_the_bits_of_the_plain_one(self):
         plain, planned = Loop(), Loop()

@@ -304,12 +304,15 @@ class Checkpoints(unittest.TestCase):
 
         def forward(self, x):
             h = self.a(x)
-            h = self.block(h) if self.reentrant is None else checkpoint(self.block, h, use_reentrant=self.reentrant)
+            if self.reentrant == 'nested':
+                h = checkpoint(lambda h: checkpoint(self.block, h, use_reentrant=False), h, use_reentrant=False)
+            else:
+                h = self.block(h) if self.reentrant is None else checkpoint(self.block, h, use_reentrant=self.reentrant)
             return self.c(h)
 
     def test_a_checkpointed_part_is_run_again_in_its_precisions(self):
         gradients = []
-        for reentrant in (None, False):
+        for reentrant in (None, False, 'nested'):
             net = self.Net(reentrant)
             plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
             seen = dtypes_of(net)
@@ -317,9 +320,9 @@ class Checkpoints(unittest.TestCase):
                 net.zero_grad()
                 forward(net)(plan).backward()
             gradients.append([p.grad for p in net.parameters()])
-        self.assertEqual(seen, [torch.bfloat16] * 12)
-        for a, b in zip(*gradients):
-            self.assertTrue(torch.equal(a, b))
+            self.assertEqual(seen, [torch.bfloat16] * (9 if reentrant is None else 12))
+        for a, b, c in zip(*gradients):
+            self.assertTrue(torch.equal(a, b) and torch.equal(a, c))
 
     def test_a_checkpointed_training_is_searched(self):
         for reentrant in (False, True):

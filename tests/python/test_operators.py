@@ -101,16 +101,36 @@ class Rules(unittest.TestCase):
 
 class Low(unittest.TestCase):
     def test_what_has_no_low_kernel_or_no_low_backward_is_not_lowered(self):
-        for function in (torch.special.i1e, torch.special.bessel_j0, torch.special.log_ndtr, torch.special.erfcx):
-            net = Called(lambda x: function(x * 2), 3)
+        complex_view = lambda x: torch.view_as_real(torch.view_as_complex(x) * 1j)
+        special = (torch.special.i1e, torch.special.bessel_j0, torch.special.log_ndtr, torch.special.erfcx)
+        for function in (*special, complex_view):
+            net = Called(lambda x: function(x * 2), 3, 2)
             result = net()
             plan = in_plan(net, low)
             with plan:
                 got = net()
             self.assertEqual(got.dtype, torch.float32)
             self.assertTrue(torch.allclose(got, result, rtol=0.05, atol=0.05))
+            with torch.no_grad(), plan:
+                self.assertTrue(torch.allclose(net(), result, rtol=0.05, atol=0.05))
             if result.requires_grad:
                 got.sum().backward()
+
+    def test_a_number_that_fp16_does_not_have_keeps_its_operator_in_fp32(self):
+        fp16 = lambda op, ops: 'fp16' if op.choosable else op.as_written
+        for function, refused in (
+            (lambda x: (x * 2).masked_fill(x > 0, -1e9), True),
+            (lambda x: (x * 2).clamp(-100_000), True),
+            (lambda x: (x * 2).masked_fill(x > 0, -6e4), False),
+            (lambda x: (x * 2).masked_fill(x > 0, -torch.inf), False),
+        ):
+            net = Called(function, 3)
+            plan = in_plan(net, fp16)
+            for _ in range(2):
+                self.assertEqual(values(net, plan)[0].dtype, torch.float32 if refused else torch.float16)
+            self.assertEqual(plan.letters.endswith('1'), refused)
+            with torch.no_grad(), plan:
+                self.assertEqual(net().dtype, torch.float32 if refused else torch.float16)
 
     def test_a_layer_norm_with_a_bias_and_no_weight_has_gradients_in_bf16(self):
         net = Called(lambda x: F.layer_norm(x * 2, (2,), None, x[0] * 3), 3, 2)

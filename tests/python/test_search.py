@@ -735,7 +735,8 @@ class Trainings(unittest.TestCase):
 
         def scaled(plan, batch):
             with plan:
-                loss = cross_entropy(job.net(batch[0]), batch[1])
+                out = job.net(batch[0])
+                loss = cross_entropy(out.masked_fill(out > 1e3, -1e9), batch[1])
             scaler.scale(loss).backward()
             scaler.step(job.optimizer)
             scaler.update()
@@ -744,6 +745,7 @@ class Trainings(unittest.TestCase):
 
         found = job.search(scaled, state=[job.schedule, scaler], precisions=['fp16', 'bf16'])
         self.assertTrue(any('0' in t.plan for t in found.trials))
+        self.assertEqual([t.sample.message for t in found.trials if t.sample.status == 'failed'], [])
 
 
 if __name__ == '__main__':

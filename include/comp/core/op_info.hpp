@@ -67,7 +67,8 @@ struct op_info {
   /// their harm grows with the training.
   bool is_state = false;
   precision as_written = precision::fp32;  // the format that it computes in without a plan: FP32 or FP64
-  bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
+  bool choosable = true;     // false: it has no precision of its own (a view, an in-place write, an integer operator)
+  bool beyond_fp16 = false;  // a number among its arguments is: a mask's -1e9. FP16 then has no such operator
   comp::product product = comp::product::all;  // which of a linear layer's products it is
   author_choice author = author_choice::none;  // other than none: `choosable` is false because of the model's author
 };

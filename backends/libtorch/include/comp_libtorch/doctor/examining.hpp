@@ -67,6 +67,7 @@ class examining_session final : public recording_session {
  private:
   void run(const recorder::call& now, torch::jit::Stack& stack) override {
     const c10::OperatorHandle& op = now.op.op;
+    if (in_transform()) return op.callBoxed(stack);  // of torch.func, whose tensors show no values
     const op_traits& known = traits(op);
     examined entry{.name = now.info.name, .kind = known.kind};
     entry.inputs = chart_->read(entry.name, known, now.arguments, entry.constants);

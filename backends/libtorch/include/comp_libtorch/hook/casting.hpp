@@ -8,6 +8,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <comp/core/op_info.hpp>
 #include <comp_libtorch/hook/cast.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
@@ -15,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -54,6 +56,22 @@ inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& k
     values = values || (t.dim() > 0 && t.layout() == at::kStrided && is_eligible(t, device));
   });
   return values;
+}
+
+/// Returns: true if a finite number among the arguments on the stack is beyond FP16, in which ATen refuses it.
+inline bool has_number_beyond_fp16(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  const std::size_t first = stack.size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const at::IValue& value = stack[first + i];
+    if (!value.isInt() && !value.isDouble()) continue;
+    const auto* maybe = arguments[i].type()->castRaw<c10::OptionalType>();
+    const bool is_size =
+        (maybe == nullptr ? *arguments[i].type() : *maybe->getElementType()).kind() == c10::IntType::Kind;
+    const double size = std::abs(value.toScalar().toDouble());
+    if (!is_size && std::isfinite(size) && size > std::numeric_limits<c10::Half>::max()) return true;
+  }
+  return false;
 }
 
 /// Returns: true for a norm with a bias and no weight: ATen's backward takes no FP32 bias beside a low input then.

@@ -28,7 +28,7 @@ struct op_traits {
   std::string word;  // "add": what names are made of
   bool aten = true;
   bool writes = false;      // in-place or out=
-  bool views = false;       // by its schema the result is, or may be, a view of an argument: transpose, view, reshape
+  bool views = false;       // by its schema the result is, or may be, a view of an argument that it takes in any format
   bool makes = false;       // reads no more than shape and dtype of its arguments, or copies them
   bool only_fp32 = false;   // has no low-precision kernels
   bool pointwise = false;   // promotes inputs of mixed formats itself
@@ -126,11 +126,11 @@ inline op_traits read(const c10::OperatorHandle& op) {
     t.argument_names.push_back(argument.name());
   }
   t.writes = std::ranges::find(t.arguments, argument_use::written) != t.arguments.end();
-  t.views = !t.writes && std::ranges::any_of(schema.returns(), [](const c10::Argument& returned) {
+  t.only_fp32 = t.aten && by_name::only_fp32(t.word);
+  t.views = !t.writes && !t.only_fp32 && std::ranges::any_of(schema.returns(), [](const c10::Argument& returned) {
     return returned.alias_info() != nullptr;
   });
   t.makes = t.aten && by_name::makes(t.word);
-  t.only_fp32 = t.aten && by_name::only_fp32(t.word);
   t.pointwise = op.hasTag(at::Tag::pointwise);
   t.arithmetic = t.aten && by_name::is_arithmetic(t.word);
   t.convolves = t.aten && by_name::convolves(t.word);

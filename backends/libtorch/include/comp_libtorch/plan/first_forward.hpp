@@ -151,8 +151,10 @@ class repeated_checkpoint final : public session {
       : session{device}, calls_{std::move(calls)}, next_{next}, run_{device} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    const bool is_next = next_ < calls_->size() && (*calls_)[next_].op == op;
+    if (!is_next && traits(op).makes) return op.callBoxed(stack);  // a checkpoint inside detaches what it keeps
     require<error>(
-        next_ < calls_->size() && (*calls_)[next_].op == op,
+        is_next,
         "a checkpoint that is run again calls {}, which it did not call then (it depends on what has changed "
         "since): make it give the same for the same inputs",
         traits(op).kind);
@@ -212,6 +214,8 @@ class first_forward final : public recording_session {
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
+    const precision own = now.info.as_written;
+    if (now.info.beyond_fp16 && choice.chosen.forward == precision::fp16) choice.chosen = {own, own};
     const bool lowers = now.op.role == op_role::choosable && is_lowered(now.info, choice.chosen.forward);
     has_lowered_ = has_lowered_ || lowers;
     if (has_lowered_ && !autocast_ && has_script_derivative()) refuse_script_derivative();

@@ -153,8 +153,9 @@ inline bool may_reorder(std::span<const recorded_op> ops) { return std::ranges::
 class compiler {
  public:
   /// `layers`: the common names of the operators. `chosen`: their precisions. `tuned`: see plan::is_tuned.
+  /// `may_read_low`: see program::may_read_low.
   compiler(std::span<const recorded_op> ops, std::span<const std::string> layers,
-           std::span<const product_precisions> chosen, bool tuned, const program_settings& settings,
+           std::span<const product_precisions> chosen, bool tuned, bool may_read_low, const program_settings& settings,
            low_weights& weights)
       : ops_{ops},
         layers_{layers},
@@ -164,6 +165,7 @@ class compiler {
         kernels_{settings.kernels.begin(), settings.kernels.end()},
         tuned_{tuned},
         any_low_{std::ranges::any_of(chosen, &product_precisions::lowers)},
+        casts_{any_low_ || may_read_low},
         channels_last_{settings.images == memory_format::channels_last && (any_low_ || tuned) && may_reorder(ops)},
         wanted_{ops, chosen, settings.device.type()} {}
 
@@ -223,13 +225,13 @@ class compiler {
       if (channels_last_ && known.convolves && (tuned_ || now.target != now.full)) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
-      if (any_low_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
+      if (casts_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
     } else if (any_low_ && known.views) {
       view_low_copy(compiled, now, op);
     }
     now.tf32 = chosen == precision::tf32;
     now.hands_on_full = any_low_ && op.hands_on_fp32;
-    now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
+    now.follows_written = casts_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
     now.wants_view = channels_last_ && known.takes_view;
     now.wants_contiguous = channels_last_ && !known.aten;
     if (channels_last_) now.drawn_in = op.drawn_in;
@@ -302,7 +304,7 @@ class compiler {
   low_weights* weights_;
   std::map<std::string, kernel_use> kernels_;  // by layer
   bool tuned_;
-  bool any_low_, channels_last_;
+  bool any_low_, casts_, channels_last_;
   wanted_formats wanted_;
   std::map<cast_key, std::vector<std::size_t>> uses_;
 };

@@ -131,6 +131,9 @@ class program {
   COMP_INLINE bool lowers() const;
   /// Returns: whether operators run otherwise than without comp.
   COMP_INLINE bool changes() const;
+  /// Returns: whether regions may read what an earlier plan made low and the user kept: a recurrent state, a queue. It
+  /// is false again after 256 regions. Until then operators in FP32 look at the formats of what they read.
+  COMP_INLINE bool may_read_low() const;
   /// Sets what chooses the precision of operators that were not recorded, for a plan file that has more operators.
   COMP_INLINE void set_unrecorded(detail::named_choice chosen);
 

@@ -48,7 +48,10 @@ class recorded_program {
   detail::script_executors& scripts() { return scripts_; }
   detail::parameter_names& names() { return names_; }
 
-  region enter(std::string_view segment) { return scripts_.open(make_session(segment)); }
+  region enter(std::string_view segment) {
+    ++regions_since_low_;
+    return scripts_.open(make_session(segment));
+  }
 
   region enter_unplanned() const {
     auto session = std::make_unique<detail::unplanned_session>(settings_.device.type());
@@ -91,12 +94,14 @@ class recorded_program {
     for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
     if (chosen.runs_autocast()) (void)autocast_precision(chosen);
     require_no_open_region();
+    if (lowers()) regions_since_low_ = 0;
     keep(chosen);
     compile();
   }
   const plan& current_plan() const { return plan_; }
   bool lowers() const { return autocast_plan_ != nullptr || plan_.count_lowered(graph_) > 0; }
   bool changes() const { return lowers() || plan_.is_tuned(); }
+  bool may_read_low() const { return regions_since_low_ < 256; }
   void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
   at::ScalarType format_of_parameter(const at::Tensor& parameter) const {
@@ -242,7 +247,7 @@ class recorded_program {
 
   void start_recording(bool under_plan) {
     require_no_open_region();
-    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
+    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan, settings_.tries_low);
     first_plan_.reset();
     precisions_.clear();
     low_parameters_.clear();
@@ -295,6 +300,9 @@ class recorded_program {
 
   void keep(plan chosen) {
     plan_ = std::move(chosen);
+    for (std::size_t i = 0; i < plan_.size(); ++i) {
+      if (graph_[i].beyond_fp16 && plan_[i] == precision::fp16) plan_[i] = graph_[i].as_written;
+    }
     plan_hash_ = std::hash<std::string>{}(plan_.str());
   }
 
@@ -308,7 +316,7 @@ class recorded_program {
       chosen.push_back(products_.precisions(plan_, i));
       chosen.back().as_written = graph_[i].as_written;
     }
-    detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), settings_, weights_};
+    detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), may_read_low(), settings_, weights_};
     low_parameters_ = compiler.low_parameters();
     precisions_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i)
@@ -334,6 +342,7 @@ class recorded_program {
   op_graph graph_;
   plan plan_;
   std::size_t plan_hash_ = 0;
+  std::atomic<std::size_t> regions_since_low_ = 256;  // entered since a plan that lowers was replaced
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
   detail::layer_products products_;
@@ -374,6 +383,7 @@ COMP_INLINE void program::set_plan(const plan& chosen) { recorded_->set_plan(cho
 COMP_INLINE const plan& program::current_plan() const { return recorded_->current_plan(); }
 COMP_INLINE bool program::lowers() const { return recorded_->lowers(); }
 COMP_INLINE bool program::changes() const { return recorded_->changes(); }
+COMP_INLINE bool program::may_read_low() const { return recorded_->may_read_low(); }
 COMP_INLINE void program::set_unrecorded(detail::named_choice chosen) { recorded_->set_unrecorded(std::move(chosen)); }
 COMP_INLINE at::ScalarType program::format_of_parameter(const at::Tensor& parameter) const {
   return recorded_->format_of_parameter(parameter);

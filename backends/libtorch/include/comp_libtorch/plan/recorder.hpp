@@ -77,9 +77,10 @@ struct recorded_call {
 
 class recorder {
  public:
-  /// `under_plan`: operators run in a plan's precisions while they are recorded, instead of FP32.
-  recorder(const parameter_names& parameters, at::DeviceType device, bool under_plan)
-      : parameters_{&parameters}, device_{device}, under_plan_{under_plan}, names_{parameters} {}
+  /// `under_plan`: operators run in a plan's precisions while they are recorded, instead of FP32. `tries_low`: see
+  /// program_settings.
+  recorder(const parameter_names& parameters, at::DeviceType device, bool under_plan, bool tries_low)
+      : parameters_{&parameters}, device_{device}, under_plan_{under_plan}, tries_low_{tries_low}, names_{parameters} {}
 
   /// An operator that is about to run.
   struct call {
@@ -100,6 +101,7 @@ class recorder {
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
     current.info.name = current.named.name;
     current.info.kind = known.kind;
+    current.info.beyond_fp16 = has_number_beyond_fp16(op, stack);
     current.info.scopes = scopes_of(names_.path(current.named.scope));
     current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
     bool sparse = false;
@@ -124,8 +126,9 @@ class recorder {
       const bool running = known.arguments[argument] == argument_use::kept && tensor.scalar_type() == at::kDouble;
       if (running && current.op.role == op_role::choosable) current.op.role = op_role::full;  // FP64 statistics
     });
-    const bool doubtful = current.op.role == op_role::choosable && (sparse || !known.aten);
-    if (doubtful && !runs_low(op, known, stack, device_)) current.op.role = op_role::full;
+    const bool unknown = sparse || !known.aten;
+    const bool doubtful = current.op.role == op_role::choosable && (unknown || (tries_low_ && !in_transform()));
+    if (doubtful && !runs_low(op, known, stack, device_, !unknown)) current.op.role = op_role::full;
     if (author != author_choice::none && current.op.role == op_role::choosable) {
       current.op.role = op_role::full;
       current.info.author = author;
@@ -362,7 +365,7 @@ class recorder {
 
   const parameter_names* parameters_;
   at::DeviceType device_;
-  bool under_plan_;
+  bool under_plan_, tries_low_;
   bool has_lowered_ = false;  // the plan has, so far
   bool unsure_ = false;
   op_names names_;

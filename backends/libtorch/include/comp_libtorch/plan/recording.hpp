@@ -37,8 +37,8 @@ struct recorded {
 
 class recording {
  public:
-  recording(const parameter_names& parameters, at::DeviceType device, bool under_plan)
-      : recorder_{parameters, device, under_plan} {}
+  recording(const parameter_names& parameters, at::DeviceType device, bool under_plan, bool tries_low = false)
+      : recorder_{parameters, device, under_plan, tries_low} {}
 
   /// Returns: a copy that knows all that was seen, and gives names and numbers as at the beginning of segment `name`.
   /// That segment is run again with it, and nothing of the copy is kept.

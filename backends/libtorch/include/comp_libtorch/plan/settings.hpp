@@ -67,6 +67,9 @@ struct program_settings {
   // What stands in an autocast(enabled = false), or in another autocast of the model's own, runs as its author wrote,
   // under every plan. It is looked for while recording and in each forward.
   bool protect_blocks = true;
+  // While operators are recorded, each runs in low precision, too, forward and backward, so that none is lowered that
+  // ATen cannot run so: in a loop of the user's own no plan may raise.
+  bool tries_low = false;
   // Linear layers may have any format below 16 bits on a GPU, too. Those that it has no units for are emulated: right
   // in their bits, and slow.
   bool emulate = false;

@@ -25,7 +25,8 @@ inline void run_unrecorded(const c10::OperatorHandle& op, author_choice author, 
     return;
   } else if (products.lowers() && p != precision::tf32) {
     const bool as_found = full_format(stack, known, device) == at::kDouble && products.as_written == precision::fp32;
-    if (as_found) {  // the plan knows it in FP32 alone
+    const bool refused = p == precision::fp16 && has_number_beyond_fp16(op, stack);
+    if (as_found || refused) {  // the plan knows it in FP32 alone, or FP16 does not have it
       cast_to_full(stack, known, device);
     } else {
       cast_read(stack, known, scalar_type(p), device, !keeps_affine(known, scalar_type(p), device));

@@ -203,7 +203,8 @@ class listed_plan {
   /// If true, regions cost nothing. Unless on_mismatch::follow is set, each forward is compared with the recorded one.
   bool changes_nothing() const {
     const program_settings& now = program_.settings();
-    return !program_.changes() && now.otherwise == on_mismatch::follow && now.protect_blocks;
+    return !program_.changes() && !program_.may_read_low() && now.otherwise == on_mismatch::follow &&
+           now.protect_blocks;
   }
 
   /// Has the graph the operators that the file has. A plan without names is one for the graph that the settings give.

@@ -177,6 +177,7 @@ class training {
   }
   bool supports(const op_info& op, precision p) const {
     if (op.is_state) return p == precision::fp32 || p == precision::bf16;
+    if (p == precision::fp16 && op.beyond_fp16) return false;
     if (is_scaled(p)) return program_.takes_scaled(op);
     if (is_exchange(op)) return p != precision::tf32;
     return !is_low(p) || !detail::by_name::only_fp32(detail::traits_of::word(policy::without_overload(op.kind)));
