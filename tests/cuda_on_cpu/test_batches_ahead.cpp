@@ -57,16 +57,14 @@ struct watched_device : copying_device {
     for (int now = *written; now <= of_next; now = *written) written->wait(now);
   }
 };
-/// Counts examples; some have a label that the model does not know.
+/// Counts examples.
 struct counted_images {
   image_data images = bars({1, 8, 8}, 4, 22, 1);
   std::shared_ptr<std::atomic<int>> written = std::make_shared<std::atomic<int>>(0);
-  std::size_t unknown = ~std::size_t{0};
   std::size_t size() const { return images.size(); }
   example_layout layout() const { return images.layout(); }
   void write(std::size_t i, const example_spans& to) const {
     images.write(i, to);
-    if (i == unknown) to.labels[0] = 9;
     ++*written;
     written->notify_one();
   }
@@ -163,52 +161,12 @@ TEST_CASE_FIXTURE(fresh_for_training,
   }
 }
 
-TEST_CASE(
-    "what is wrong with a batch is said by the step that trains it, captured or not, as often as it is asked for") {
-  for (const capture_mode captured : {capture_mode::off, capture_mode::on}) {
-    const fresh_for_training gpu;
-    const training settings{.shuffle = false, .loading_threads = 1, .captured = captured};
-    {
-      copying_device device;
-      trainer<copying_device> t{device, one_convolution(), counted_images{.unknown = 14}, bars({1, 8, 8}, 4, 4, 2),
-                                settings};
-      const char* what = "label 9 in the data (model \"small\" has 4, from 0): check the reader or the model";
-      CHECK_THROWS_WITH_AS((void)t.run_epoch(), what, comp::error);
-      for (int i = 0; i < 2; ++i) {
-        CHECK(t.save().position == loader_position{0, 3});
-        CHECK_THROWS_WITH_AS((void)t.run_batch(), what, comp::error);
-      }
-    }
-    copying_device device;
-    const partly_labelled data{counting_tokens(7, 90, 8), [](std::size_t i) { return i < 6 ? 8U : 0U; }};
-    trainer<copying_device> t{device, of_tokens(), data, counting_tokens(7, 17, 8), settings};
-    CHECK_THROWS_WITH_AS(
-        (void)t.run_epoch(),
-        "cross_entropy with 16 targets, all below 0 (the mean of none is not defined): leave out such a batch",
-        comp::error);
-    CHECK((simt::device.seen.graphs > 0) == (captured == capture_mode::on));
-  }
-}
-
 TEST_CASE_FIXTURE(fresh_for_training, "memory that is not staged may change when the call that copies it returns") {
   copying_device device;
   std::vector<float> values(8, 1);
   auto copy = device.copy_ahead(std::span<const float>{values});
   std::ranges::fill(values, 2.0F);
   CHECK(device.download(device.arrived(std::move(copy), {8})) == std::vector<float>(8, 1));
-}
-
-TEST_CASE_FIXTURE(fresh_for_training, "a batch that finds no memory ahead is copied when its step begins") {
-  copying_device device;
-  trainer<copying_device> t{device, one_convolution(), bars({1, 8, 8}, 4, 22, 1), bars({1, 8, 8}, 4, 4, 2)};
-  const auto saved = t.save();
-  const auto want = t.run_batch().curve, then = t.run_batch().curve;
-  t.restore(saved);
-  simt::device.fail_allocation = 1;  // the pool asks twice
-  simt::device.allocations_failing = 2;
-  CHECK(t.run_batch().curve == want);
-  CHECK(simt::device.fail_allocation == 0);
-  CHECK(t.run_batch().curve == then);
 }
 
 }  // namespace comp::cuda::test

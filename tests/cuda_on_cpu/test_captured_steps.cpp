@@ -7,7 +7,6 @@
 #include <examples/models/native/models.hpp>
 #include <random>
 
-#include "../native/graphs.hpp"
 #include "../native/support.hpp"
 #include "fresh.hpp"
 
@@ -85,10 +84,7 @@ struct questions {
   }
   std::string signature() const { return "questions"; }
 };
-model gcn() { return small_gcn(community_set()); }
-model gat() { return small_gat(community_set()); }
 data_source data_of(const model& m, std::size_t batches) {
-  if (m.batch() == 1) return community_set().train;
   const auto n = batches * static_cast<std::size_t>(m.batch());
   if (m.predicts_values()) return regression_data{n};
   if (m.reads_segments()) return questions{n};
@@ -165,7 +161,7 @@ plan with_fp8(const model& m) {
 
 constexpr comp::scaling::settings moving{.initial = 65536, .growth_interval = 3};
 
-/// The three ways, and what they have in common.
+/// The three ways, of which the captured one has its ReLUs in products, and what they have in common.
 course same(const model& m, const training& settings, const std::vector<plan>& plans) {
   course looked_at, deferred, captured;
   {
@@ -181,7 +177,7 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
     CHECK(simt::device.seen.graphs == graphs);
   }
   {
-    same_device device;
+    relu_in_product device;
     auto t = trainer_on(device, m, captured_with(settings));
     captured = trained(device, t, plans);
     CHECK(t.capture_refused() == "");
@@ -193,33 +189,6 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
   CHECK(deferred.messages == captured.messages);
   CHECK(deferred == captured);
   return captured;
-}
-
-TEST_CASE("products that make the ReLU behind them give the same bits, call by call and captured, at the same peak") {
-  const fresh_for_training gpu;
-  const model m = native_models::mlp({.batch = 8, .input = {6}, .hidden = {24, 16}, .outputs = 2, .regression = true});
-  const std::vector<plan> plans{all(m, precision::fp32), with_fp8(m), all(m, precision::fp16)};
-  for (const capture_mode mode : {capture_mode::off, capture_mode::on}) {
-    training settings{.captured = mode};
-    settings.scaling.micro_batches = 2;
-    course apart, fused;
-    std::int64_t launches = 0, peak = 0;
-    {
-      same_device device;
-      auto t = trainer_on(device, m, settings);
-      apart = trained(device, t, plans);
-      launches = device.fused().launches;
-      peak = t.run_epoch().peak_bytes;
-    }
-    relu_in_product device;
-    auto t = trainer_on(device, m, settings);
-    fused = trained(device, t, plans);
-    CHECK(apart.curves == fused.curves);
-    CHECK(apart == fused);
-    CHECK(device.fused().launches < launches);
-    CHECK(t.run_epoch().peak_bytes <= peak);
-    CHECK(t.capture_refused() == "");
-  }
 }
 
 TEST_CASE_FIXTURE(fresh_for_training,
@@ -254,28 +223,6 @@ TEST_CASE_FIXTURE(fresh_for_training,
   }
   SUBCASE("tokens with segments and padding, of other lengths in each batch") {
     same(bert(), {.optimizer = adam(0.01)}, {all(bert(), precision::bf16)});
-  }
-}
-
-TEST_CASE_FIXTURE(fresh_for_training,
-                  "deferred and captured steps of larger networks give the bits of steps that wait") {
-  SUBCASE("a convolutional net with batch norm and dropout, in FP32 and BF16") {
-    same(convolutional(), {.optimizer = sgd(0.05, 0.9)},
-         {all(convolutional(), precision::fp32), all(convolutional(), precision::bf16)});
-  }
-  SUBCASE("LeNet in FP16 with a scale that moves") {
-    const course got = same(lenet(), {.optimizer = sgd(0.02, 0.9), .clip_norm = 1, .scaling = moving},
-                            {all(lenet(), precision::fp16)});
-    CHECK(got.scale.skipped < got.scale.steps);
-  }
-  SUBCASE("a transformer with dropout, clipping and micro-batches, fewer in the last step of an epoch") {
-    same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 4}},
-         {all(gpt(), precision::fp32), all(gpt(), precision::bf16)});
-  }
-  SUBCASE("networks on graphs, of whose parameters not all decay, in FP32, BF16 and FP16") {
-    const training settings{.optimizer = adam(0.01, 5e-4), .clip_norm = 0.5, .scaling = moving};
-    same(gcn(), settings, {all(gcn(), precision::fp32), all(gcn(), precision::bf16), all(gcn(), precision::fp16)});
-    same(gat(), settings, {all(gat(), precision::fp32), all(gat(), precision::bf16)});
   }
 }
 

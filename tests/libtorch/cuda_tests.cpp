@@ -164,10 +164,7 @@ TEST_CASE("a plan file whose FP8 has to be emulated on a GPU is warned of, and o
     chosen[index_of(p.graph(), "0.addmm")] = low;
     comp::save(chosen, p.graph(), comp::libtorch::probe(device), path);
     comp::libtorch::planned_region planned{{{"", *net}}, path, {.forced = forced}};
-    for (int step = 0; step < 2; ++step) {
-      const auto open = planned.enter();
-      (void)net->forward(x);
-    }
+    for (int step = 0; step < 2; ++step) inside(planned, [&] { (void)net->forward(x); });
     return planned.warnings();
   };
   CHECK(loaded(precision::fp8_e4m3, false) ==

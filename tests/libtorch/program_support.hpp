@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "device.hpp"
+#include "regions.hpp"
 
 namespace {
 
@@ -24,6 +25,9 @@ using comp::precision;
 using comp::libtorch::program;
 using comp::libtorch::program_settings;
 using libtorch_tests::device;
+using libtorch_tests::evaluated_in;
+using libtorch_tests::inside;
+using libtorch_tests::recorded;
 using torch::nn::AnyModule;
 
 /// True when both are the same bits.
@@ -126,12 +130,7 @@ job recurrent_of() {
   for (const auto& buffer : it.model->buffers()) before.push_back(buffer.clone());
   const comp::libtorch::generator_guard as_before{device};
   p.name_parameters(*it.model);
-  p.record(true);
-  {
-    const auto r = p.enter();
-    it.loss();
-  }
-  p.record(false);
+  recorded(p, it.loss);
   const torch::NoGradGuard no_gradients;
   for (std::size_t i = 0; i < before.size(); ++i) it.model->buffers()[i].copy_(before[i]);
 }
@@ -147,13 +146,7 @@ struct outcome {
   outcome seen;
   for (int i = 0; i < steps; ++i) {
     optimizer.zero_grad();
-    torch::Tensor loss;
-    if (p != nullptr) {
-      const auto r = p->enter();
-      loss = it.loss();
-    } else {
-      loss = it.loss();
-    }
+    const torch::Tensor loss = p != nullptr ? inside(*p, it.loss) : it.loss();
     loss.backward();
     optimizer.step();
     if (p != nullptr) p->end_step();
@@ -214,17 +207,11 @@ struct outcome {
 
 /// Records `forward` and runs it under the plan that gives each named operator BF16.
 auto run_low(program& p, const std::vector<std::string>& names, auto&& forward) {
-  p.record(true);
-  {
-    const auto r = p.enter();
-    forward();
-  }
-  p.record(false);
+  recorded(p, forward);
   comp::plan chosen = as_written(p.graph());
   for (const std::string& name : names) chosen[index_of(p.graph(), name)] = precision::bf16;
   p.set_plan(chosen);
-  const auto r = p.enter();
-  return forward();
+  return inside(p, forward);
 }
 
 }  // namespace

@@ -106,32 +106,6 @@ TEST_CASE("a weight that is listed twice is stepped twice, and a gradient stays 
   }
 }
 
-TEST_CASE("a state that was saved in fused steps trains on as without them") {
-  for (const auto& [name, make] : fused_ones()) {
-    CAPTURE(name);
-    const auto weights = some_weights();
-    const auto optimizer = make(weights);
-    for (int step = 0; step < 3; ++step) {
-      set_gradients(weights, step);
-      lt::fused_step(*optimizer);
-    }
-    const auto saved = lt::optimizer_state::save(*optimizer);
-    std::vector<at::Tensor> then, once;
-    for (const at::Tensor& w : weights) then.push_back(w.detach().clone());
-    const auto go_on = [&] {
-      set_gradients(weights, 7);
-      lt::fused_step(*optimizer);
-    };
-    go_on();
-    for (const at::Tensor& w : weights) once.push_back(w.detach().clone());
-    saved.restore(*optimizer);
-    const at::NoGradGuard no_gradients;
-    for (std::size_t i = 0; i < weights.size(); ++i) weights[i].copy_(then[i]);
-    go_on();
-    CHECK(largest_difference(weights, once) == 0);
-  }
-}
-
 TEST_CASE("what the kernels would get wrong is stepped the usual way") {
   const auto steps_itself = [](auto make, auto prepare) {
     torch::manual_seed(4);

@@ -88,16 +88,9 @@ TEST_CASE("a plan file's first step takes gradients in its region as later steps
   const scratch_file file;
   comp::save(low, p.graph(), lt::probe(at::kCPU), file.str());
   p.set_plan(low);
-  torch::Tensor expected;
-  {
-    const auto on = p.enter();
-    expected = it.loss();
-  }
+  const torch::Tensor expected = inside(p, it.loss);
   lt::planned_region planned{{{"", *it.model}}, file.str()};
-  for (int k = 0; k < 3; ++k) {
-    const auto on = planned.enter();
-    CHECK(same(it.loss(), expected));
-  }
+  for (int k = 0; k < 3; ++k) CHECK(same(inside(planned, it.loss), expected));
   CHECK(planned.planned());
 }
 
@@ -106,19 +99,11 @@ TEST_CASE("backward() inside a region is done, and leaves the region as it was")
   const auto x = torch::randn({4, 8});
   program p;
   p.name_parameters(*layer);
-  p.record(true);
-  {
-    const auto on = p.enter();
-    layer(x).sum().backward();
-  }
-  p.record(false);
+  recorded(p, [&] { layer(x).sum().backward(); });
   CHECK(p.graph().size() <= 4);  // with the ones that backward() begins with
   const torch::Tensor expected = layer->weight.grad().clone();
   layer->zero_grad();
   p.set_plan(as_written(p.graph()));
-  {
-    const auto on = p.enter();
-    layer(x).sum().backward();
-  }
+  inside(p, [&] { layer(x).sum().backward(); });
   CHECK(same(layer->weight.grad(), expected));
 }
