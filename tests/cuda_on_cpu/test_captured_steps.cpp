@@ -140,19 +140,10 @@ course trained(D& device, trainer<D>& t, const std::vector<plan>& plans) {
   got.steps = state.updates[0].taken;
   return got;
 }
-/// Every operator whose precision can be chosen.
-plan all(const model& m, precision p) {
-  const op_graph graph = graph_of(m);
-  plan of{graph.size()};
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable) of[i] = p;
-  }
-  return of;
-}
 /// Products in FP8, everything else in BF16.
 plan with_fp8(const model& m) {
   const op_graph graph = graph_of(m);
-  plan p = all(m, precision::bf16);
+  plan p = everywhere(m, precision::bf16);
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (graph[i].kind == "linear") p[i] = precision::fp8_e4m3;
   }
@@ -194,20 +185,21 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
 TEST_CASE_FIXTURE(fresh_for_training,
                   "steps that are looked at once, captured or not, give the bits of steps that wait") {
   SUBCASE("in FP32, then in BF16") {
-    same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)}, {all(mlp(), precision::fp32), all(mlp(), precision::bf16)});
+    same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)},
+         {everywhere(mlp(), precision::fp32), everywhere(mlp(), precision::bf16)});
   }
   SUBCASE("in TF32 and FP8 with clipping") {
-    same(mlp(), {.optimizer = adamw(0.01), .clip_norm = 0.3}, {all(mlp(), precision::tf32), with_fp8(mlp())});
+    same(mlp(), {.optimizer = adamw(0.01), .clip_norm = 0.3}, {everywhere(mlp(), precision::tf32), with_fp8(mlp())});
   }
   SUBCASE("micro-batches in FP16 with a scale that moves, fewer in the last step of an epoch") {
     training settings{.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = moving};
     settings.scaling.micro_batches = 4;
-    const course got = same(mlp(), settings, {all(mlp(), precision::fp16)});
+    const course got = same(mlp(), settings, {everywhere(mlp(), precision::fp16)});
     CHECK(got.scale.scale != moving.initial);
   }
   SUBCASE("an overflow in FP16") {
     const course got = same(mlp(), {.optimizer = adam(0.01), .scaling = {.initial = 0x1p30, .growth_interval = 2}},
-                            {all(mlp(), precision::fp16), all(mlp(), precision::fp32)});
+                            {everywhere(mlp(), precision::fp16), everywhere(mlp(), precision::fp32)});
     CHECK(got.scale.skipped > 0);
     CHECK(got.messages[0].find("steps skipped") != std::string::npos);
   }
@@ -218,11 +210,12 @@ TEST_CASE_FIXTURE(fresh_for_training,
     auto a = trainer_on(waiting, mlp(), settings, 140);
     settings.captured = capture_mode::on;
     auto b = trainer_on(device, mlp(), settings, 140);
-    CHECK(trained(waiting, a, {all(mlp(), precision::fp16)}) == trained(device, b, {all(mlp(), precision::fp16)}));
+    CHECK(trained(waiting, a, {everywhere(mlp(), precision::fp16)}) ==
+          trained(device, b, {everywhere(mlp(), precision::fp16)}));
     CHECK(b.capture_refused() == "");
   }
   SUBCASE("tokens with segments and padding, of other lengths in each batch") {
-    same(bert(), {.optimizer = adam(0.01)}, {all(bert(), precision::bf16)});
+    same(bert(), {.optimizer = adam(0.01)}, {everywhere(bert(), precision::bf16)});
   }
 }
 
@@ -255,7 +248,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step
   auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
   t.run_epoch();
   CHECK(simt::device.seen.graphs == 5);
-  t.set_precision(all(convolutional(), precision::bf16));
+  t.set_precision(everywhere(convolutional(), precision::bf16));
   t.run_epoch();
   CHECK(simt::device.seen.graphs == 10);
   CHECK(t.capture_refused() == "");
@@ -328,7 +321,7 @@ TEST_CASE_FIXTURE(fresh_for_training,
     auto& w = t.network().parameters()[3];
     device.set_values(w, device.values(w));  // elsewhere from now on
     add(t.run_epoch());
-    t.set_precision(all(gpt(), precision::bf16));
+    t.set_precision(everywhere(gpt(), precision::bf16));
     add(t.run_epoch());
     device.set_values(w, std::vector<float>(device.values(w).size(), 0.01F));  // its low copy has to follow
     add(t.run_epoch());

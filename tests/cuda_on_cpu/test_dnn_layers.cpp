@@ -92,9 +92,10 @@ struct with_layers : fresh_dnn {
   device d;
 };
 
-TEST_CASE_FIXTURE(with_layers,
-                  "pools agree with FP64 in every precision and order, also of types and orders that cuDNN refuses, and "
-                  "a refusal is remembered") {
+TEST_CASE_FIXTURE(
+    with_layers,
+    "pools agree with FP64 in every precision and order, also of types and orders that cuDNN refuses, and "
+    "a refusal is remembered") {
   SUBCASE("nothing is refused") {}
   SUBCASE("BF16") { simt::dnn.bf16_pooling = false; }
   SUBCASE("channels_last") { simt::dnn.nhwc_pooling = false; }

@@ -41,13 +41,6 @@ timed_trainer trainer_on(timed_device& device, const training& settings) {
   const auto examples = static_cast<std::size_t>(settings.scaling.micro_batches) * 6 * 2;
   return {device, small(), regression_data{examples}, regression_data{2}, settings};
 }
-plan low(const timed_trainer& t, precision p) {
-  plan of{t.graph().size()};
-  for (std::size_t i = 0; i < of.size(); ++i) {
-    if (t.graph()[i].choosable) of[i] = p;
-  }
-  return of;
-}
 
 struct course {
   std::vector<double> curve;
@@ -59,7 +52,7 @@ struct course {
 /// All of them, and two after the decision.
 course trained(timed_device& device, timed_trainer& t, precision p) {
   course got;
-  t.set_precision(low(t, p));
+  t.set_precision(everywhere(t.graph(), p));
   t.post_training(true);
   for (int i = 0; i < epochs + 2; ++i) {
     const sample ran = t.run_epoch();

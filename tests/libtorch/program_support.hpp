@@ -6,6 +6,7 @@
 
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
+#include <comp_libtorch/plan/checkpoint.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/hardware.hpp>
@@ -105,6 +106,50 @@ job recurrent_of() {
             const auto z = torch::tensordot(x, net->c, {2}, {0}) + torch::inner(x, net->d);
             const auto cube = torch::linalg_matrix_power(net->e, 3) + torch::linalg_multi_dot({net->e, net->e, net->e});
             return (y + z).pow(2).mean() + cube.mean();
+          }};
+}
+
+/// Three blocks with dropout; `again`: each is run again in the backward.
+struct blocks : torch::nn::Module {
+  explicit blocks(bool run_again, std::int64_t width = 32) : again{run_again} {
+    for (int i = 0; i < 3; ++i) {
+      const auto name = "block" + std::to_string(i);
+      parts.push_back(
+          register_module(name, torch::nn::Sequential{torch::nn::Linear{width, 4 * width}, torch::nn::GELU{},
+                                                      torch::nn::Dropout{0.2}, torch::nn::Linear{4 * width, width}}));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& part : parts) {
+      const auto block = [&part](const at::Tensor& h) { return h + part->forward(h); };
+      x = again ? comp::libtorch::checkpoint(block, x) : block(x);
+    }
+    return x;
+  }
+  bool again;
+  std::vector<torch::nn::Sequential> parts;
+};
+
+[[maybe_unused]] job of_blocks(bool again, std::int64_t rows = 16) {
+  torch::manual_seed(4);
+  const auto net = std::make_shared<blocks>(again);
+  const auto x = torch::randn({rows, 32}).to(device);
+  net->to(device);
+  return {net, [=] { return net->forward(x).pow(2).mean(); }};
+}
+
+/// An energy and its slope by the positions, which is fitted; `order` 2 also fits the second derivative.
+[[maybe_unused]] job with_slopes(int order) {
+  torch::manual_seed(5);
+  torch::nn::Sequential net{torch::nn::Linear{6, 32}, torch::nn::Tanh{}, torch::nn::Linear{32, 32}, torch::nn::Tanh{},
+                            torch::nn::Linear{32, 1}};
+  const auto x = torch::randn({16, 6}).requires_grad_();
+  net->to(device);
+  return {net.ptr(), [=]() mutable {
+            const auto energy = net->forward(x);
+            torch::Tensor slope = torch::autograd::grad({energy.sum()}, {x}, {}, true, true).front();
+            for (int k = 1; k < order; ++k) slope = torch::autograd::grad({slope.sum()}, {x}, {}, true, true).front();
+            return (slope + x).pow(2).mean() + energy.pow(2).mean();
           }};
 }
 

@@ -192,6 +192,8 @@ TEST_CASE("the first step of every model is the same step as later ones, and is 
   auto jobs = all_jobs();
   jobs.emplace_back("function", with_function);
   jobs.emplace_back("readers", read_by_some);
+  jobs.emplace_back("checkpoints", [] { return of_blocks(true); });
+  jobs.emplace_back("slopes", [] { return with_slopes(1); });
   for (const auto& [name, make] : jobs) {
     for (const unsigned low : {1u, 2u, 3u}) {  // all operators, every second one, every third one
       CAPTURE(name);

@@ -10,6 +10,8 @@
 #include <numbers>
 #include <vector>
 
+#include "support.hpp"
+
 using namespace comp::native;
 
 namespace {
@@ -20,14 +22,7 @@ const comp::op_info& named(const comp::op_graph& graph, std::string_view name) {
   return *at;
 }
 
-std::string refusal(auto build) {
-  try {
-    build();
-  } catch (const model_error& e) {
-    return e.what();
-  }
-  return "";
-}
+std::string refusal(auto build) { return testing::words_of<model_error>(build); }
 
 model_builder images() { return {"net", input_kind::values, {2, 3, 8, 8}}; }
 

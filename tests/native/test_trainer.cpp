@@ -156,13 +156,8 @@ TEST_CASE(
 
 TEST_CASE_FIXTURE(on_reference, "what a step of several phases cannot do is refused") {
   const auto images = bars({1, 2, 3}, 3, 40, 1);
-  const auto refusal = [&](const training& chosen) -> std::string {
-    try {
-      reference_trainer t{device, small_gan(8), images, images, chosen};
-    } catch (const comp::settings_error& e) {
-      return e.what();
-    }
-    return "";
+  const auto refusal = [&](const training& chosen) {
+    return words_of<comp::settings_error>([&] { reference_trainer{device, small_gan(8), images, images, chosen}; });
   };
   CHECK(
       refusal({.scaling = {.micro_batches = 2}}) ==
@@ -590,15 +585,12 @@ TEST_CASE_FIXTURE(on_reference, "a batch that does not fit the model is still th
 }
 
 TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with both") {
-  const auto refusal = [&](const model& m, const data_source& data, const plan& p = {}) -> std::string {
-    try {
+  const auto refusal = [&](const model& m, const data_source& data, const plan& p = {}) {
+    return words_of<comp::error>([&] {
       reference_trainer t{device, m, data, data};
       if (!p.empty()) t.set_precision(p);
       t.run_batch();
-    } catch (const comp::error& e) {
-      return e.what();
-    }
-    return "";
+    });
   };
   const auto made = [&](const data_source& train, const data_source& held) {
     reference_trainer{device, regression(), train, held};
