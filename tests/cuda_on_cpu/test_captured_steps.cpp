@@ -154,26 +154,15 @@ constexpr comp::scaling::settings moving{.initial = 65536, .growth_interval = 3}
 
 /// The three ways, of which the captured one has its ReLUs in products, and what they have in common.
 course same(const model& m, const training& settings, const std::vector<plan>& plans) {
-  course looked_at, deferred, captured;
-  {
-    waiting_device device;
-    auto t = trainer_on(device, m, settings);
-    looked_at = trained(device, t, plans);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, m, settings);
-    const auto graphs = simt::device.seen.graphs;
-    deferred = trained(device, t, plans);
-    CHECK(simt::device.seen.graphs == graphs);
-  }
-  {
-    relu_in_product device;
-    auto t = trainer_on(device, m, captured_with(settings));
-    captured = trained(device, t, plans);
+  const auto course_on = [&](auto device, const training& how) {
+    auto t = trainer_on(device, m, how);
+    const course got = trained(device, t, plans);
     CHECK(t.capture_refused() == "");
-    CHECK(simt::device.seen.graphs > 0);
-  }
+    CHECK((simt::device.seen.graphs > 0) == (how.captured == capture_mode::on));
+    return got;
+  };
+  const course looked_at = course_on(waiting_device{}, settings), deferred = course_on(same_device{}, settings),
+               captured = course_on(relu_in_product{}, captured_with(settings));
   CHECK(looked_at.curves == deferred.curves);
   CHECK(looked_at == deferred);
   CHECK(deferred.curves == captured.curves);
@@ -256,29 +245,16 @@ TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step
 
 TEST_CASE_FIXTURE(fresh_for_training, "a step that is looked at once waits once, and a captured one is few calls") {
   const training settings{.optimizer = sgd(0.05), .clip_norm = 1};
-  const auto calls = [](auto& t, int epochs) {
-    for (int i = 0; i < epochs; ++i) t.run_epoch();
+  const auto calls = [](auto device, const training& how) {  // of the second epoch
+    auto t = trainer_on(device, lenet(), how);
+    t.run_epoch();
     const counts before = counted();
     t.run_epoch();
     const counts after = counted();
     return counts{after.given - before.given, after.graphs - before.graphs, after.waits - before.waits};
   };
-  counts waiting{}, deferred{}, captured{};
-  {
-    waiting_device device;
-    auto t = trainer_on(device, lenet(), settings);
-    waiting = calls(t, 1);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, lenet(), settings);
-    deferred = calls(t, 1);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, lenet(), captured_with(settings));
-    captured = calls(t, 1);
-  }
+  const counts waiting = calls(waiting_device{}, settings), deferred = calls(same_device{}, settings),
+               captured = calls(same_device{}, captured_with(settings));
   CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
   // The other is for the copy of its batch, given a step before: a GPU has made it. One is before the epoch's clock,
   // one for the last update.
