@@ -416,7 +416,7 @@ TEST_CASE_FIXTURE(fresh_for_products, "devices before 8.9 have no FP8 products")
 #endif
 
 TEST_CASE_FIXTURE(fresh_for_products, "linear layers alone run in FP8") {
-  const cuda::device d;
+  cuda::device d;
   if (!d.shared().card().has(precision::fp8_e4m3)) return;
   CHECK(d.supports({.kind = "linear"}, precision::fp8_e5m2));
   CHECK_FALSE(d.supports({.kind = "conv2d"}, precision::fp8_e4m3));

@@ -2,6 +2,7 @@
 // What the tests of the native trainer share: batches of random data, small data sets, and the one table of tolerances.
 #pragma once
 
+#include <comp/core/plan.hpp>
 #include <comp_native/batch_upload.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/model_graph.hpp>
