@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of physics and chemistry in FP64, in FP32 alone and under the plan that comp.search finds: a step's time, in
-turns, and an error on held-out data at the end of whole trainings, of three seeds.
+"""Trainings of physics and chemistry as they are written, in the lower format alone and under the plan that comp.search
+finds: a step's time, in turns, and an error on held-out data at the end of whole trainings, of three seeds.
 
-Usage: science.py [NAME ...]     prints for each: ms per step in FP64, speed of FP32 and of the found plan over it, the search's
-time, and the errors of the three."""
+Usage: science.py [NAME ...]     prints for each: ms per step as written, speed of the lower format and of the found plan
+over it, the search's time, and the errors of the three; then how many plans and batches the searches ran."""
 
+import contextlib
 import os
 import statistics
 import sys
@@ -21,23 +22,47 @@ import comp
 SEEDS, TURNS = 3, 40
 
 
-def mlp(*widths, dtype):
-    layers = [part for a, b in zip(widths, widths[1:]) for part in (nn.Linear(a, b), nn.Tanh())]
+def mlp(*widths, dtype, between=nn.Tanh):
+    layers = [part for a, b in zip(widths, widths[1:]) for part in (nn.Linear(a, b), between())]
     return nn.Sequential(*layers[:-1]).to(dtype)
 
 
-class Potential:
-    """Energies and forces of clusters of 13 atoms, whose positions lie far from the origin."""
+def update(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
-    steps, rate = 400, 5e-3
+
+class Training:
+    """One network, one loss, Adam; FP64 as written, beside FP32."""
+
+    written, low, forwards = torch.float64, torch.float32, ('forward',)
+
+    def models(self):
+        return {'net': self.net}
+
+    def optimizers(self):
+        return [torch.optim.Adam(self.net.parameters(), self.rate)]
+
+    def step(self, plan, optimizers, batch):
+        with plan('forward'):
+            loss = self.loss(batch)
+        update(*optimizers, loss)
+        return loss
+
+
+class Potential(Training):
+    """Energies and forces of clusters of 64 atoms, whose positions lie far from the origin."""
+
+    steps, rate, atoms, side = 400, 5e-3, 64, 4
 
     def __init__(self, seed, dtype):
         torch.manual_seed(seed)
         self.net, self.dtype = mlp(24, 128, 128, 1, dtype=dtype), dtype
-        grid = torch.cartesian_prod(*[torch.arange(3.0)] * 3)[:13].double() * 1.12
+        grid = torch.cartesian_prod(*[torch.arange(float(self.side))] * 3)[: self.atoms].double() * 1.12
         moved = 1e6 * torch.randn(256, 1, 3, dtype=torch.float64)
-        self.x = grid + moved + 0.05 * torch.randn(256, 13, 3, dtype=torch.float64)
-        self.pairs = torch.triu_indices(13, 13, 1)
+        self.x = grid + moved + 0.05 * torch.randn(256, self.atoms, 3, dtype=torch.float64)
+        self.pairs = torch.triu_indices(self.atoms, self.atoms, 1)
         i, j = self.pairs
         d = self.x[:, i] - self.x[:, j]
         six = d.square().sum(-1).pow(-3)
@@ -68,7 +93,11 @@ class Potential:
         return ((force.double() * self.deviation - self.force[192:]).norm() / self.force[192:].norm()).item()
 
 
-class Poisson:
+class SmallPotential(Potential):
+    atoms, side = 13, 3
+
+
+class Poisson(Training):
     """A network that solves Poisson's equation on a square, by its residual and its boundary."""
 
     steps, rate = 600, 2e-3
@@ -95,15 +124,15 @@ class Poisson:
         return ((self.net(x)[:, 0].double() - exact).norm() / exact.norm()).item()
 
 
-class Ode:
+class Ode(Training):
     """A neural differential equation, by 20 steps of Runge and Kutta, fitted to spirals."""
 
-    steps, rate = 300, 5e-3
+    steps, rate, batch = 300, 5e-3, 256
 
     def __init__(self, seed, dtype):
         torch.manual_seed(seed)
         self.net, self.dtype = mlp(2, 128, 128, 2, dtype=dtype), dtype
-        self.x = torch.randn(512, 2, dtype=torch.float64).to(dtype)
+        self.x = torch.randn(8 * self.batch, 2, dtype=torch.float64).to(dtype)
 
     @staticmethod
     def run(of, x):
@@ -121,17 +150,21 @@ class Ode:
         return self.run(lambda at: at.pow(3) @ turn / (1 + at.square().sum(-1, keepdim=True)), x)
 
     def loss(self, batch):
-        x = self.x[batch * 64 % 448 :][:64]
+        x = self.x[batch % 7 * self.batch :][: self.batch]
         return (self.run(self.net, x) - self.exact(x)).square().mean()
 
     def error(self):
         """Of the paths, relative."""
-        x = self.x[448:]
+        x = self.x[-self.batch :]
         wanted = self.exact(x.double())
         return ((self.run(self.net, x).double() - wanted).norm() / wanted.norm()).item()
 
 
-class Process(nn.Module):
+class SmallOde(Ode):
+    batch = 64
+
+
+class Process(Training, nn.Module):
     """The marginal likelihood of a Gaussian process with little noise, by Cholesky's decomposition."""
 
     steps, rate = 200, 2e-2
@@ -164,41 +197,84 @@ class Process(nn.Module):
         return (mean.double() - torch.sin(self.x[1::2, 0].double())).abs().mean().item()
 
 
-TRAININGS = {'potential': Potential, 'Poisson': Poisson, 'ODE': Ode, 'Gaussian process': Process}
+class Wgan(Training):
+    """A generator of points of a mixture of Gaussians, and its critic, whose slope a penalty holds at 1."""
+
+    written, low, forwards = torch.float32, torch.bfloat16, ('critic', 'generator')
+    steps, rate, count, space, noise, width = 600, 5e-4, 256, 16, 64, 512
+
+    def __init__(self, seed, dtype):
+        torch.manual_seed(seed)
+        self.dtype = dtype
+        self.critic = mlp(self.space, *[self.width] * 3, 1, dtype=dtype, between=nn.SiLU)
+        self.generator = mlp(self.noise, *[self.width] * 3, self.space, dtype=dtype, between=nn.SiLU)
+        self.centres = torch.randn(8, self.space, generator=torch.Generator().manual_seed(0))
+
+    def models(self):
+        return {'critic': self.critic, 'generator': self.generator}
+
+    def optimizers(self):
+        rates = ((self.critic, 2 * self.rate), (self.generator, self.rate))
+        return [torch.optim.Adam(of.parameters(), rate, (0.0, 0.9)) for of, rate in rates]
+
+    def draw(self, count, dice=None):
+        near = torch.randint(len(self.centres), (count,), generator=dice)
+        return self.centres[near] + 0.1 * torch.randn(count, self.space, generator=dice)
+
+    def make(self, count, dice=None):
+        return self.generator(torch.randn(count, self.noise, generator=dice).to(self.dtype))
+
+    def step(self, plan, optimizers, batch):
+        real = self.draw(self.count).to(self.dtype)
+        with plan('critic'):
+            made = self.make(self.count).detach()
+            between = (real + torch.rand(self.count, 1).to(self.dtype) * (made - real)).requires_grad_()
+            (slope,) = torch.autograd.grad(self.critic(between).sum(), between, create_graph=True)
+            penalty = (slope.square().sum(1).sqrt() - 1).square().mean()
+            judged = self.critic(made).mean() - self.critic(real).mean() + 10 * penalty
+        update(optimizers[0], judged)
+        with plan('generator'):
+            fooled = -self.critic(self.make(self.count)).mean()
+        update(optimizers[1], fooled)
+        return {'critic': judged, 'generator': fooled}
+
+    def error(self):
+        """The sliced Wasserstein distance between points made and points drawn."""
+        dice = torch.Generator().manual_seed(1)
+        ways = nn.functional.normalize(torch.randn(self.space, 128, generator=dice), dim=0)
+        made, real = ((of.float() @ ways).sort(0).values for of in (self.make(4096, dice), self.draw(4096, dice)))
+        return (made - real).abs().mean().item()
+
+
+TRAININGS = {
+    'potential, 64 atoms': Potential,
+    'potential, 13 atoms': SmallPotential,
+    'Poisson': Poisson,
+    'ODE, 256 paths': Ode,
+    'ODE, 64 paths': SmallOde,
+    'Gaussian process': Process,
+    'WGAN-GP': Wgan,
+}
 
 
 def trainer(make, seed, dtype, path=None):
     job = make(seed, dtype)
-    optimizer = torch.optim.Adam(job.net.parameters(), make.rate)
-    plan = comp.plan(path, job.net) if path else None
-
-    def step(batch):
-        if plan is None:
-            loss = job.loss(batch)
-        else:
-            with plan:
-                loss = job.loss(batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()
-
-    return job, step
+    optimizers = job.optimizers()
+    plan = comp.plan(path, job.models(), segments=job.forwards) if path else lambda name: contextlib.nullcontext()
+    return job, lambda batch: job.step(plan, optimizers, batch)
 
 
 def search(make, path):
-    job = make(0, torch.float64)
-    optimizer = torch.optim.Adam(job.net.parameters(), make.rate)
-
-    def step(plan, batch):
-        with plan:
-            loss = job.loss(batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    found = comp.search(step, model=job.net, optimizer=optimizer, data=range(100), progress=False, planned_epochs=30)
+    job = make(0, make.written)
+    optimizers = job.optimizers()
+    found = comp.search(
+        lambda plan, batch: job.step(plan, optimizers, batch),
+        model=job.models(),
+        optimizer=optimizers,
+        data=range(100),
+        progress=False,
+        planned_epochs=30,
+    )
     found.save(path)
     return found
 
@@ -214,6 +290,7 @@ def trained(make, seed, dtype, path=None):
 
 
 def main(names):
+    counts = []
     for name in names or TRAININGS:
         make = TRAININGS[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +298,7 @@ def main(names):
             begin = time.perf_counter()
             found = search(make, path)
             cost = time.perf_counter() - begin
-            modes = {'FP64': (torch.float64, None), 'FP32': (torch.float32, None), 'found': (torch.float64, path)}
+            modes = {'written': (make.written, None), 'low': (make.low, None), 'found': (make.written, path)}
             steps = {mode: trainer(make, 0, *how)[1] for mode, how in modes.items()}
             seconds = {mode: [] for mode in modes}
             for turn in range(TURNS):
@@ -234,14 +311,17 @@ def main(names):
                         pass
             errors = {mode: [trained(make, seed, *how) for seed in range(SEEDS)] for mode, how in modes.items()}
         middle = {mode: statistics.median(of) if of else float('nan') for mode, of in seconds.items()}
-        spread = statistics.quantiles([a / b for a, b in zip(seconds['FP64'], seconds['found'])], n=20)
+        spread = statistics.quantiles([a / b for a, b in zip(seconds['written'], seconds['found'])], n=20)
         print(
-            f"| {name} | {1e3 * middle['FP64']:.3g} | {middle['FP64'] / middle['FP32']:.2f} "
-            f"| {middle['FP64'] / middle['found']:.2f} ({spread[0]:.2f} to {spread[-1]:.2f}) | {cost:.2g} s "
+            f"| {name} | {1e3 * middle['written']:.3g} | {middle['written'] / middle['low']:.2f} "
+            f"| {middle['written'] / middle['found']:.2f} ({spread[0]:.2f} to {spread[-1]:.2f}) | {cost:.2g} s "
             + ''.join('| ' + ', '.join(f'{e:.2g}' for e in errors[mode]) + ' ' for mode in modes) + '|',
             flush=True,
         )
         print(found.plan, file=sys.stderr)
+        plans, batches = len({t.plan for t in found.trials}), sum(t.sample.batches for t in found.trials)
+        counts.append(f'| {name} | {len(found.operators)} operators | {plans} plans | {batches} batches, {batches / make.steps:.2g} trainings |')
+    print('', *counts, sep='\n')
 
 
 if __name__ == '__main__':

@@ -27,7 +27,7 @@ def summary(rules=(1.5, 1.4, 1.6), found=(1.8, 1.7, 1.9), beside=(1.2, 1.1, 1.3)
             'contest': [plan('fp32'), plan('rules', loss_against_fp32=loss), plan('comp', loss_against_fp32=loss)],
             'ratios': {name: of and ratio(*of) for name, of in (('rule_based_over_fp32', rules), ('comp_over_fp32', found),
                                                                ('comp_over_rule_based', beside))},
-            'overhead': {'seconds': 3.21, 'share_of_100_epochs': 0.0123}} | more
+            'hardware': {'name': 'a CPU', 'isa': ['avx2', 'avx512_bf16']}, 'overhead': {'seconds': 3.21, 'share_of_100_epochs': 0.0123}} | more
 
 
 class Verdicts(unittest.TestCase):
@@ -67,6 +67,18 @@ class Verdicts(unittest.TestCase):
         plain = summary(comp='as written', rules=(1.3, 1.2, 1.4), fp32='as written')
         self.assertEqual(demo.verdict(plain), 'The rules are faster than FP64, 1.30x (1.20 to 1.40). The search keeps FP64.')
 
+    def test_rules_whose_loss_was_not_accepted(self):
+        found = summary(comp='rules')
+        found['contest'].append({'label': 'rules of all', 'rule_based': True, 'plan_name': 'all in fp32', 'loss_against_fp32': {'accepted': False}})
+        right = "The rules are right: the search finds their plan, 1.50x (1.40 to 1.60) of FP32's speed."
+        self.assertEqual(demo.verdict(found), right + " Other rules' loss was not accepted: all in fp32.")
+        found['contest'][-1]['loss_against_fp32']['accepted'] = True
+        self.assertEqual(demo.verdict(found), right)
+
+    def test_a_modelled_gpu_is_said_to_be_modelled(self):
+        words = demo.verdict(summary(hardware={'name': 'modelled for H100', 'isa': []}))
+        self.assertTrue(words.endswith("of FP32's. No H100 ran: its times are modelled, and the losses are those of this CPU."), words)
+
     def test_without_rules(self):
         self.says('FP32 is kept: no other plan was better.', comp='fp32', rules=None, rule_based=None)
         self.says('The found plan runs at 1.80x (1.70 to 1.90) of the speed of FP32; no rules were timed.', rules=None, rule_based=None)
@@ -90,7 +102,7 @@ class Rows(unittest.TestCase):
 FAKE = '''#!/usr/bin/env python3
 import json, os, pathlib, signal, sys
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-name = given.get('--model', pathlib.Path(sys.argv[0]).name)
+name = given.get('--model', pathlib.Path(sys.argv[0]).name) + given.get('--target', '')
 print('words of', name)
 left = json.loads(os.environ['FAKE'])[name]
 if left == 'fail': sys.exit('train: the disk is full')
@@ -128,6 +140,16 @@ class Runs(unittest.TestCase):
         for name in ('mlp', 'gat', 'transformer', 'potential'):
             self.assertEqual((self.out / name / 'train.txt').read_text(), f'words of {name}\n')
             self.assertIn(f'<iframe src="{name}/report.html"', self.page())
+
+    def test_a_modelled_gpu_is_searched_for_only_without_a_fast_format_here(self):
+        self.assertEqual(self.demo().stdout.count('H100'), 0)
+        slow, gpu = (json.dumps(summary(hardware=of)) for of in ({'name': 'a CPU', 'isa': ['avx2']}, {'name': 'modelled for H100', 'isa': []}))
+        got = self.demo(transformer=slow, transformerH100=gpu)
+        self.assertEqual((got.returncode, got.stderr), (0, ''))
+        self.assertIn('5 of 5: narrow transformer, modelled H100', got.stdout)
+        self.assertEqual(got.stdout.count('12.5 ms'), 5)
+        self.assertEqual(got.stdout.count('No H100 ran'), 1)
+        self.assertIn('<iframe src="transformer_H100/report.html"', self.page())
 
     def test_a_training_that_fails_leaves_the_others(self):
         self.assertEqual(self.demo().returncode, 0)

@@ -161,6 +161,22 @@ TEST_CASE("a rule-based plan that left the contest is no peer") {
   CHECK(has(comp::table(o), "out_of_memory"));
 }
 
+TEST_CASE("of two rule-based plans the faster is the peer only if its loss was accepted") {
+  comp::outcome o = found;
+  comp::contestant slower = o.contest[1];
+  slower.label = "slower rules";
+  slower.over_fp32.ratio -= 0.01;
+  o.contest.push_back(slower);
+  CHECK(comp::summary(o)["rule_based"] == "rule-based bf16");
+  for (comp::contestant& c : o.contest) {
+    if (c.rule_based) c.loss.emplace();
+  }
+  o.contest[1].loss->answer = comp::loss_answer::rejected;
+  CHECK(comp::summary(o)["rule_based"] == "slower rules");
+  o.contest.back().loss->answer = comp::loss_answer::rejected;
+  CHECK(comp::summary(o)["rule_based"] == "rule-based bf16");
+}
+
 TEST_CASE("who is rule-based is said by the contestant, not by its label") {
   comp::outcome o = found;
   o.contest[1].label = "theirs";

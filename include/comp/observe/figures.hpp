@@ -103,12 +103,14 @@ inline const contestant* fp32_of(const outcome& result) {
   return result.contest.empty() ? nullptr : &result.contest.front();
 }
 
-/// Returns: the fastest rule-based plan that ran; null when there was none.
+/// Returns: the fastest rule-based plan that ran and whose loss was not rejected; the fastest of all if each was
+/// rejected; null when none ran.
 inline const contestant* rule_based_of(const outcome& result) {
+  const auto rank = [](const contestant& c) { return std::pair{!rejected(c), c.over_fp32.ratio}; };
   const contestant* best = nullptr;
   for (const contestant& c : result.contest) {
     if (!c.rule_based || c.status != status::ok || c.seconds.empty()) continue;
-    if (best == nullptr || c.over_fp32.ratio > best->over_fp32.ratio) best = &c;
+    if (best == nullptr || rank(c) > rank(*best)) best = &c;
   }
   return best;
 }

@@ -76,6 +76,7 @@ inline json contestant_json(const contestant& c, const outcome& result) {
   to["label"] = c.label;
   to["plan"] = c.plan.str();
   to["plan_name"] = name(c.plan, result.graph);
+  to["rule_based"] = c.rule_based;
   to["status"] = name(c.status);
   const std::vector<double> times = batch_times(c, result);
   to["seconds_per_batch"] = spread_json(times);
@@ -258,7 +259,7 @@ inline std::string use_code(const report_info& info) {
 }  // namespace detail
 
 /// Returns all figures of a search. "comp" is the label of the found plan, "rule_based" that of the fastest rule-based
-/// one, each null where there is none. "of" holds `info`.
+/// one whose loss was accepted, or of all if none was, each null where there is none. "of" holds `info`.
 inline json summary(const outcome& result, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
