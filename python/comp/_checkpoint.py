@@ -145,6 +145,7 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
         "fingerprint": job.training.fingerprint(),
         "separate_products": job.separate_products,
         "exchange": job.exchange,
+        "moments": bool(job.moments.operators),
         "progress": progress,
         "parameters": {name: {n: own_part(p).detach() for n, p in all} for name, all in job.parameters},
         "gradients": {name: {n: parts_in(p.grad) for n, p in all if p.grad is not None} for name, all in job.parameters},

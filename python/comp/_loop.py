@@ -20,6 +20,7 @@ from comp import _comp, _exchange, _ranks, _shards
 from comp._comp import FileError, SettingsError
 from comp._compile import Compilers
 from comp._models import forward_parameters, modules_of
+from comp._moments import Moments
 from comp._optimizers import OptimizerWatch, belong_together
 from comp._outcome import SearchResult
 from comp._region import Planned, Region, plan as plan_of_file
@@ -230,6 +231,7 @@ def autocast(
     tune: bool = True,
     protect_blocks: bool = True,
     exchange: bool | None = None,
+    moments: bool = False,
     **settings: Any,
 ) -> Autocast | AutocastOfFile:
     """A plan for `with` that is found while the loop runs:
@@ -257,6 +259,8 @@ def autocast(
     segments, forced: of comp.plan, for a file that is there.
     states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
         batches of the first plan.
+    moments: whether moments are kept in the formats of a file that is there. The search of a loop leaves them in FP32,
+        because a long test from one state alone can judge them: find such a plan with comp.search.
     keep_memory, protect_blocks, exchange, settings: as in comp.search.
 
     On several ranks all call it, and all change their plan at the same batch: losses count by their mean, seconds by the
@@ -274,9 +278,15 @@ def autocast(
     OptimizerWatch(models, optimizers)  # raises for one of another model
     if path is not None and is_there(path):
         read = plan_of_file(
-            path, model, segments=segments, forced=forced, protect_blocks=protect_blocks, keep_memory=keep_memory
+            path,
+            model,
+            optimizer=optimizers if moments else None,
+            segments=segments,
+            forced=forced,
+            protect_blocks=protect_blocks,
+            keep_memory=keep_memory,
         )
-        return AutocastOfFile(read._inner, models)
+        return AutocastOfFile(read._inner, models, read._moments)
     if callable(policy) and not isinstance(policy, _comp.policy.Policy):
         raise SettingsError(
             "policy is a function of Python (the search has a thread of its own, which runs no Python): give a name, or "
@@ -307,5 +317,6 @@ def autocast(
         exchange=_exchange.chosen(exchange, model),
         keep_memory=keep_memory,
         ranks=_ranks.team(),
+        states=Moments(optimizers if moments else []).operators,
     )
     return Autocast(inner, kept, steps, path)

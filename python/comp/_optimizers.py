@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -38,6 +38,7 @@ class OptimizerWatch:
         self._weights = {id(p) for module in models.values() for p in module.parameters()}
         self._steps, self._thread = 0, 0
         self._stepped: list[Any] = []
+        self.after_update: Callable[[], None] = lambda: None
         self.told: list[str] = []
         for i, each in enumerate(optimizers):
             if not _parameters(each) & self._weights:
@@ -58,6 +59,7 @@ class OptimizerWatch:
         self._stepped, self._thread = [], threading.get_ident()
 
     def _note(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.after_update()
         if self._thread == threading.get_ident() and not any(each is optimizer for each in self._stepped):
             self._stepped.append(optimizer)
 

@@ -23,6 +23,7 @@ from comp._exchange import follow_file
 from comp._compile import Compilers, capturing, runs_as_captured, unheard
 from comp._higher_order import run_higher_order_in_fp32
 from comp._models import forward_parameters, modules_of, named_parameters
+from comp._moments import Moments
 from comp._open import open_regions as _open
 from comp._shards import sharded
 
@@ -286,7 +287,7 @@ def _heed_optional_blocks() -> None:
 class Planned(Region):
     """A plan from a file for a model. Made by comp.plan()."""
 
-    def __init__(self, inner: Any, models: Mapping[str, nn.Module]) -> None:
+    def __init__(self, inner: Any, models: Mapping[str, nn.Module], moments: Moments) -> None:
         super().__init__(
             inner.regions,
             entered=self._tell,
@@ -295,6 +296,8 @@ class Planned(Region):
         )
         self._inner = inner
         self._models = models
+        self._moments = moments.__enter__()  # as long as the plan lives
+        moments.follow(inner)
         self._named = self._parameters()
 
     def at(self, batch: int) -> Planned:
@@ -359,6 +362,7 @@ def plan(
     path: str | os.PathLike[str],
     model: nn.Module | Mapping[str, nn.Module],
     *,
+    optimizer: Any = None,
     segments: Sequence[str] = ("forward",),
     match: Literal["by_name", "exact"] = "by_name",
     forced: bool = False,
@@ -376,6 +380,7 @@ def plan(
 
     The first forward of each segment runs under the plan, too. Parameters and optimizer stay FP32.
 
+    optimizer: one, or a list as in the search, whose moments are kept as the file says if it was found with moments=True.
     model: the module, or modules by the names that they had in the search ({"net": net}). segments: the names of a
         step's forwards. forced: use a plan that this machine computes slowly.
     match: "by_name": operators have the precisions of their names in the file, whatever the batch size; one that the
@@ -394,6 +399,10 @@ def plan(
     said = _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
     models = modules_of(model)
     follow_file(model, said["operators"])
+    kept = {name: precision for name, kind, precision in said["operators"] if kind in ("moment1", "moment2")}
+    optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    moments = Moments(optimizers if kept else [], required=False)
+    moments.tell_of_others(kept if optimizers else {})
     return Planned(
         _comp.Planned(
             forward_parameters(models),
@@ -404,6 +413,8 @@ def plan(
             otherwise=otherwise,
             protect_blocks=protect_blocks,
             keep_memory=keep_memory,
+            keeps_states=optimizer is not None,
         ),
         models,
+        moments,
     )

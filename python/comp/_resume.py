@@ -68,6 +68,7 @@ def resume(
             about="",
             separate_products=found.get("separate_products", False),
             exchange=found.get("exchange", False),
+            moments=found.get("moments", False),
         )
 
         def load() -> str:

@@ -118,6 +118,7 @@ def search(
     target: str | None = None,
     products: str = "auto",
     exchange: bool | None = None,
+    moments: bool = False,
     **settings: Any,
 ) -> Outcome:
     """Finds the precision of each operator at which this training runs fastest and still converges, while it trains.
@@ -158,6 +159,8 @@ def search(
         if formats below 16 bits are searched.
     exchange: whether the plan has the format, too, in which ranks exchange gradients. None: if a model is a
         DistributedDataParallel without a communication hook, or was given to fully_shard without a reduce_dtype.
+    moments: whether the plan has the formats, too, in which torch's own SGD with momentum, Adam and AdamW keep their moments
+        on a CPU: FP32, or BF16 rounded at random.
     ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
@@ -201,6 +204,7 @@ def search(
             target=target,
             separate_products=products == "separate" or (products == "auto" and scaled),
             exchange=exchange,
+            moments=moments,
         )
         if isinstance(strategy, str) and strategy == "paper":
             settings["verbatim"] = True

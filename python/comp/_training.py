@@ -20,6 +20,7 @@ from comp._comp import SettingsError
 from comp._compile import CompiledPlans
 from comp._data import Batches, own
 from comp._models import forward_parameters, modules_of, named_parameters
+from comp._moments import Moments
 from comp._optimizers import OptimizerWatch
 from comp._region import Region, depth, forget_beyond
 from comp._state import OtherState, copied, put, set_random_state
@@ -38,6 +39,7 @@ class _Glue:
         audit: Audit,
         watch: OptimizerWatch,
         compiled: CompiledPlans,
+        moments: Moments,
     ) -> None:
         self._step = step
         self._score = score
@@ -45,6 +47,7 @@ class _Glue:
         self._audit = audit
         self._watch = watch
         self._compiled = compiled
+        self._moments = moments
         self._told = 0
         self.training: Callable[[], Any]  # a weak reference: the training holds this
 
@@ -56,7 +59,8 @@ class _Glue:
         batch = own(value)
         self._watch.before_step()
         try:
-            returned = self._audit.around(lambda: self._step(region, batch))
+            with self._moments:
+                returned = self._audit.around(lambda: self._step(region, batch))
         finally:
             forget_beyond(before)
         self._watch.after_step()
@@ -161,6 +165,7 @@ class Job:
         target: str | None = None,
         separate_products: bool = False,
         exchange: bool | None = None,
+        moments: bool = False,
     ) -> None:
         if not callable(step):
             raise SettingsError(
@@ -172,6 +177,8 @@ class Job:
         self.others = OtherState(self.models, self.optimizers, state, states_on)
         read = forward_parameters(self.models)
         self.watch = OptimizerWatch(self.models, self.optimizers)
+        self.moments = Moments(self.optimizers if moments else [])
+        self.watch.after_update = self.moments.end_update
         keepers = [each for part in _shards.sharded(self.models) for each in _shards.keepers(part)]
         self.audit = Audit(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
         self.parameters = named_parameters(self.models)
@@ -187,7 +194,7 @@ class Job:
         if self.ranks is not None:
             self.about_data += batches.agree(self.ranks)
         self.compiled = CompiledPlans()
-        self._glue = _Glue(step, score, self.models, self.audit, self.watch, self.compiled)
+        self._glue = _Glue(step, score, self.models, self.audit, self.watch, self.compiled, self.moments)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
             models=held,
@@ -208,13 +215,16 @@ class Job:
             tune=tune,
             protect_blocks=protect_blocks,
             states_on=states_on,
-            about=" ".join([about, *(repr(each) for each in self.optimizers)]),
+            about=" ".join([about, *(["moments"] if moments else []), *(repr(each) for each in self.optimizers)]),
             target=target or "",
             separate_products=separate_products,
             exchange=self.exchange,
             ranks=self.ranks,
+            states=self.moments.operators,
+            prepare=self.moments.prepare,
         )
         self._glue.training = self.compiled.training = weakref.ref(self.training)
+        self.moments.follow(self.training)
 
     @property
     def device(self) -> torch.device:
@@ -223,7 +233,7 @@ class Job:
     @property
     def sentences(self) -> list[str]:
         """What was seen of the step and the data and should be known, in sentences."""
-        return self._glue.sentences() + self.about_data
+        return self._glue.sentences() + self.moments.told + self.about_data
 
     def tell_of_data(self, batches_per_epoch: int) -> None:
         if batches_per_epoch == 0:

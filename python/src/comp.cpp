@@ -10,6 +10,7 @@
 #include <comp/observe/plan_words.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
+#include <comp_libtorch/train/kept_moments.hpp>
 
 #include "choices.hpp"
 #include "loop.hpp"
@@ -111,6 +112,10 @@ void add_regions(py::module_& m) {
       .def("here", &regions::here)
       .def("format_of_parameter", &regions::format_of_parameter, "parameter"_a)
       .def("exchange", &regions::exchange, "begin"_a)
+      .def("formats_of_states", &regions::formats_of_states)
+      .def(
+          "begin_update", [](regions& of, const std::string& name) { return py::cpp_function{of.begin_update(name)}; },
+          "name"_a)
       .def("pass_on", &regions::pass_on, "was"_a, "now"_a)
       .def("enter_again", &regions::enter_again, "place"_a)
       .def("compiles", &regions::compiles)
@@ -129,7 +134,7 @@ void add_regions(py::module_& m) {
   py::class_<planned>(m, "Planned")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
                        std::vector<std::string> segments, const std::string& match, bool forced,
-                       const std::string& otherwise, bool protect_blocks, bool keep_memory) {
+                       const std::string& otherwise, bool protect_blocks, bool keep_memory, bool keeps_states) {
              using matches = std::pair<std::string_view, libtorch::plan_match>;
              using ways = std::pair<std::string_view, libtorch::on_mismatch>;
              libtorch::planned_settings s{
@@ -137,7 +142,8 @@ void add_regions(py::module_& m) {
                  .match = worded("match", match,
                                  std::vector<matches>{{"exact", libtorch::plan_match::exact},
                                                       {"by_name", libtorch::plan_match::by_name}}),
-                 .forced = forced};
+                 .forced = forced,
+                 .keeps_states = keeps_states};
              s.program.otherwise = worded("otherwise", otherwise,
                                           std::vector<ways>{{"follow", libtorch::on_mismatch::follow},
                                                             {"error", libtorch::on_mismatch::error},
@@ -147,7 +153,7 @@ void add_regions(py::module_& m) {
              return std::make_unique<planned>(std::move(models), path, std::move(s));
            }),
            "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a, "protect_blocks"_a,
-           "keep_memory"_a)
+           "keep_memory"_a, "keeps_states"_a)
       .def("name_parameters", &planned::name_parameters, "models"_a)
       .def_property_readonly("regions", &planned::opened, py::return_value_policy::reference_internal)
       .def(
@@ -167,7 +173,8 @@ void add_loop(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function trains,
                        py::function stepped, py::function saved, py::function restore, const any_policy& policy,
                        const py::dict& settings, std::string ledger_path, std::size_t batches_per_epoch, bool tune,
-                       bool protect_blocks, bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks) {
+                       bool protect_blocks, bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks,
+                       std::vector<op_info> states) {
              return std::make_unique<loop>(loop_job{.models = std::move(models),
                                                     .trains = std::move(trains),
                                                     .stepped = std::move(stepped),
@@ -180,12 +187,13 @@ void add_loop(py::module_& m) {
                                                     .tune = tune,
                                                     .protect_blocks = protect_blocks,
                                                     .exchange = exchange,
+                                                    .states = std::move(states),
                                                     .freed = freed(keep_memory),
                                                     .ranks = std::move(ranks)});
            }),
            "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "save"_a, "restore"_a, "policy"_a, "settings"_a,
            "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "exchange"_a, "keep_memory"_a,
-           "ranks"_a = nullptr)
+           "ranks"_a = nullptr, "states"_a = std::vector<op_info>{})
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
       .def("end", &loop::end)
@@ -195,6 +203,19 @@ void add_loop(py::module_& m) {
       .def_property_readonly("batches", &loop::batches)
       .def_property_readonly("batches_undone", &loop::batches_undone)
       .def_property_readonly("left", &loop::left);
+}
+
+void add_moments(py::module_& m) {
+  using libtorch::detail::piecewise;
+  m.def("moment_operator", &libtorch::detail::moment_operator, "which"_a, "suffix"_a, "elements"_a);
+  m.def("lie_alike", &libtorch::detail::lie_alike, "a"_a, "b"_a, "low"_a);
+  m.def("in_format", &libtorch::detail::in_format, "moment"_a, "format"_a, "key"_a, "which"_a);
+  m.def("mix_key", &mix_key, "seed"_a, "stream"_a);
+  py::class_<piecewise>(m, "Piecewise")
+      .def(py::init<const at::Tensor&, std::uint64_t, int>(), "whole"_a, "key"_a, "which"_a)
+      .def_readonly_static("most", &piecewise::most)
+      .def("begin", &piecewise::begin, "at"_a, "n"_a, "reads"_a = true)
+      .def("end", &piecewise::end, "at"_a, "n"_a);
 }
 
 /// Runs a training that `watcher` watches, and that it may end after any epoch.
@@ -229,29 +250,31 @@ void add_training(py::module_& m) {
                        py::function tensors, py::function others, py::function compile, py::object rates,
                        std::int64_t length, std::int64_t keep_bytes, bool keep_memory, std::string data, bool tune,
                        bool protect_blocks, const std::optional<std::string>& states_on, std::string about,
-                       std::string target, bool separate_products, bool exchange, std::shared_ptr<rank_team> ranks) {
-             return make_training(
-                 {.models = std::move(models),
-                  .read = std::move(read),
-                  .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
-                           std::move(tensors), std::move(others), std::move(compile), std::move(rates)},
-                  .length = length,
-                  .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
-                  .choices =
-                      tune && target.empty() ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
-                  .protect_blocks = protect_blocks,
-                  .target = std::move(target),
-                  .separate_products = separate_products,
-                  .exchange = exchange,
-                  .freed = freed(keep_memory),
-                  .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
-                  .about = std::move(about),
-                  .ranks = std::move(ranks)});
+                       std::string target, bool separate_products, bool exchange, std::shared_ptr<rank_team> ranks,
+                       std::vector<op_info> states, py::function prepare) {
+             return make_training({.models = std::move(models),
+                                   .read = std::move(read),
+                                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved),
+                                            std::move(restore), std::move(tensors), std::move(others),
+                                            std::move(compile), std::move(rates), std::move(prepare)},
+                                   .length = length,
+                                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
+                                   .choices = tune && target.empty() ? libtorch::executor_choices::measured
+                                                                     : libtorch::executor_choices::fixed,
+                                   .protect_blocks = protect_blocks,
+                                   .target = std::move(target),
+                                   .separate_products = separate_products,
+                                   .exchange = exchange,
+                                   .states = std::move(states),
+                                   .freed = freed(keep_memory),
+                                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
+                                   .about = std::move(about),
+                                   .ranks = std::move(ranks)});
            }),
            py::kw_only(), "models"_a, "read"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a,
            "others"_a, "compile"_a, "rates"_a, "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a,
            "protect_blocks"_a, "states_on"_a, "about"_a, "target"_a = "", "separate_products"_a = false,
-           "exchange"_a = false, "ranks"_a = py::none())
+           "exchange"_a = false, "ranks"_a = py::none(), "states"_a, "prepare"_a)
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {
@@ -354,6 +377,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   add_regions(m);
   add_training(m);
   add_loop(m);
+  add_moments(m);
   add_doctor(m);
   m.def("read_plan_file", &read_plan_file, pybind11::arg("path"));
   m.def(

@@ -74,7 +74,8 @@ struct loop_job {
   std::size_t batches_per_epoch = 0;
   bool tune = true;  // measure how plans are best run
   bool protect_blocks = true;
-  bool exchange = false;  // the plan has the format in which ranks exchange gradients
+  bool exchange = false;             // the plan has the format in which ranks exchange gradients
+  std::vector<op_info> states = {};  // that the training keeps, as operators, which a loop's search leaves in FP32
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::shared_ptr<rank_team> ranks;  // null: it trains alone
 };
@@ -85,8 +86,10 @@ class loop {
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         modules_{planned::named_modules(given_.models, trees_)},
-        program_{libtorch::on_device_of(
-            modules_, {.freed = given_.freed, .protect_blocks = given_.protect_blocks, .exchange = given_.exchange})},
+        program_{libtorch::on_device_of(modules_, {.freed = given_.freed,
+                                                   .protect_blocks = given_.protect_blocks,
+                                                   .exchange = given_.exchange,
+                                                   .states = given_.states})},
         device_{program_.settings().device},
         hardware_{libtorch::probe(device_)},
         agree_{given_.ranks == nullptr
@@ -273,6 +276,7 @@ class loop {
                     // An exception in the forward would be the user's.
                     .supports =
                         [](const op_info& op, precision p) {
+                          if (op.is_state) return p == precision::fp32;
                           if (libtorch::is_exchange(op)) return p != precision::tf32;
                           return !is_low(p) || op.as_written == precision::fp32;
                         },

@@ -148,6 +148,16 @@ class regions {
     return program_().exchange([&](at::ScalarType format) -> py::object { return begin(format); },
                                [](const py::object& future) { future.attr("wait")(); });
   }
+  /// Returns: the name of each state that the training keeps, and its format in the plan.
+  std::vector<std::pair<std::string, at::ScalarType>> formats_of_states() {
+    return program_ ? program_().formats_of_states() : std::vector<std::pair<std::string, at::ScalarType>>{};
+  }
+  /// Begins an optimizer's update, whose time is that of the operator of that name. Returns: what ends it.
+  std::function<void()> begin_update(const std::string& name) {
+    const op_graph& graph = program_().graph();
+    const auto at = std::ranges::find(graph, name, &op_info::name);
+    return program_().begin_update(at == graph.end() ? 0 : static_cast<std::size_t>(at - graph.begin()));
+  }
   /// Tells the innermost region that code which it does not hear gave `now` for `was`, and changed no value.
   void pass_on(const at::Tensor& was, const at::Tensor& now) {
     if (const auto at = innermost(); at != open_.end()) at->second->pass_on(was, now);

@@ -67,6 +67,7 @@ struct callbacks {
   py::function others;   // () -> [tensor, ...]: more of the state, as far as it is known
   py::function compile;  // (on) -> whether torch.compile has any part of the step, which runs compiled while it is on
   py::object rates;      // () -> [float], the optimizers' learning rates; None if they may differ in a repeated step
+  py::function prepare;  // (): has the optimizers keep their moments as the plan says
 };
 
 struct job {
@@ -79,6 +80,7 @@ struct job {
   bool protect_blocks = true;
   std::string target;  // a GPU whose times are modelled; empty: this machine's are measured
   bool separate_products = false, exchange = false;
+  std::vector<op_info> states = {};  // that the training keeps, as operators
   libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
@@ -239,12 +241,14 @@ class training_of final : public training {
                         fault_.whole([&] { given_.call.restore(std::any_cast<const py::object&>(s)); });
                       },
                   .tensors = [this] { return tensors_of(given_.call.tensors); },
-                  .others = [this] { return tensors_of(given_.call.others); }},
+                  .others = [this] { return tensors_of(given_.call.others); },
+                  .prepare = [this] { fault_.kept([&] { return given_.call.prepare(); }); }},
         .program = {.freed = given_.freed,
                     .protect_blocks = given_.protect_blocks,
                     .emulate = !given_.target.empty(),
                     .separate_products = given_.separate_products,
-                    .exchange = given_.exchange},
+                    .exchange = given_.exchange,
+                    .states = given_.states},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // Python's torch.amp.GradScaler does it
         .states_on = given_.states_on,

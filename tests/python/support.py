@@ -184,6 +184,8 @@ def operators_of(net, run, protect_blocks=True):
         protect_blocks=protect_blocks,
         states_on=None,
         about='',
+        states=[],
+        prepare=lambda: None,
     )
     region = comp.Region(training.regions)
     return training.operators()

@@ -147,8 +147,10 @@ class program {
     return *std::move(done);
   }
 
-  /// Runs an optimizer's update, whose time is that of operator `op`; of none if that is 0.
-  COMP_INLINE void update(std::size_t op, const std::function<void()>& work);
+  /// Begins an optimizer's update, whose time is that of operator `op`; of none if that is 0. Returns: what ends it.
+  COMP_INLINE std::function<void()> begin_update(std::size_t op);
+  /// Returns: the names of the states that the training keeps (program_settings::states), and their formats.
+  COMP_INLINE std::vector<std::pair<std::string, at::ScalarType>> formats_of_states() const;
 
   /// Ends a training step: times of operators are added up by steps.
   COMP_INLINE void end_step();

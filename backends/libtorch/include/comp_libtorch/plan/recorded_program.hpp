@@ -113,11 +113,24 @@ class recorded_program {
     times->add(static_cast<std::uint32_t>(exchange_), true, start, detail::moment{settings_.device});
   }
 
-  void update(std::size_t op, const std::function<void()>& work) {
+  std::function<void()> begin_update(std::size_t op) {
     const auto times = op == 0 ? nullptr : profiler_.begin(settings_.device);
-    const detail::moment start{settings_.device};
-    work();
-    if (times != nullptr) times->add(static_cast<std::uint32_t>(op), true, start, detail::moment{settings_.device});
+    return [=, start = detail::moment{settings_.device}] {
+      if (times != nullptr) times->add(static_cast<std::uint32_t>(op), true, start, detail::moment{times->device()});
+    };
+  }
+  std::vector<std::pair<std::string, at::ScalarType>> formats_of_states() const {
+    std::vector<std::pair<std::string, at::ScalarType>> all;
+    const auto first = std::ranges::find_if(graph_, [](const op_info& op) { return op.is_state; });
+    auto at = static_cast<std::size_t>(first - graph_.begin());
+    for (const op_info& op : settings_.states) {
+      const precision kept = first_plan_ != nullptr && first_plan_->by_name
+                                 ? first_plan_->by_name(op.name, op.kind, precision::fp32).forward
+                             : at < plan_.size() ? plan_[at++]
+                                                 : precision::fp32;
+      all.emplace_back(op.name, detail::scalar_type(kept));
+    }
+    return all;
   }
 
   void end_step() { profiler_.end_of_step(); }
@@ -365,7 +378,10 @@ COMP_INLINE void program::set_unrecorded(detail::named_choice chosen) { recorded
 COMP_INLINE at::ScalarType program::format_of_parameter(const at::Tensor& parameter) const {
   return recorded_->format_of_parameter(parameter);
 }
-COMP_INLINE void program::update(std::size_t op, const std::function<void()>& work) { recorded_->update(op, work); }
+COMP_INLINE std::function<void()> program::begin_update(std::size_t op) { return recorded_->begin_update(op); }
+COMP_INLINE std::vector<std::pair<std::string, at::ScalarType>> program::formats_of_states() const {
+  return recorded_->formats_of_states();
+}
 COMP_INLINE void program::end_step() { recorded_->end_step(); }
 COMP_INLINE void program::profile(bool on) { recorded_->profile(on); }
 COMP_INLINE std::vector<op_time> program::times() const { return recorded_->times(); }

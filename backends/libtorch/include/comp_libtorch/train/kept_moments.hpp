@@ -35,6 +35,18 @@ struct moment_formats {
 
 namespace detail {
 
+/// Returns: the operator of moment `which`, 0 or 1, of so many parameters' elements.
+inline op_info moment_operator(int which, const std::string& suffix, std::int64_t elements) {
+  const std::string kind = which == 0 ? "moment1" : "moment2";
+  return {.name = "optimizer." + kind + suffix,
+          .kind = kind,
+          .scopes = {"optimizer"},
+          .outputs = {{.shape = {elements}}},
+          .bytes = 8 * elements,
+          .hands_on_fp32 = true,
+          .is_state = true};
+}
+
 /// Returns: the number of moments of each parameter that may be operators.
 inline int moments_of(torch::optim::Optimizer& optimizer) {
   using namespace torch::optim;
@@ -265,14 +277,7 @@ class kept_moments {
     for (auto& group : optimizer.param_groups()) {
       for (const at::Tensor& p : group.params()) elements += p.defined() ? p.numel() : 0;
     }
-    const std::string kind = which == 0 ? "moment1" : "moment2";
-    return {.name = "optimizer." + kind + suffix,
-            .kind = kind,
-            .scopes = {"optimizer"},
-            .outputs = {{.shape = {elements}}},
-            .bytes = 8 * elements,
-            .hands_on_fp32 = true,
-            .is_state = true};
+    return detail::moment_operator(which, suffix, elements);
   }
   /// The states stand together, in the order of `all_`.
   std::size_t place(const op_graph& graph, std::size_t k) const {

@@ -277,11 +277,11 @@ class listed_plan {
           fmt::format("\"{}\" gives {} linear layers, or products of them, a format that this GPU's units do not "
                       "multiply in these sizes (16 has to divide rows, inputs and outputs): they are emulated, slowly",
                       listing_.file, emulated));
-    if (lowers_states(loaded.plan, program_.graph()))
+    if (!settings_.keeps_states && lowers_states(loaded.plan, program_.graph()))
       warnings_.push_back(fmt::format(
           "\"{}\" keeps an optimizer's moments in a lower format (the optimizer of this loop is its own): they stay as it "
-          "keeps them; a trainer with setup::moments keeps them by the plan",
-          listing_.file));
+          "keeps them; {} keeps them by the plan",
+          listing_.file, by_language("a trainer with setup::moments", "comp.plan(..., optimizer=optimizer)")));
     if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
       warnings_.push_back(fmt::format(
           "\"{}\" is of tuned FP32 and says nothing that can be used here of how it is run: it runs as plain FP32",

@@ -48,6 +48,7 @@ struct planned_settings {
   plan_match match = plan_match::by_name;
   // Use a file's plan although this machine computes it slowly or has to emulate it, or it lacks most operators.
   bool forced = false;
+  bool keeps_states = false;  // the caller keeps an optimizer's moments as the plan says
   planned_choices choices = planned_choices::of_file;
   tuning_settings tuning = {};
   program_settings program = {};  // its device is that of the first parameter

@@ -51,6 +51,7 @@ struct extra_state {
   std::function<void(const std::any&)> restore = {};
   std::function<std::vector<at::Tensor>()> tensors = {};  // those that live from step to step, for the peak of memory
   std::function<std::vector<at::Tensor>()> others = {};   // more of the state, whose extreme values are counted
+  std::function<void()> prepare = {};                     // is called before a run, whose time it does not count to
 };
 
 /// Whether losses are scaled against the underflow of FP16 gradients.

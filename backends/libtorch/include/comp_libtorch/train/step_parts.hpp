@@ -65,15 +65,15 @@ COMP_INLINE void step::update(torch::optim::Optimizer& optimizer, const std::fun
 COMP_INLINE void step::move_weights(torch::optim::Optimizer& optimizer) {
   if (moments_ == nullptr) return step_by(pass_, optimizer);
   const op_graph& graph = program_.graph();
-  program_.update(moments_->timed(optimizer, graph), [&] {
-    const moment_formats how = moments_->formats(optimizer, program_.current_plan(), graph, number_);
-    if (how.low()) {
-      (void)step_keeping(optimizer, how);
-    } else {
-      keep_moments(optimizer, how);
-      step_by(pass_, optimizer);
-    }
-  });
+  const std::function<void()> end = program_.begin_update(moments_->timed(optimizer, graph));
+  const moment_formats how = moments_->formats(optimizer, program_.current_plan(), graph, number_);
+  if (how.low()) {
+    (void)step_keeping(optimizer, how);
+  } else {
+    keep_moments(optimizer, how);
+    step_by(pass_, optimizer);
+  }
+  end();
 }
 COMP_INLINE void step::finish() {
   for (auto* optimizer : updated_) drop_gradients(*optimizer);

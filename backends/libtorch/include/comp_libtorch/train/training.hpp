@@ -349,7 +349,7 @@ class training {
   }
 
   program_settings with_states(program_settings chosen) const {
-    chosen.states = moments_.operators();
+    if (setup_.moments) chosen.states = moments_.operators();
     return chosen;
   }
   /// Gives moments the formats of the plan, so that what that takes is not timed.
@@ -374,6 +374,7 @@ class training {
   void prepare() {
     record();
     keep_moments();
+    if (setup_.extra.prepare) setup_.extra.prepare();
     if (compiled_ || !tuning_.needs_measuring()) return;
     tune_by([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
   }
