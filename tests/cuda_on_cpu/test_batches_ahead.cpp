@@ -20,11 +20,7 @@ struct copying_device : cuda::device {
   explicit copying_device(std::int64_t pinned_limit = 1 << 20)
       : cuda::device{{.measure_algorithms = false, .pinned_limit = pinned_limit}} {}
 };
-/// Copies nothing ahead: each step uploads its own batch.
-struct device_that_waits : copying_device {
-  void await_copies() = delete;
-};
-static_assert(CopiesAhead<copying_device> && !CopiesAhead<device_that_waits> && ReadsBytes<device_that_waits>);
+static_assert(CopiesAhead<copying_device> && ReadsBytes<copying_device>);
 
 /// Notes when copies begin. Each step waits until the loader's thread has begun the batch after the next one: by then
 /// the next one is made, since one thread makes them in order.
@@ -57,16 +53,14 @@ struct watched_device : copying_device {
     for (int now = *written; now <= of_next; now = *written) written->wait(now);
   }
 };
-/// Counts examples; some have a label that the model does not know.
+/// Counts examples.
 struct counted_images {
   image_data images = bars({1, 8, 8}, 4, 22, 1);
   std::shared_ptr<std::atomic<int>> written = std::make_shared<std::atomic<int>>(0);
-  std::size_t unknown = ~std::size_t{0};
   std::size_t size() const { return images.size(); }
   example_layout layout() const { return images.layout(); }
   void write(std::size_t i, const example_spans& to) const {
     images.write(i, to);
-    if (i == unknown) to.labels[0] = 9;
     ++*written;
     written->notify_one();
   }
@@ -82,30 +76,6 @@ model one_convolution() {
       .linear("head", 4)
       .cross_entropy_loss("loss");
   return net.finish();
-}
-
-model of_tokens() {
-  model_builder net{"tokens", input_kind::tokens, {2, 8}};
-  const value token = net.input().embedding("token", 7, 8),
-              at = net.input().embedding("at", 8, 8, op::looked_up::positions);
-  token.add("sum", at).linear("head", 7).cross_entropy_loss("loss");
-  return net.finish();
-}
-
-/// What two epochs with a validation and a way back between them give.
-template <class D>
-std::vector<std::vector<double>> curves(D& device, const model& m, const data_source& data, const training& settings) {
-  trainer<D> t{device, m, data, data, settings};
-  std::vector<std::vector<double>> got{t.run_epoch().curve, {t.validate()}, t.run_batch().curve};
-  const auto saved = t.save();
-  got.push_back(t.run_batch().curve);
-  got.push_back(t.run_epoch([](const sample& so_far) { return so_far.batches == 2; }).curve);
-  t.restore(saved);
-  CHECK(t.save().position == saved.position);
-  CHECK(t.run_batch().curve == got[3]);
-  CHECK(t.save().position.batch == saved.position.batch + static_cast<std::uint64_t>(settings.scaling.micro_batches));
-  got.push_back(t.run_epoch().curve);
-  return got;
 }
 
 }  // namespace
@@ -128,87 +98,39 @@ TEST_CASE_FIXTURE(fresh_for_training, "the next batch's copy begins while the co
 }
 
 TEST_CASE_FIXTURE(fresh_for_training,
-                  "batches that are copied ahead are those that each step would upload, in every way that a step has") {
-  const auto check = [](const model& m, const data_source& data, const training& settings) {
-    device_that_waits waits;
-    const auto want = curves(waits, m, data, settings);
-    for (const int threads : {0, 1, 3}) {
-      CAPTURE(threads);
-      training with = settings;
-      with.loading_threads = threads;
-      copying_device device;
-      CHECK(curves(device, m, data, with) == want);
-      copying_device nothing_pinned{0};
-      CHECK(curves(nothing_pinned, m, data, with) == want);
-      void* const staged = nothing_pinned.staging_memory().allocate(64);
-      CHECK_FALSE(simt::use_of_pinned(staged, 64));
-      nothing_pinned.staging_memory().deallocate(staged, 64);
-    }
-  };
-  const image_data images = bars({1, 8, 8}, 4, 22, 1);
-  SUBCASE("images as bytes, the last batch being short") {
-    check(one_convolution(), images.augmented({.shift = 2, .flip = true}), {.keep_last = true});
-  }
-  SUBCASE("captured, of several micro-batches") {
-    check(one_convolution(), images, {.scaling = {.micro_batches = 2}, .captured = capture_mode::on});
-  }
-  SUBCASE("values and targets") {
-    model_builder net{"values", input_kind::values, {8, 6}};
-    net.input().linear("in", 5).relu("relu").linear("out", 2).mse_loss("loss");
-    check(net.finish(), regression_data{44}, {.keep_last = true});
-  }
-  SUBCASE("tokens of whose labels not all count, captured") {
-    const partly_labelled data{counting_tokens(7, 90, 8), [](std::size_t i) { return 1 + i % 8; }};
-    check(of_tokens(), data, {.captured = capture_mode::on});
-  }
-}
-
-TEST_CASE(
-    "what is wrong with a batch is said by the step that trains it, captured or not, as often as it is asked for") {
-  for (const capture_mode captured : {capture_mode::off, capture_mode::on}) {
-    const fresh_for_training gpu;
-    const training settings{.shuffle = false, .loading_threads = 1, .captured = captured};
-    {
-      copying_device device;
-      trainer<copying_device> t{device, one_convolution(), counted_images{.unknown = 14}, bars({1, 8, 8}, 4, 4, 2),
-                                settings};
-      const char* what = "label 9 in the data (model \"small\" has 4, from 0): check the reader or the model";
-      CHECK_THROWS_WITH_AS((void)t.run_epoch(), what, comp::error);
-      for (int i = 0; i < 2; ++i) {
-        CHECK(t.save().position == loader_position{0, 3});
-        CHECK_THROWS_WITH_AS((void)t.run_batch(), what, comp::error);
+                  "what is copied ahead arrives as it was, whatever becomes of memory that is not staged") {
+  for (const std::int64_t pinned_limit : {1 << 20, 0}) {
+    CAPTURE(pinned_limit);
+    copying_device device{pinned_limit};
+    std::pmr::memory_resource& staging = device.staging_memory();
+    void* const staged = staging.allocate(64);
+    CHECK((simt::use_of_pinned(staged, 64) != nullptr) == (pinned_limit > 0));
+    const auto copied = [&]<class T>(std::vector<T> from, bool is_staged) {
+      T* const at = is_staged ? static_cast<T*>(staged) : from.data();
+      std::ranges::copy(from, at);
+      auto copy = device.copy_ahead(std::span<const T>{at, from.size()});
+      if (is_staged) {
+        device.await_copies();
+      } else {
+        std::ranges::fill(from, T{9});
       }
+      return copy;
+    };
+    const std::vector<float> values{1, 2, 3, 4};
+    std::vector<float> of_byte(256);
+    std::ranges::transform(of_byte, of_byte.begin(), [i = 0](float) mutable { return 0.5F * static_cast<float>(i++); });
+    parameter table = device.make_parameter(values, {4, 1});
+    const tensor of_bytes = device.upload(of_byte, {1, 256}, precision::fp32);
+    for (const bool is_staged : {true, false}) {
+      CAPTURE(is_staged);
+      CHECK(device.download(device.arrived(copied(values, is_staged), {4})) == values);
+      const indices at = device.arrived_indices(copied(std::vector<std::int32_t>{3, 0, 2}, is_staged), {3});
+      CHECK(device.download(device.embedding(at, table, precision::fp32)) == std::vector<float>{4, 1, 3});
+      CHECK(device.download(device.arrived(copied(std::vector<std::uint8_t>{0, 7, 255}, is_staged), {1, 1, 3},
+                                           of_bytes)) == std::vector<float>{0, 3.5F, 127.5F});
     }
-    copying_device device;
-    const partly_labelled data{counting_tokens(7, 90, 8), [](std::size_t i) { return i < 6 ? 8U : 0U; }};
-    trainer<copying_device> t{device, of_tokens(), data, counting_tokens(7, 17, 8), settings};
-    CHECK_THROWS_WITH_AS(
-        (void)t.run_epoch(),
-        "cross_entropy with 16 targets, all below 0 (the mean of none is not defined): leave out such a batch",
-        comp::error);
-    CHECK((simt::device.seen.graphs > 0) == (captured == capture_mode::on));
+    staging.deallocate(staged, 64);
   }
-}
-
-TEST_CASE_FIXTURE(fresh_for_training, "memory that is not staged may change when the call that copies it returns") {
-  copying_device device;
-  std::vector<float> values(8, 1);
-  auto copy = device.copy_ahead(std::span<const float>{values});
-  std::ranges::fill(values, 2.0F);
-  CHECK(device.download(device.arrived(std::move(copy), {8})) == std::vector<float>(8, 1));
-}
-
-TEST_CASE_FIXTURE(fresh_for_training, "a batch that finds no memory ahead is copied when its step begins") {
-  copying_device device;
-  trainer<copying_device> t{device, one_convolution(), bars({1, 8, 8}, 4, 22, 1), bars({1, 8, 8}, 4, 4, 2)};
-  const auto saved = t.save();
-  const auto want = t.run_batch().curve, then = t.run_batch().curve;
-  t.restore(saved);
-  simt::device.fail_allocation = 1;  // the pool asks twice
-  simt::device.allocations_failing = 2;
-  CHECK(t.run_batch().curve == want);
-  CHECK(simt::device.fail_allocation == 0);
-  CHECK(t.run_batch().curve == then);
 }
 
 }  // namespace comp::cuda::test

@@ -7,7 +7,6 @@
 #include <examples/models/native/models.hpp>
 #include <random>
 
-#include "../native/graphs.hpp"
 #include "../native/support.hpp"
 #include "fresh.hpp"
 
@@ -85,10 +84,7 @@ struct questions {
   }
   std::string signature() const { return "questions"; }
 };
-model gcn() { return small_gcn(community_set()); }
-model gat() { return small_gat(community_set()); }
 data_source data_of(const model& m, std::size_t batches) {
-  if (m.batch() == 1) return community_set().train;
   const auto n = batches * static_cast<std::size_t>(m.batch());
   if (m.predicts_values()) return regression_data{n};
   if (m.reads_segments()) return questions{n};
@@ -144,19 +140,10 @@ course trained(D& device, trainer<D>& t, const std::vector<plan>& plans) {
   got.steps = state.updates[0].taken;
   return got;
 }
-/// Every operator whose precision can be chosen.
-plan all(const model& m, precision p) {
-  const op_graph graph = graph_of(m);
-  plan of{graph.size()};
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable) of[i] = p;
-  }
-  return of;
-}
 /// Products in FP8, everything else in BF16.
 plan with_fp8(const model& m) {
   const op_graph graph = graph_of(m);
-  plan p = all(m, precision::bf16);
+  plan p = everywhere(m, precision::bf16);
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (graph[i].kind == "linear") p[i] = precision::fp8_e4m3;
   }
@@ -165,28 +152,17 @@ plan with_fp8(const model& m) {
 
 constexpr comp::scaling::settings moving{.initial = 65536, .growth_interval = 3};
 
-/// The three ways, and what they have in common.
+/// The three ways, of which the captured one has its ReLUs in products, and what they have in common.
 course same(const model& m, const training& settings, const std::vector<plan>& plans) {
-  course looked_at, deferred, captured;
-  {
-    waiting_device device;
-    auto t = trainer_on(device, m, settings);
-    looked_at = trained(device, t, plans);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, m, settings);
-    const auto graphs = simt::device.seen.graphs;
-    deferred = trained(device, t, plans);
-    CHECK(simt::device.seen.graphs == graphs);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, m, captured_with(settings));
-    captured = trained(device, t, plans);
+  const auto course_on = [&](auto device, const training& how) {
+    auto t = trainer_on(device, m, how);
+    const course got = trained(device, t, plans);
     CHECK(t.capture_refused() == "");
-    CHECK(simt::device.seen.graphs > 0);
-  }
+    CHECK((simt::device.seen.graphs > 0) == (how.captured == capture_mode::on));
+    return got;
+  };
+  const course looked_at = course_on(waiting_device{}, settings), deferred = course_on(same_device{}, settings),
+               captured = course_on(relu_in_product{}, captured_with(settings));
   CHECK(looked_at.curves == deferred.curves);
   CHECK(looked_at == deferred);
   CHECK(deferred.curves == captured.curves);
@@ -195,50 +171,24 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
   return captured;
 }
 
-TEST_CASE("products that make the ReLU behind them give the same bits, call by call and captured, at the same peak") {
-  const fresh_for_training gpu;
-  const model m = native_models::mlp({.batch = 8, .input = {6}, .hidden = {24, 16}, .outputs = 2, .regression = true});
-  const std::vector<plan> plans{all(m, precision::fp32), with_fp8(m), all(m, precision::fp16)};
-  for (const capture_mode mode : {capture_mode::off, capture_mode::on}) {
-    training settings{.captured = mode};
-    settings.scaling.micro_batches = 2;
-    course apart, fused;
-    std::int64_t launches = 0, peak = 0;
-    {
-      same_device device;
-      auto t = trainer_on(device, m, settings);
-      apart = trained(device, t, plans);
-      launches = device.fused().launches;
-      peak = t.run_epoch().peak_bytes;
-    }
-    relu_in_product device;
-    auto t = trainer_on(device, m, settings);
-    fused = trained(device, t, plans);
-    CHECK(apart.curves == fused.curves);
-    CHECK(apart == fused);
-    CHECK(device.fused().launches < launches);
-    CHECK(t.run_epoch().peak_bytes <= peak);
-    CHECK(t.capture_refused() == "");
-  }
-}
-
 TEST_CASE_FIXTURE(fresh_for_training,
                   "steps that are looked at once, captured or not, give the bits of steps that wait") {
   SUBCASE("in FP32, then in BF16") {
-    same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)}, {all(mlp(), precision::fp32), all(mlp(), precision::bf16)});
+    same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)},
+         {everywhere(mlp(), precision::fp32), everywhere(mlp(), precision::bf16)});
   }
   SUBCASE("in TF32 and FP8 with clipping") {
-    same(mlp(), {.optimizer = adamw(0.01), .clip_norm = 0.3}, {all(mlp(), precision::tf32), with_fp8(mlp())});
+    same(mlp(), {.optimizer = adamw(0.01), .clip_norm = 0.3}, {everywhere(mlp(), precision::tf32), with_fp8(mlp())});
   }
   SUBCASE("micro-batches in FP16 with a scale that moves, fewer in the last step of an epoch") {
     training settings{.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = moving};
     settings.scaling.micro_batches = 4;
-    const course got = same(mlp(), settings, {all(mlp(), precision::fp16)});
+    const course got = same(mlp(), settings, {everywhere(mlp(), precision::fp16)});
     CHECK(got.scale.scale != moving.initial);
   }
   SUBCASE("an overflow in FP16") {
     const course got = same(mlp(), {.optimizer = adam(0.01), .scaling = {.initial = 0x1p30, .growth_interval = 2}},
-                            {all(mlp(), precision::fp16), all(mlp(), precision::fp32)});
+                            {everywhere(mlp(), precision::fp16), everywhere(mlp(), precision::fp32)});
     CHECK(got.scale.skipped > 0);
     CHECK(got.messages[0].find("steps skipped") != std::string::npos);
   }
@@ -249,33 +199,12 @@ TEST_CASE_FIXTURE(fresh_for_training,
     auto a = trainer_on(waiting, mlp(), settings, 140);
     settings.captured = capture_mode::on;
     auto b = trainer_on(device, mlp(), settings, 140);
-    CHECK(trained(waiting, a, {all(mlp(), precision::fp16)}) == trained(device, b, {all(mlp(), precision::fp16)}));
+    CHECK(trained(waiting, a, {everywhere(mlp(), precision::fp16)}) ==
+          trained(device, b, {everywhere(mlp(), precision::fp16)}));
     CHECK(b.capture_refused() == "");
   }
   SUBCASE("tokens with segments and padding, of other lengths in each batch") {
-    same(bert(), {.optimizer = adam(0.01)}, {all(bert(), precision::bf16)});
-  }
-}
-
-TEST_CASE_FIXTURE(fresh_for_training,
-                  "deferred and captured steps of larger networks give the bits of steps that wait") {
-  SUBCASE("a convolutional net with batch norm and dropout, in FP32 and BF16") {
-    same(convolutional(), {.optimizer = sgd(0.05, 0.9)},
-         {all(convolutional(), precision::fp32), all(convolutional(), precision::bf16)});
-  }
-  SUBCASE("LeNet in FP16 with a scale that moves") {
-    const course got = same(lenet(), {.optimizer = sgd(0.02, 0.9), .clip_norm = 1, .scaling = moving},
-                            {all(lenet(), precision::fp16)});
-    CHECK(got.scale.skipped < got.scale.steps);
-  }
-  SUBCASE("a transformer with dropout, clipping and micro-batches, fewer in the last step of an epoch") {
-    same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 4}},
-         {all(gpt(), precision::fp32), all(gpt(), precision::bf16)});
-  }
-  SUBCASE("networks on graphs, of whose parameters not all decay, in FP32, BF16 and FP16") {
-    const training settings{.optimizer = adam(0.01, 5e-4), .clip_norm = 0.5, .scaling = moving};
-    same(gcn(), settings, {all(gcn(), precision::fp32), all(gcn(), precision::bf16), all(gcn(), precision::fp16)});
-    same(gat(), settings, {all(gat(), precision::fp32), all(gat(), precision::bf16)});
+    same(bert(), {.optimizer = adam(0.01)}, {everywhere(bert(), precision::bf16)});
   }
 }
 
@@ -308,7 +237,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step
   auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
   t.run_epoch();
   CHECK(simt::device.seen.graphs == 5);
-  t.set_precision(all(convolutional(), precision::bf16));
+  t.set_precision(everywhere(convolutional(), precision::bf16));
   t.run_epoch();
   CHECK(simt::device.seen.graphs == 10);
   CHECK(t.capture_refused() == "");
@@ -316,29 +245,16 @@ TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step
 
 TEST_CASE_FIXTURE(fresh_for_training, "a step that is looked at once waits once, and a captured one is few calls") {
   const training settings{.optimizer = sgd(0.05), .clip_norm = 1};
-  const auto calls = [](auto& t, int epochs) {
-    for (int i = 0; i < epochs; ++i) t.run_epoch();
+  const auto calls = [](auto device, const training& how) {  // of the second epoch
+    auto t = trainer_on(device, lenet(), how);
+    t.run_epoch();
     const counts before = counted();
     t.run_epoch();
     const counts after = counted();
     return counts{after.given - before.given, after.graphs - before.graphs, after.waits - before.waits};
   };
-  counts waiting{}, deferred{}, captured{};
-  {
-    waiting_device device;
-    auto t = trainer_on(device, lenet(), settings);
-    waiting = calls(t, 1);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, lenet(), settings);
-    deferred = calls(t, 1);
-  }
-  {
-    same_device device;
-    auto t = trainer_on(device, lenet(), captured_with(settings));
-    captured = calls(t, 1);
-  }
+  const counts waiting = calls(waiting_device{}, settings), deferred = calls(same_device{}, settings),
+               captured = calls(same_device{}, captured_with(settings));
   CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
   // The other is for the copy of its batch, given a step before: a GPU has made it. One is before the epoch's clock,
   // one for the last update.
@@ -381,7 +297,7 @@ TEST_CASE_FIXTURE(fresh_for_training,
     auto& w = t.network().parameters()[3];
     device.set_values(w, device.values(w));  // elsewhere from now on
     add(t.run_epoch());
-    t.set_precision(all(gpt(), precision::bf16));
+    t.set_precision(everywhere(gpt(), precision::bf16));
     add(t.run_epoch());
     device.set_values(w, std::vector<float>(device.values(w).size(), 0.01F));  // its low copy has to follow
     add(t.run_epoch());

@@ -255,9 +255,6 @@ TEST_CASE_FIXTURE(fresh, "two devices work side by side, on one GPU and on two")
 }
 
 TEST_CASE_FIXTURE(fresh, "what a device does not have is refused in a sentence") {
-  CHECK_THROWS_WITH_AS((device{{.gpu = 1}}),
-                       "GPU 1 asked for (1 found by the CUDA driver): use one that is there, or the host device",
-                       error);
   CHECK_THROWS_AS((device{{.gpu = -1}}), error);
   CHECK_THROWS_WITH_AS((device{{.workspace_limit = -1}}),
                        "a workspace of -1 bytes asked for (0 is the least): use 0 to forbid workspaces",
@@ -266,8 +263,6 @@ TEST_CASE_FIXTURE(fresh, "what a device does not have is refused in a sentence")
                        "-1 bytes of pinned memory asked for (0 is the least): use 0 for none", settings_error);
   simt::device.properties.major = 7;
   device volta;
-  CHECK(volta.supported_precisions() == std::vector{precision::fp32, precision::fp16});
-  CHECK(volta.warnings().size() == 2);
   CHECK(volta.hardware().compute_capability == 70);
   CHECK(volta.hardware().kind == device_kind::cuda);
   CHECK(volta.hardware().name == "stand-in");

@@ -314,16 +314,19 @@ TEST_CASE("a failing call of cuDNN is an error, whichever it is, and leaves noth
   CHECK(calls > 40);
 }
 
-TEST_CASE_FIXTURE(fresh_dnn, "a device that is lost is told from a library that failed") {
-  {
-    device d;
-    auto w = d.make_parameter(coarse(4, 1), {1, 4, 1, 1});
-    const tensor x = d.upload(coarse(16, 1), {1, 4, 2, 2}, precision::bf16);
-    d.synchronize();
-    (void)d.shared().part<dnn>();
-    simt::device.lost = cudaErrorIllegalAddress;
-    CHECK_THROWS_AS((void)d.conv2d(x, w, nullptr, {}), device_lost);
-  }
+TEST_CASE_FIXTURE(fresh_dnn, "the codes of cuDNN become errors that a search can tell apart") {
+  CHECK_NOTHROW(check(CUDNN_STATUS_SUCCESS, "pooling"));
+  CHECK_THROWS_AS(check(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH, "pooling"), unsupported);
+  CHECK_THROWS_AS(check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "pooling"), out_of_memory);
+  CHECK_THROWS_AS(check(CUDNN_STATUS_EXECUTION_FAILED, "pooling"), library_error);
+  CHECK(refused_with<library_error>([] { check(CUDNN_STATUS_BAD_PARAM, "pooling"); }) ==
+        "pooling failed (cuDNN says CUDNN_STATUS_BAD_PARAM): look up the status in the library's documentation");
+  simt::dnn.said = "(n <= 0) || (c <= 0)\nfor more";
+  CHECK(refused_with<library_error>([] { check(CUDNN_STATUS_BAD_PARAM, "pooling"); }) ==
+        "pooling failed (cuDNN says CUDNN_STATUS_BAD_PARAM for (n <= 0) || (c <= 0)): look up the status in the "
+        "library's documentation");
+  CHECK(refused_with<unsupported>([] { (void)dnn_size(std::int64_t{1} << 31); }) ==
+        "a size of 2147483648 (cuDNN counts in 31 bits): use a smaller batch or image");
 }
 
 }  // namespace comp::cuda::test

@@ -88,48 +88,25 @@ TEST_CASE_FIXTURE(fresh, "what waits for the device breaks a capture, and its en
   on.record(outside);
   float* before = pool.take(on, 4);
   std::vector<float> pageable(4);
-  void* pinned = nullptr;
-  REQUIRE(cudaMallocHost(&pinned, 16) == cudaSuccess);
   begin(on);
   on.record(inside);
   SUBCASE("its stream") { CHECK(cudaStreamSynchronize(on.get()) == cudaErrorStreamCaptureUnsupported); }
-  SUBCASE("the device") { CHECK(cudaDeviceSynchronize() == cudaErrorStreamCaptureUnsupported); }
-  SUBCASE("an event of it") { CHECK(cudaEventSynchronize(inside.get()) == cudaErrorCapturedEvent); }
   SUBCASE("a question to an event of it") { CHECK(cudaEventQuery(inside.get()) == cudaErrorCapturedEvent); }
   SUBCASE("an event of something else") {  // as CUDA: it could be one that the work has to wait for
     CHECK(cudaEventSynchronize(outside.get()) == cudaErrorStreamCaptureUnsupported);
-  }
-  SUBCASE("a question to an event of something else") {
-    CHECK(cudaEventQuery(outside.get()) == cudaErrorStreamCaptureUnsupported);
-  }
-  SUBCASE("another stream") {
-    const owned_stream other;
-    CHECK(cudaStreamSynchronize(other.get()) == cudaErrorStreamCaptureUnsupported);
-  }
-  SUBCASE("a copy to pageable memory") {
-    CHECK(cudaMemcpyAsync(pageable.data(), x.data(), 16, cudaMemcpyDeviceToHost, on.get()) ==
-          cudaErrorStreamCaptureUnsupported);
   }
   SUBCASE("a copy from pageable memory") {
     CHECK(cudaMemcpyAsync(x.data(), pageable.data(), 16, cudaMemcpyHostToDevice, on.get()) ==
           cudaErrorStreamCaptureUnsupported);
   }
-  SUBCASE("an allocation that is not in the order of a stream") {
-    void* p = nullptr;
-    CHECK(cudaMalloc(&p, 4) == cudaErrorStreamCaptureUnsupported);
-  }
   SUBCASE("pinned memory") {
     void* p = nullptr;
     CHECK(cudaMallocHost(&p, 4) == cudaErrorStreamCaptureUnsupported);
   }
-  SUBCASE("giving pinned memory back") { CHECK(cudaFreeHost(pinned) == cudaErrorStreamCaptureUnsupported); }
   SUBCASE("an event from outside") {
     CHECK(cudaStreamWaitEvent(on.get(), outside.get(), 0) == cudaErrorStreamCaptureIsolation);
   }
   SUBCASE("freeing what it has not allocated") { CHECK(cudaFreeAsync(before, on.get()) == cudaErrorInvalidValue); }
-  SUBCASE("beginning it again") {
-    CHECK(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeRelaxed) == cudaErrorStreamCaptureUnsupported);
-  }
   (void)cudaGetLastError();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CHECK(cudaStreamIsCapturing(on.get(), &status) == cudaSuccess);
@@ -143,7 +120,6 @@ TEST_CASE_FIXTURE(fresh, "what waits for the device breaks a capture, and its en
   CHECK(cudaFreeAsync(before, on.get()) == cudaSuccess);
   on.synchronize();
   CHECK(x.values() == std::vector<float>{2, 4, 6, 8});
-  CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
 }  // namespace comp::cuda::test

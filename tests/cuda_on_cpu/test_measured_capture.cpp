@@ -41,13 +41,6 @@ timed_trainer trainer_on(timed_device& device, const training& settings) {
   const auto examples = static_cast<std::size_t>(settings.scaling.micro_batches) * 6 * 2;
   return {device, small(), regression_data{examples}, regression_data{2}, settings};
 }
-plan low(const timed_trainer& t, precision p) {
-  plan of{t.graph().size()};
-  for (std::size_t i = 0; i < of.size(); ++i) {
-    if (t.graph()[i].choosable) of[i] = p;
-  }
-  return of;
-}
 
 struct course {
   std::vector<double> curve;
@@ -59,7 +52,7 @@ struct course {
 /// All of them, and two after the decision.
 course trained(timed_device& device, timed_trainer& t, precision p) {
   course got;
-  t.set_precision(low(t, p));
+  t.set_precision(everywhere(t.graph(), p));
   t.post_training(true);
   for (int i = 0; i < epochs + 2; ++i) {
     const sample ran = t.run_epoch();
@@ -130,52 +123,6 @@ TEST_CASE_FIXTURE(fresh_for_training,
   t.post_training(false);
   CHECK(simt::device.executables.empty());
   CHECK(simt::device.graph_bytes == 0);
-}
-
-TEST_CASE_FIXTURE(fresh_for_training, "a search times plain steps, and the training with its plan is what captures") {
-  timed_device device{fast};
-  auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
-  outcome found;
-  found.graph = t.graph();
-  found.plan = low(t, precision::bf16);
-  found.baseline = t.run_epoch();
-  (void)t.run_epoch();
-  CHECK(simt::device.seen.graphs == 0);
-  const auto got = post_training{.epochs = static_cast<std::size_t>(epochs)}.run(t, found);
-  CHECK(got.fallbacks.empty());
-  CHECK(t.captured_steps().captured);
-  const auto graphs = simt::device.seen.graphs;
-  CHECK(graphs > 20);
-  (void)t.run_epoch();
-  CHECK(simt::device.seen.graphs == graphs);
-}
-
-TEST_CASE_FIXTURE(fresh_for_training,
-                  "where memory runs out for captured steps the training goes on plain, and says why") {
-  timed_device plain_device{fast};
-  auto plain = trainer_on(plain_device, {.optimizer = native::sgd(0.05), .captured = capture_mode::off});
-  const course expected = trained(plain_device, plain, precision::bf16);
-  for (const int n : {5, 9}) {  // in the capture
-    CAPTURE(n);
-    timed_device device{fast};
-    auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
-    t.set_precision(low(t, precision::bf16));
-    t.post_training(true);
-    std::vector<double> curve;
-    for (int i = 0; i < epochs + 2; ++i) {
-      const sample ran = t.run_epoch([&](const sample& so_far) {
-        if (curve.size() + so_far.curve.size() == 8) simt::device.fail_allocation = n;
-        return false;
-      });
-      curve.insert(curve.end(), ran.curve.begin(), ran.curve.end());
-      (void)t.validate();
-    }
-    CHECK(curve == expected.curve);
-    CHECK(t.captured_steps().decided);
-    CHECK_FALSE(t.captured_steps().captured);
-    CHECK(text(t.captured_steps()).find("steps are not captured: a step as a CUDA graph (") == 0);
-    CHECK(simt::device.executables.empty());
-  }
 }
 
 }  // namespace comp::cuda::test

@@ -45,11 +45,10 @@ tensor made(device& d, const shape& s, unsigned seed, precision p, float scale =
   return d.upload(normal(static_cast<std::size_t>(elements(s)), seed, scale), s, p);
 }
 
-/// Loss, gradients and the loss of an evaluation after a step by a plan.
-std::vector<std::vector<float>> trained(device& d, const native::model& m,
-                                        const std::function<plan(const op_graph&)>& by) {
+/// Loss, gradients and the loss of an evaluation after a step in one precision.
+std::vector<std::vector<float>> trained(device& d, const native::model& m, precision p) {
   native::network<device> net{d, m, 1};
-  net.set_precision(by(net.graph()));
+  net.set_precision(native::testing::everywhere(net.graph(), p));
   const auto batch = native::uploaded(d, net.model(), native::testing::random_batch(m, 3));
   std::vector<std::vector<float>> seen{{static_cast<float>(net.forward(batch))}};
   net.backward(batch, 16);
@@ -684,15 +683,8 @@ TEST_CASE_FIXTURE(fresh,
       {.batch = 2, .vocabulary = 13, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
   for (const precision p : {precision::fp32, precision::bf16}) {
     CAPTURE(p);
-    const auto by = [&](const op_graph& graph) {
-      plan everywhere{graph.size()};
-      for (std::size_t i = 0; i < graph.size(); ++i) {
-        if (graph[i].choosable) everywhere[i] = p;
-      }
-      return everywhere;
-    };
     device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
-    const auto got = trained(fused, m, by), want = trained(plain, m, by);
+    const auto got = trained(fused, m, p), want = trained(plain, m, p);
     check_same_bits(got, want);
     CHECK(plain.fused().launches == 36);  // forward 2 and 6 of a block, backward 1 and 7, evaluation 1 and 3
     CHECK(fused.fused().operators == 36);

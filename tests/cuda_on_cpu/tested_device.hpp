@@ -93,8 +93,6 @@ inline device without_a_precision() {
 inline constexpr precision lacking = precision::fp8_e4m3;
 inline constexpr auto* refusal =
     "precision fp8_e4m3 asked of the cuda device (stand-in has fp32, tf32, bf16, fp16): use one of these";
-inline constexpr auto* refusal_of_plan =
-    "plan gives operator 0 fp8_e4m3 (this device computes in fp32, tf32, bf16, fp16): choose one of those";
 #endif
 
 }  // namespace comp::tested

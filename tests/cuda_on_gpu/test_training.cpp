@@ -20,13 +20,6 @@ native::model transformer() {
   return native_models::gpt(
       {.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 64, .heads = 4, .dropout = 0.1});
 }
-plan everywhere(const op_graph& graph, precision p) {
-  plan all{graph.size()};
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (graph[i].choosable) all[i] = p;
-  }
-  return all;
-}
 std::vector<double> losses(precision p, native::capture_mode captured) {
   device d{{.measure_algorithms = false}};
   const auto tokens = counting_tokens(11, 2000, 16);

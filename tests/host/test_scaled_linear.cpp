@@ -199,16 +199,5 @@ TEST_CASE("the roundings of a step follow from the number of its batch in the tr
   CHECK(gradients(0) == first);
 }
 
-TEST_CASE("only linear layers run below 16 bits") {
-  device d;
-  host_trainer t{d, small_gpt(), counting_tokens(9, 100, 16), counting_tokens(9, 100, 16)};
-  plan p{t.graph().size()};
-  p[0] = precision::mxfp8;
-  CHECK_THROWS_WITH_AS(t.set_precision(p),
-                       "plan gives operator 0 (\"embedding.token\") mxfp8 (this device does not run embedding in it): "
-                       "choose another",
-                       plan_error);
-}
-
 }  // namespace
 }  // namespace comp::host::test

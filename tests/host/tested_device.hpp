@@ -43,8 +43,5 @@ inline device without_a_precision() { return device{}; }
 inline constexpr precision lacking = precision::tf32;
 inline constexpr auto* refusal =
     "precision tf32 asked of the host device (it is a format of NVIDIA's GPUs): use another one";
-inline constexpr auto* refusal_of_plan =
-    "plan gives operator 0 tf32 (this device computes in fp32, bf16, fp16, fp8_e4m3, fp8_e5m2, fp8_block128, mxfp8, mxfp4, "
-    "nvfp4): choose one of those";
 
 }  // namespace comp::tested

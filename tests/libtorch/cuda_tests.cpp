@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/policy/pytorch.hpp>
-#include <comp/search/two_stage.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
 #include <comp_libtorch/kernels/scaled_linear.hpp>
 #include <comp_libtorch/train/planned_region.hpp>
@@ -164,10 +163,7 @@ TEST_CASE("a plan file whose FP8 has to be emulated on a GPU is warned of, and o
     chosen[index_of(p.graph(), "0.addmm")] = low;
     comp::save(chosen, p.graph(), comp::libtorch::probe(device), path);
     comp::libtorch::planned_region planned{{{"", *net}}, path, {.forced = forced}};
-    for (int step = 0; step < 2; ++step) {
-      const auto open = planned.enter();
-      (void)net->forward(x);
-    }
+    for (int step = 0; step < 2; ++step) inside(planned, [&] { (void)net->forward(x); });
     return planned.warnings();
   };
   CHECK(loaded(precision::fp8_e4m3, false) ==
@@ -227,7 +223,7 @@ TEST_CASE("FP8 on a GPU of zeros is exact, and what is not finite stays so") {
   }
 }
 
-TEST_CASE("a search on a GPU with units for FP8 has it for the linear layers whose sizes they take") {
+TEST_CASE("a trainer on a GPU with units for FP8 has it for the linear layers whose sizes they take") {
   using namespace torch::nn;
   if (!multiplies_fp8()) return;
   torch::manual_seed(6);
@@ -259,11 +255,4 @@ TEST_CASE("a search on a GPU with units for FP8 has it for the linear layers who
     CHECK(std::isfinite(trainer.run_batch().loss));
     CHECK(watched.in_fp8() == 3);  // two of the first layer, as nobody wants the gradient of x, and one of the last
   }
-  comp::two_stage search{comp::policy::pytorch{.list = libtorch_tests::autocast_list(), .low = precision::bf16}};
-  search.settings.precisions = {precision::bf16, precision::fp8_e4m3};
-  const comp::outcome found = search.run(trainer);
-  const auto has_fp8 = [](const comp::trial& t) {
-    return t.plan.str().find(letter(precision::fp8_e4m3)) != std::string::npos;
-  };
-  CHECK(std::ranges::any_of(found.trials, has_fp8));
 }

@@ -6,6 +6,7 @@
 
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
+#include <comp_libtorch/plan/checkpoint.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/hardware.hpp>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "device.hpp"
+#include "regions.hpp"
 
 namespace {
 
@@ -24,6 +26,9 @@ using comp::precision;
 using comp::libtorch::program;
 using comp::libtorch::program_settings;
 using libtorch_tests::device;
+using libtorch_tests::evaluated_in;
+using libtorch_tests::inside;
+using libtorch_tests::recorded;
 using torch::nn::AnyModule;
 
 /// True when both are the same bits.
@@ -104,6 +109,50 @@ job recurrent_of() {
           }};
 }
 
+/// Three blocks with dropout; `again`: each is run again in the backward.
+struct blocks : torch::nn::Module {
+  explicit blocks(bool run_again, std::int64_t width = 32) : again{run_again} {
+    for (int i = 0; i < 3; ++i) {
+      const auto name = "block" + std::to_string(i);
+      parts.push_back(
+          register_module(name, torch::nn::Sequential{torch::nn::Linear{width, 4 * width}, torch::nn::GELU{},
+                                                      torch::nn::Dropout{0.2}, torch::nn::Linear{4 * width, width}}));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& part : parts) {
+      const auto block = [&part](const at::Tensor& h) { return h + part->forward(h); };
+      x = again ? comp::libtorch::checkpoint(block, x) : block(x);
+    }
+    return x;
+  }
+  bool again;
+  std::vector<torch::nn::Sequential> parts;
+};
+
+[[maybe_unused]] job of_blocks(bool again, std::int64_t rows = 16) {
+  torch::manual_seed(4);
+  const auto net = std::make_shared<blocks>(again);
+  const auto x = torch::randn({rows, 32}).to(device);
+  net->to(device);
+  return {net, [=] { return net->forward(x).pow(2).mean(); }};
+}
+
+/// An energy and its slope by the positions, which is fitted; `order` 2 also fits the second derivative.
+[[maybe_unused]] job with_slopes(int order) {
+  torch::manual_seed(5);
+  torch::nn::Sequential net{torch::nn::Linear{6, 32}, torch::nn::Tanh{}, torch::nn::Linear{32, 32}, torch::nn::Tanh{},
+                            torch::nn::Linear{32, 1}};
+  const auto x = torch::randn({16, 6}).requires_grad_();
+  net->to(device);
+  return {net.ptr(), [=]() mutable {
+            const auto energy = net->forward(x);
+            torch::Tensor slope = torch::autograd::grad({energy.sum()}, {x}, {}, true, true).front();
+            for (int k = 1; k < order; ++k) slope = torch::autograd::grad({slope.sum()}, {x}, {}, true, true).front();
+            return (slope + x).pow(2).mean() + energy.pow(2).mean();
+          }};
+}
+
 /// oneDNN's LSTM in BF16, which LibTorch calls, needs AVX-512.
 [[maybe_unused]] bool runs_low_lstm() { return comp::libtorch::probe(c10::kCPU).has("avx512_core"); }
 
@@ -126,12 +175,7 @@ job recurrent_of() {
   for (const auto& buffer : it.model->buffers()) before.push_back(buffer.clone());
   const comp::libtorch::generator_guard as_before{device};
   p.name_parameters(*it.model);
-  p.record(true);
-  {
-    const auto r = p.enter();
-    it.loss();
-  }
-  p.record(false);
+  recorded(p, it.loss);
   const torch::NoGradGuard no_gradients;
   for (std::size_t i = 0; i < before.size(); ++i) it.model->buffers()[i].copy_(before[i]);
 }
@@ -147,13 +191,7 @@ struct outcome {
   outcome seen;
   for (int i = 0; i < steps; ++i) {
     optimizer.zero_grad();
-    torch::Tensor loss;
-    if (p != nullptr) {
-      const auto r = p->enter();
-      loss = it.loss();
-    } else {
-      loss = it.loss();
-    }
+    const torch::Tensor loss = p != nullptr ? inside(*p, it.loss) : it.loss();
     loss.backward();
     optimizer.step();
     if (p != nullptr) p->end_step();
@@ -214,17 +252,11 @@ struct outcome {
 
 /// Records `forward` and runs it under the plan that gives each named operator BF16.
 auto run_low(program& p, const std::vector<std::string>& names, auto&& forward) {
-  p.record(true);
-  {
-    const auto r = p.enter();
-    forward();
-  }
-  p.record(false);
+  recorded(p, forward);
   comp::plan chosen = as_written(p.graph());
   for (const std::string& name : names) chosen[index_of(p.graph(), name)] = precision::bf16;
   p.set_plan(chosen);
-  const auto r = p.enter();
-  return forward();
+  return inside(p, forward);
 }
 
 }  // namespace

@@ -69,11 +69,7 @@ TEST_CASE("an operator in a block with autocast off is fixed, reads FP32 and is 
   CHECK(comp::reason(op.author) == "the model's author switched autocast off there");
   p.set_plan(everywhere(p.graph(), precision::bf16));
   for (int i = 0; i < 2; ++i) {
-    torch::Tensor loss;
-    {
-      const auto on = p.enter();
-      loss = s.net->forward(s.x);
-    }
+    const torch::Tensor loss = inside(p, [&] { return s.net->forward(s.x); });
     CHECK(bool{s.net->before == low});
     CHECK(bool{s.net->gave == at::kFloat});
     CHECK(same(s.net->made, torch::softmax(s.net->read.to(at::kFloat), -1)));
@@ -114,11 +110,7 @@ TEST_CASE("an autocast of the model's own runs as it does without a plan, whatev
     for (const bool lowered : {false, true}) {
       p.set_plan(lowered ? everywhere(p.graph(), precision::bf16) : comp::plan{p.graph().size()});
       const auto plain = s.net->forward(s.x);
-      torch::Tensor planned;
-      {
-        const auto on = p.enter();
-        planned = s.net->forward(s.x);
-      }
+      const torch::Tensor planned = inside(p, [&] { return s.net->forward(s.x); });
       CHECK(same(plain, planned) == !lowered);
       CHECK(bool{s.net->before == (lowered ? low : at::kFloat)});
       CHECK(bool{s.net->gave == own});
@@ -133,10 +125,7 @@ TEST_CASE("where blocks are freed the plan has their operators, and an autocast 
   program p{{.protect_blocks = false}};
   record(p, s.it());
   p.set_plan(everywhere(p.graph(), precision::bf16));
-  {
-    const auto on = p.enter();
-    s.net->forward(s.x);
-  }
+  inside(p, [&] { s.net->forward(s.x); });
   CHECK(bool{s.net->gave == low});
   s.net->autocast = at::kHalf;
   {
@@ -205,12 +194,7 @@ TEST_CASE("blocks in loops, in blocks, of another device, around a region and be
     return formats;
   };
   p.name_parameters(*s.net);
-  p.record(true);
-  {
-    const auto on = p.enter();
-    forward(1);
-  }
-  p.record(false);
+  recorded(p, [&] { forward(1); });
   p.set_plan(everywhere(p.graph(), precision::bf16));
   const auto f = at::kFloat;
   const auto run = [&](int protects) {
@@ -338,11 +322,7 @@ TEST_CASE("what is run again in the backward stands in the block that it stood i
     lt::planned_region planned{{{"", *s.net}}, file.str()};
     for (int i = 0; i < 3; ++i) {
       formats.clear();
-      at::Tensor loss;
-      {
-        const auto on = planned.enter();
-        loss = it.loss();
-      }
+      const at::Tensor loss = inside(planned, it.loss);
       loss.backward();
       CHECK(bool{formats == std::vector{at::kFloat, at::kFloat}});
     }
@@ -403,30 +383,8 @@ TEST_CASE("a plan file that lowers what stands in a block is taken for the rest,
   CHECK(((*listing.operators)[1].author == author_choice::autocast_off));
 }
 
-TEST_CASE("a search tries nothing in a block, says why, and is refused where there is nothing else") {
+TEST_CASE("a step whose every operator is in a block is refused, naming the first") {
   classification user;
-  bool all = false;
-  classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
-                                   const auto l = s.forward([&] {
-                                     std::optional<lt::autocast_guard> everything;
-                                     if (all) everything.emplace(at::kCPU);
-                                     const auto y = user.net->forward(batch.data);
-                                     const autocast_off block;
-                                     return functional::cross_entropy(y, batch.target);
-                                   });
-                                   s.backward(l);
-                                   s.update(user.optimizer);
-                                 }};
-  comp::two_stage search{comp::policy::pytorch{}};
-  search.settings.race = {.min_rounds = 6, .max_rounds = 6, .fp32_rounds = 6, .contest_rounds = 6};
-  const comp::outcome found = search.run(trainer);
-  const std::size_t at = index_of(found.graph, "net.6.cross_entropy_loss");
-  REQUIRE(at < found.graph.size());
-  for (const auto& t : found.trials) CHECK((t.plan[at] == precision::fp32));
-  for (const auto& c : found.contest) CHECK((c.plan[at] == precision::fp32));
-  CHECK(found.reasons[at].text == "the model's author switched autocast off there");
-
-  all = true;
   classification_trainer nothing{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
                                    const auto l = s.forward([&] {
                                      const lt::autocast_guard everything{at::kCPU};

@@ -11,10 +11,7 @@ namespace {
 comp::plan seen_in(program& p, const job& it) {
   comp::plan seen{p.graph().size()};
   p.watch_autocast(&seen, precision::bf16);
-  {
-    const auto r = p.enter();
-    it.loss();
-  }
+  inside(p, it.loss);
   p.watch_autocast(nullptr);
   return seen;
 }
@@ -26,15 +23,6 @@ std::vector<std::string> products_of(const comp::op_graph& graph) {
     if (op.k > 0) found.push_back(op.name);
   }
   return found;
-}
-
-void record_forward(program& p, auto&& forward) {
-  p.record(true);
-  {
-    const auto r = p.enter();
-    forward();
-  }
-  p.record(false);
 }
 
 /// A linear layer before a recurrent one: the composite gets a low input, and makes its first state in that format.
@@ -105,7 +93,7 @@ TEST_CASE("the plan that was seen under autocast trains to its bits, by operator
 TEST_CASE("composites are opened if autocast lowers a product in them for any arguments, and only then") {
   const auto x = torch::randn({4, 4});
   program p;
-  record_forward(p, [&] {
+  recorded(p, [&] {
     torch::einsum("ij,jk->ik", {x, x});
     torch::chain_matmul({x, x, x});
     torch::linear(x, x);
@@ -155,7 +143,7 @@ TEST_CASE("a recurrent network may be given sequences of other lengths than the 
   program p;
   p.name_parameters(*net);
   const auto six = torch::randn({6, 3, 8});
-  record_forward(p, [&] { net->forward(six); });
+  recorded(p, [&] { net->forward(six); });
   const comp::plan low = autocast_plan(p.graph());
   const comp::plan fp32{p.graph().size()};
   for (const std::int64_t length : {1, 4, 9}) {
@@ -182,7 +170,7 @@ TEST_CASE("evaluation goes into composites by the names of their operators") {
   const auto x = torch::randn({6, 3, 8});
   program p;
   p.name_parameters(*net, "net");
-  record_forward(p, [&] { net->forward(x); });
+  recorded(p, [&] { net->forward(x); });
   p.set_plan(autocast_plan(p.graph()));
   CHECK(p.current_plan()[index_of(p.graph(), "net.mkldnn_rnn_layer")] == precision::bf16);
   const torch::NoGradGuard no_gradients;
@@ -250,11 +238,7 @@ TEST_CASE("low copies never outlive their region, however weights are written") 
       const auto before = w.detach().clone();
       write(w);
       CHECK_FALSE(torch::equal(before, w));
-      torch::Tensor got;
-      {
-        const auto r = p.enter();
-        got = forward();
-      }
+      const torch::Tensor got = inside(p, forward);
       CHECK(same(got, torch::mm(x.to(torch::kBFloat16), w.to(torch::kBFloat16))));
     }
   }

@@ -177,11 +177,7 @@ TEST_CASE("a recurrence of another length has the plan of the recorded one") {
   };
   run_low(p, {"cell.addmm", "cell.addmm_2", "cell.addmm_3"}, [&] { return forward(3); });
   for (const int length : {1, 2, 3, 7}) {
-    torch::Tensor loss;
-    {
-      const auto region = p.enter();
-      loss = forward(length);
-    }
+    const torch::Tensor loss = inside(p, [&] { return forward(length); });
     loss.backward();
     CHECK(bool{formats == std::vector<at::ScalarType>(static_cast<std::size_t>(length), at::kBFloat16)});
   }

@@ -18,12 +18,7 @@ struct two_layers {
   two_layers() {
     p.name_parameters(*first, "first");
     p.name_parameters(*second, "second");
-    p.record(true);
-    {
-      const auto on = p.enter();
-      (void)b(a(x));
-    }
-    p.record(false);
+    recorded(p, [&] { (void)b(a(x)); });
     p.set_settings({.otherwise = comp::libtorch::on_mismatch::error});
     p.set_plan(comp::plan{{precision::bf16, precision::bf16}});
   }

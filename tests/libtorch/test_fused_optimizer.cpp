@@ -106,71 +106,34 @@ TEST_CASE("a weight that is listed twice is stepped twice, and a gradient stays 
   }
 }
 
-TEST_CASE("a state that was saved in fused steps trains on as without them") {
-  for (const auto& [name, make] : fused_ones()) {
-    CAPTURE(name);
-    const auto weights = some_weights();
-    const auto optimizer = make(weights);
-    for (int step = 0; step < 3; ++step) {
-      set_gradients(weights, step);
-      lt::fused_step(*optimizer);
-    }
-    const auto saved = lt::optimizer_state::save(*optimizer);
-    std::vector<at::Tensor> then, once;
-    for (const at::Tensor& w : weights) then.push_back(w.detach().clone());
-    const auto go_on = [&] {
-      set_gradients(weights, 7);
-      lt::fused_step(*optimizer);
-    };
-    go_on();
-    for (const at::Tensor& w : weights) once.push_back(w.detach().clone());
-    saved.restore(*optimizer);
-    const at::NoGradGuard no_gradients;
-    for (std::size_t i = 0; i < weights.size(); ++i) weights[i].copy_(then[i]);
-    go_on();
-    CHECK(largest_difference(weights, once) == 0);
-  }
-}
-
 TEST_CASE("what the kernels would get wrong is stepped the usual way") {
-  const auto steps_itself = [](auto make, auto prepare) {
-    torch::manual_seed(4);
-    const std::vector<at::Tensor> weights{make().requires_grad_(true)};
-    torch::manual_seed(4);
-    const std::vector<at::Tensor> same{make().requires_grad_(true)};
-    optim::SGD own{weights, optim::SGDOptions(0.1).momentum(0.9)}, other{same, optim::SGDOptions(0.1).momentum(0.9)};
-    prepare(weights);
-    prepare(same);
-    own.step();
-    CHECK_FALSE(lt::fused_step(other));
-    CHECK(largest_difference(same, weights) == 0);
-  };
-  SUBCASE("gradients that lie otherwise than their weights") {
-    steps_itself(
-        [] {
-          return torch::randn({4, 6});
-        },
-        [](const auto& all) {
-          torch::manual_seed(5);
-          all[0].mutable_grad() = torch::randn({6, 4}).t();
-        });
-  }
-  SUBCASE("weights with gaps between them") {
-    steps_itself(
-        [] {
-          return torch::randn({4, 6}).narrow(1, 0, 3);
-        },
-        [](const auto& all) {
-          torch::manual_seed(5);
-          all[0].mutable_grad() = torch::randn({4, 3});
-        });
-  }
-  SUBCASE("FP64") {
-    steps_itself([] { return torch::randn({4}, torch::kDouble); },
-                 [](const auto& all) {
-                   torch::manual_seed(5);
-                   all[0].mutable_grad() = torch::randn({4}, torch::kDouble);
-                 });
+  SUBCASE("weights and gradients that they do not read right") {
+    using made = std::pair<at::Tensor, at::Tensor>;  // a weight and its gradient
+    made (*const cases[])() = {[] {
+                                 return made{torch::randn({4, 6}), torch::randn({6, 4}).t()};
+                               },  // lies otherwise
+                               [] {
+                                 return made{torch::randn({4, 6}).narrow(1, 0, 3), torch::randn({4, 3})};
+                               },  // gaps between weights
+                               [] {
+                                 return made{torch::randn({4}, torch::kDouble), torch::randn({4}, torch::kDouble)};
+                               }};
+    for (const auto make : cases) {
+      std::vector<at::Tensor> weights;
+      for (const bool fused : {false, true}) {
+        torch::manual_seed(4);
+        const auto [weight, gradient] = make();
+        weights.push_back(weight.requires_grad_(true));
+        weights.back().mutable_grad() = gradient;
+        optim::SGD optimizer{{weights.back()}, optim::SGDOptions(0.1).momentum(0.9)};
+        if (fused) {
+          CHECK_FALSE(lt::fused_step(optimizer));
+        } else {
+          optimizer.step();
+        }
+      }
+      CHECK(largest_difference({weights[1]}, {weights[0]}) == 0);
+    }
   }
   SUBCASE("a class of the user's own") {
     struct still : optim::Adam {

@@ -12,21 +12,6 @@ using namespace libtorch_tests;
 
 namespace {
 
-/// An energy and its slope by the positions, which is fitted; `order` 2 also fits the second derivative.
-job with_slopes(int order) {
-  torch::manual_seed(5);
-  torch::nn::Sequential net{torch::nn::Linear{6, 32}, torch::nn::Tanh{}, torch::nn::Linear{32, 32}, torch::nn::Tanh{},
-                            torch::nn::Linear{32, 1}};
-  const auto x = torch::randn({16, 6}).requires_grad_();
-  net->to(device);
-  return {net.ptr(), [=]() mutable {
-            const auto energy = net->forward(x);
-            torch::Tensor slope = torch::autograd::grad({energy.sum()}, {x}, {}, true, true).front();
-            for (int k = 1; k < order; ++k) slope = torch::autograd::grad({slope.sum()}, {x}, {}, true, true).front();
-            return (slope + x).pow(2).mean() + energy.pow(2).mean();
-          }};
-}
-
 double far(const torch::Tensor& a, const torch::Tensor& b) {
   return ((a.to(torch::kDouble) - b.to(torch::kDouble)).norm() / b.to(torch::kDouble).norm()).item<double>();
 }
@@ -76,49 +61,16 @@ TEST_CASE("under plans, gradients in a region follow the formats of the operator
   }
 }
 
-TEST_CASE("a plan file's first step takes gradients in its region as later steps do") {
-  const job it = with_slopes(1);
-  program p;
-  record(p, it);
-  comp::plan low = as_written(p.graph());
-  for (std::size_t i = 0; i < low.size(); ++i) {
-    if (p.graph()[i].choosable && p.graph()[i].kind == "aten::addmm") low[i] = precision::bf16;
-  }
-  REQUIRE(low.count_low() >= 3);
-  const scratch_file file;
-  comp::save(low, p.graph(), lt::probe(at::kCPU), file.str());
-  p.set_plan(low);
-  torch::Tensor expected;
-  {
-    const auto on = p.enter();
-    expected = it.loss();
-  }
-  lt::planned_region planned{{{"", *it.model}}, file.str()};
-  for (int k = 0; k < 3; ++k) {
-    const auto on = planned.enter();
-    CHECK(same(it.loss(), expected));
-  }
-  CHECK(planned.planned());
-}
-
 TEST_CASE("backward() inside a region is done, and leaves the region as it was") {
   torch::nn::Linear layer{8, 8};
   const auto x = torch::randn({4, 8});
   program p;
   p.name_parameters(*layer);
-  p.record(true);
-  {
-    const auto on = p.enter();
-    layer(x).sum().backward();
-  }
-  p.record(false);
+  recorded(p, [&] { layer(x).sum().backward(); });
   CHECK(p.graph().size() <= 4);  // with the ones that backward() begins with
   const torch::Tensor expected = layer->weight.grad().clone();
   layer->zero_grad();
   p.set_plan(as_written(p.graph()));
-  {
-    const auto on = p.enter();
-    layer(x).sum().backward();
-  }
+  inside(p, [&] { layer(x).sum().backward(); });
   CHECK(same(layer->weight.grad(), expected));
 }

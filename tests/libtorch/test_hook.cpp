@@ -86,21 +86,14 @@ TEST_CASE("an exception in a region leaves no trace in the program") {
     }
   }
   CHECK(s.p.problems().first.empty());
-  torch::Tensor y;
-  {
-    const auto r = s.p.enter();
-    y = s.forward();
-  }
+  const torch::Tensor y = inside(s.p, [&] { return s.forward(); });
   y.sum().backward();
   CHECK(s.w.grad().isfinite().all().item<bool>());
 }
 
 TEST_CASE("a thread started in a region is not in it; threads have regions of their own") {
   small_program s;
-  const auto want = [&] {
-    const auto r = s.p.enter();
-    return s.forward();
-  }();
+  const torch::Tensor want = inside(s.p, [&] { return s.forward(); });
   {
     const auto r = s.p.enter();
     torch::Tensor elsewhere;
@@ -115,11 +108,7 @@ TEST_CASE("a thread started in a region is not in it; threads have regions of th
       small_program own;
       for (int i = 0; i < 200; ++i) {
         program& p = i % 2 == 0 ? s.p : own.p;
-        torch::Tensor y;
-        {
-          const auto r = p.enter();
-          y = i % 2 == 0 ? s.forward() : own.forward();
-        }
+        const torch::Tensor y = inside(p, [&] { return i % 2 == 0 ? s.forward() : own.forward(); });
         if (i % 2 == 0 && !same(y, want)) ++wrong[t];
         if (i % 2 == 1) y.sum().backward();
       }
@@ -199,11 +188,7 @@ TEST_CASE("one network's optimizer may step before the other's backward") {
     program p{{.weights = weights}};
     const auto forward = [&] { return torch::mm(torch::tanh(torch::mm(noise, g)), g); };
     run_low(p, {"mm", "tanh", "mm_2"}, forward);
-    torch::Tensor made;
-    {
-      const auto r = p.enter();
-      made = forward();
-    }
+    const torch::Tensor made = inside(p, forward);
     torch::mm(made.detach().to(torch::kFloat), d).sum().backward();
     judges.step();
     made.sum().backward();
@@ -223,38 +208,11 @@ TEST_CASE("a program cannot be changed in a region of its own") {
     CHECK_THROWS_AS(s.p.set_settings({}), comp::error);
     CHECK(s.forward().dtype() == torch::kBFloat16);
   }
-  s.p.record(true);
-  {
-    const auto r = s.p.enter();
+  recorded(s.p, [&] {
     s.forward();
     CHECK_THROWS_AS(s.p.record(false), comp::error);
-  }
-  s.p.record(false);
+  });
   CHECK(s.p.graph().size() == 2);
-}
-
-TEST_CASE("gradients accumulate over regions as without a program") {
-  const auto run = [](bool hooked) {
-    torch::manual_seed(9);
-    torch::nn::Linear net{6, 6};
-    program p{{.weights = comp::libtorch::weight_casts::keep}};
-    const std::vector<torch::Tensor> batches{torch::randn({4, 6}), torch::randn({4, 6})};
-    const auto forward = [&](const torch::Tensor& x) { return net(x).pow(2).mean(); };
-    if (hooked) run_low(p, {}, [&] { return forward(batches[0]); });
-    for (const auto& batch : batches) {
-      torch::Tensor loss;
-      if (hooked) {
-        const auto r = p.enter();
-        loss = forward(batch);
-      } else {
-        loss = forward(batch);
-      }
-      loss.backward();
-    }
-    torch::nn::utils::clip_grad_norm_(net->parameters(), 0.1);
-    return net->weight.grad().clone();
-  };
-  CHECK(same(run(true), run(false)));
 }
 
 /// A generator after `drawn` words of its sequence.
@@ -273,12 +231,6 @@ bool aten_draws_by_twister() {
     if ((std::ldexp(static_cast<double>(bits), -53) < 0.3) != (drawn[i].item<float>() == 1)) return false;
   }
   return true;
-}
-
-/// What `forward` gives in a region of `p`.
-at::Tensor inside(program& p, const auto& forward) {
-  const auto on = p.enter();
-  return forward();
 }
 
 c10::DispatchKey random_key() { return comp::libtorch::detail::random_registration::once().key(); }

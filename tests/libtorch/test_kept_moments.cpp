@@ -208,14 +208,8 @@ TEST_CASE("a plan file with moments is loaded by a trainer with them, and by a r
   CHECK(comp::load_plan(file.str(), some.t).plan == low);
   classification own;
   lt::planned_region region{{{"net", own.net}}, file.str()};
-  {
-    const auto on = region.enter();
-    (void)own.net->forward(own.data.x);
-  }
-  {
-    const auto on = region.enter();
-    (void)own.net->forward(own.data.x);
-  }
+  inside(region, [&] { (void)own.net->forward(own.data.x); });
+  inside(region, [&] { (void)own.net->forward(own.data.x); });
   REQUIRE(region.planned());
   CHECK(std::ranges::any_of(region.warnings(), [](const std::string& w) {
     return w.find("keeps an optimizer's moments in a lower format") != std::string::npos;

@@ -353,10 +353,7 @@ TEST_CASE("a linear layer's bias is added with ATen's bits, and so are its gradi
     program.name_parameters(*linear, "linear");
     const at::Tensor x = at::randn({3, 4, 5});
     at::Tensor y;
-    const auto run = [&] {
-      const auto region = program.enter();
-      y = linear->forward(x);
-    };
+    const auto run = [&] { inside(program, [&] { y = linear->forward(x); }); };
     program.record(true);
     run();
     program.record(false);

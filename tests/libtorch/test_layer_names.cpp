@@ -129,10 +129,7 @@ TEST_CASE("a file that does not have the scores says so, and one whose modules a
   operators.erase(operators.begin() + 3);
   write(operators, file.str());
   lt::planned_region planned{{{"", *net}}, file.str()};
-  for (int i = 0; i < 2; ++i) {
-    const auto on = planned.enter();
-    net->forward(x);
-  }
+  for (int i = 0; i < 2; ++i) inside(planned, [&] { net->forward(x); });
   CHECK(bool{net->formats == std::vector{low, low, full}});
   REQUIRE(planned.warnings().size() == 1);
   CHECK(planned.warnings()[0] == "\"" + file.str() +
@@ -149,10 +146,7 @@ TEST_CASE("a file that does not have the scores says so, and one whose modules a
                                          "\"encoder.q.matmul\" (aten::matmul"),
                        comp::plan_error);
   lt::planned_region near{{{"r", net->q}}, file.str()};
-  {
-    const auto on = near.enter();
-    net->q->forward(x);
-  }
+  inside(near, [&] { net->q->forward(x); });
   CHECK_THROWS_WITH_AS((void)near.enter(), doctest::Contains("first \"r.matmul\" (aten::matmul; did you mean \""),
                        comp::plan_error);
 }

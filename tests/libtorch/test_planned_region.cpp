@@ -26,11 +26,7 @@ comp::hardware here() { return lt::probe(at::kCPU); }
 
 /// A step of a plain training loop; its loss.
 double train_step(lt::planned_region& planned, torch::optim::Optimizer& optimizer, auto&& loss_of) {
-  at::Tensor loss;
-  {
-    const auto on = planned.enter();
-    loss = loss_of();
-  }
+  const at::Tensor loss = inside(planned, loss_of);
   loss.backward();
   optimizer.step();
   optimizer.zero_grad();
@@ -128,17 +124,11 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
   SUBCASE("another batch size is refused, or taken by name") {
     const auto other = torch::data::Example<>{user.data.x.narrow(0, 0, 5), user.data.y.narrow(0, 0, 5)};
     lt::planned_region exact{{{"net", user.net}}, file.str(), {.match = lt::plan_match::exact}};
-    {
-      const auto on = exact.enter();
-      user.loss(other);
-    }
+    inside(exact, [&] { user.loss(other); });
     CHECK_THROWS_WITH_AS((void)exact.enter(), doctest::Contains("the operators agree, so shapes"), comp::plan_error);
     CHECK_THROWS_AS((void)exact.enter(), comp::plan_error);
     lt::planned_region named{{{"net", user.net}}, file.str()};
-    for (int i = 0; i < 2; ++i) {
-      const auto on = named.enter();
-      user.loss(other);
-    }
+    for (int i = 0; i < 2; ++i) inside(named, [&] { user.loss(other); });
     CHECK(named.planned());
     CHECK(named.executor().current_plan() == planned.executor().current_plan());
     CHECK(named.warnings().empty());
@@ -149,10 +139,7 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
     lt::planned_region serving{{{"net", user.net}}, file.str()};
     const at::Tensor fp32 = user.net->forward(user.data.x);
     at::Tensor low[2];
-    for (at::Tensor& each : low) {
-      const auto on = serving.enter();
-      each = user.net->forward(user.data.x);
-    }
+    for (at::Tensor& each : low) inside(serving, [&] { each = user.net->forward(user.data.x); });
     CHECK(torch::equal(low[0], low[1]));
     CHECK_FALSE(torch::equal(fp32, low[0]));
     CHECK(torch::allclose(fp32, low[0], 0.05, 0.05));
@@ -205,6 +192,8 @@ TEST_CASE("the first step of every model is the same step as later ones, and is 
   auto jobs = all_jobs();
   jobs.emplace_back("function", with_function);
   jobs.emplace_back("readers", read_by_some);
+  jobs.emplace_back("checkpoints", [] { return of_blocks(true); });
+  jobs.emplace_back("slopes", [] { return with_slopes(1); });
   for (const auto& [name, make] : jobs) {
     for (const unsigned low : {1u, 2u, 3u}) {  // all operators, every second one, every third one
       CAPTURE(name);
@@ -223,11 +212,7 @@ TEST_CASE("the first step of every model is the same step as later ones, and is 
       for (int i = 0; i < 3; ++i) {
         torch::manual_seed(3);
         it.model->zero_grad();
-        at::Tensor loss;
-        {
-          const auto on = planned.enter();
-          loss = it.loss();
-        }
+        const at::Tensor loss = inside(planned, it.loss);
         loss.backward();
         losses.push_back(loss.detach());
         gradients.emplace_back();
@@ -305,32 +290,20 @@ TEST_CASE("the first operator that differs is named while the first forward runs
   }
   const auto batch = *user.batches.next();
   lt::planned_region planned{{{"net", user.net}}, file.str(), {.match = lt::plan_match::exact}};
-  const auto other = [&] {
-    const auto on = planned.enter();
-    (void)torch::sigmoid(user.net->forward(batch.data));
-  };
+  const auto other = [&] { inside(planned, [&] { (void)torch::sigmoid(user.net->forward(batch.data)); }); };
   for (int i = 0; i < 2; ++i) {
     CHECK_THROWS_WITH_AS(other(), doctest::Contains("the model's is \"net.6.sigmoid\" (\"aten::sigmoid\")"),
                          comp::plan_error);
     CHECK_FALSE(planned.planned());
   }
-  const auto longer = [&] {
-    const auto on = planned.enter();
-    (void)torch::sigmoid(user.loss(batch));
-  };
+  const auto longer = [&] { inside(planned, [&] { (void)torch::sigmoid(user.loss(batch)); }); };
   CHECK_THROWS_WITH_AS(longer(), doctest::Contains("this one has more (the first that the file lacks is operator"),
                        comp::plan_error);
-  for (int i = 0; i < 2; ++i) {
-    const auto on = planned.enter();
-    user.loss(batch);
-  }
+  for (int i = 0; i < 2; ++i) inside(planned, [&] { user.loss(batch); });
   CHECK(planned.planned());
 
   lt::planned_region shorter{{{"net", user.net}}, file.str(), {.match = lt::plan_match::exact}};
-  {
-    const auto on = shorter.enter();
-    user.net->forward(batch.data);
-  }
+  inside(shorter, [&] { user.net->forward(batch.data); });
   CHECK_THROWS_WITH_AS((void)shorter.enter(), doctest::Contains("the first that the model lacks is operator"),
                        comp::plan_error);
 }
@@ -410,11 +383,7 @@ TEST_CASE("a model's own conversions to a low format are recorded as they are, i
     lt::planned_region planned{{{"", *it.model}}, file.str()};
     std::vector<double> losses;
     for (int i = 0; i < 4; ++i) {
-      at::Tensor loss;
-      {
-        const auto on = planned.enter();
-        loss = it.loss();
-      }
+      const at::Tensor loss = inside(planned, it.loss);
       losses.push_back(loss.item<double>());
     }
     CHECK(planned.planned());
@@ -441,10 +410,7 @@ TEST_CASE("a part that the model has in BF16 itself runs as its author wrote it,
     comp::save(chosen, p.graph(), here(), file.str());
     lt::planned_region planned{{{"", *it.model}}, file.str(), {.forced = true}};
     std::vector<at::Tensor> losses;
-    for (int i = 0; i < 3; ++i) {
-      const auto on = planned.enter();
-      losses.push_back(it.loss());
-    }
+    for (int i = 0; i < 3; ++i) inside(planned, [&] { losses.push_back(it.loss()); });
     CHECK(planned.planned());
     CHECK(at::equal(losses[0], losses[2]));
     p.set_plan(chosen);
@@ -490,10 +456,7 @@ TEST_CASE("an evaluation before the first step runs under the plan, as later one
       return it.loss();
     };
     const at::Tensor first = evaluated();
-    for (int i = 0; i < 3; ++i) {
-      const auto on = planned.enter();
-      it.loss();
-    }
+    for (int i = 0; i < 3; ++i) inside(planned, it.loss);
     CHECK(planned.planned());
     CHECK(at::equal(first, evaluated()));
     CHECK(!at::equal(first, it.loss()));  // FP32's
@@ -511,10 +474,7 @@ TEST_CASE("a planned region runs as the file says the plan was best run, on such
   comp::save(best, file.str());
   const auto settings_of = [&](lt::planned_settings settings, std::size_t warnings) {
     lt::planned_region planned{{{"", *it.model}}, file.str(), settings};
-    for (int i = 0; i < 2; ++i) {
-      const auto on = planned.enter();
-      it.loss();
-    }
+    for (int i = 0; i < 2; ++i) inside(planned, it.loss);
     CHECK(planned.planned());
     CHECK(planned.warnings().size() == warnings);
     const lt::program_settings used = planned.executor().settings();
@@ -592,10 +552,7 @@ TEST_CASE("under a plan of FP32 later steps run without comp, unless each forwar
   CHECK(listens_in_second_step({.program = {.otherwise = lt::on_mismatch::error}}));
 
   lt::planned_region fp32{{{"", *it.model}}, file.str()};
-  for (int step = 0; step < 2; ++step) {
-    const auto on = fp32.enter();
-    it.loss();
-  }
+  for (int step = 0; step < 2; ++step) inside(fp32, it.loss);
   program low;
   record(low, it);
   low.set_plan(everywhere(low.graph(), precision::bf16));
@@ -628,10 +585,7 @@ TEST_CASE("several threads may enter a planned region once its first step is kno
           std::string::npos);
     it.loss();
   }
-  const auto run = [&] {
-    const auto on = planned.enter();
-    return it.loss();
-  };
+  const auto run = [&] { return inside(planned, it.loss); };
   const auto expected = run().item<double>();
   std::vector<std::thread> threads;
   std::atomic<int> wrong = 0;

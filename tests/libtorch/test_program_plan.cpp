@@ -185,12 +185,7 @@ TEST_CASE("any plan on any small net computes what casts written at each operato
       return torch::sum(in(made.back()));
     };
     program p{{.weights = below(2) == 0 ? weight_casts::cast : weight_casts::keep}};
-    p.record(true);
-    {
-      const auto r = p.enter();
-      run();
-    }
-    p.record(false);
+    recorded(p, run);
     REQUIRE(p.graph().size() == static_cast<std::size_t>(depth) + 1);
     comp::plan plan{p.graph().size()};
     for (std::size_t i = 0; i < plan.size(); ++i) {
@@ -198,11 +193,7 @@ TEST_CASE("any plan on any small net computes what casts written at each operato
     }
     CAPTURE(plan.str());
     p.set_plan(plan);
-    torch::Tensor loss;
-    {
-      const auto r = p.enter();
-      loss = run();
-    }
+    const torch::Tensor loss = inside(p, run);
     loss.backward();
     std::vector<torch::Tensor> gradients;
     for (auto& w : weights)
@@ -258,25 +249,6 @@ TEST_CASE("model and optimizer stay as they are under kept copies") {
     CHECK(t.dtype() == torch::kFloat);
     CHECK(t.is_leaf());
     CHECK(t.grad().dtype() == torch::kFloat);
-  }
-}
-
-TEST_CASE("a parameter written in place is cast again, without being told") {
-  for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
-    const auto w = torch::ones({2, 2}).requires_grad_();
-    program p{{.weights = weights}};
-    const auto forward = [&] { return torch::mm(torch::ones({2, 2}), w).sum(); };
-    CHECK(run_low(p, {"mm"}, forward).item<float>() == 8);
-    {
-      const torch::NoGradGuard no_gradients;
-      w.mul_(2);
-    }
-    torch::Tensor sum;
-    {
-      const auto r = p.enter();
-      sum = forward();
-    }
-    CHECK(sum.item<float>() == 16);
   }
 }
 
@@ -400,21 +372,6 @@ TEST_CASE("channels-last convolutions give the same results within rounding") {
     CHECK(seen[i].losses[0].item<double>() == doctest::Approx(seen[0].losses[0].item<double>()).epsilon(0.02));
     CHECK(seen[i].tensors.size() == seen[0].tensors.size());
   }
-}
-
-TEST_CASE("a view that is written is no copy, also where images were to lie channels-last") {
-  torch::manual_seed(2);
-  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}};
-  const auto x = torch::randn({4, 3, 8, 8});
-  const auto forward = [&] {
-    const auto y = conv->forward(x);
-    y.view({4, -1}).mul_(3);
-    return y.sum();
-  };
-  const auto expected = forward().item<double>();
-  program as_is, p{{.images = memory_format::channels_last}};
-  CHECK(run_low(as_is, {"conv2d"}, forward).item<double>() == doctest::Approx(expected).epsilon(0.02));
-  CHECK(run_low(p, {"conv2d"}, forward).item<double>() == doctest::Approx(expected).epsilon(0.02));
 }
 
 TEST_CASE("what a channels-last convolution gives can be viewed") {

@@ -16,16 +16,6 @@ namespace {
 using comp::op_graph;
 using comp::libtorch::on_mismatch;
 
-const op_graph& recorded(program& p, auto&& forward) {
-  p.record(true);
-  {
-    const auto r = p.enter();
-    forward();
-  }
-  p.record(false);
-  return p.graph();
-}
-
 std::string names(const op_graph& graph) {
   std::string all;
   for (const auto& op : graph) all += (all.empty() ? "" : " ") + op.name;
@@ -328,11 +318,7 @@ TEST_CASE("no_grad and inference_mode inside a region are fine") {
     const auto r = p.enter();
     CHECK_FALSE(forward().requires_grad());
   }
-  torch::Tensor again;
-  {
-    const auto r = p.enter();
-    again = forward();
-  }
+  const torch::Tensor again = inside(p, forward);
   again.backward();
   CHECK(w.grad().defined());
 }
@@ -352,10 +338,7 @@ TEST_CASE("a forward that differs is an error that names the first operator, or 
   branch = true;
   p.set_settings({.otherwise = on_mismatch::error});
   SUBCASE("error") {
-    const auto differing = [&] {
-      const auto r = p.enter();
-      forward();
-    };
+    const auto differing = [&] { inside(p, forward); };
     CHECK_THROWS_WITH_AS(differing(),
                          doctest::Contains("operator 1 of region \"forward\" is aten::sigmoid, recorded was aten::tanh "
                                            "(\"tanh\")"),
@@ -366,19 +349,13 @@ TEST_CASE("a forward that differs is an error that names the first operator, or 
   }
   SUBCASE("fp32") {
     p.set_settings({.otherwise = on_mismatch::fp32});
-    {
-      const auto r = p.enter();
-      forward();
-    }
+    inside(p, forward);
     CHECK(second.dtype() == torch::kFloat);
     CHECK(p.problems().mismatches == 1);
     CHECK(p.problems().first.find("aten::sigmoid") != std::string::npos);
   }
   SUBCASE("fewer operators") {
-    {
-      const auto r = p.enter();
-      torch::mm(x, w);
-    }
+    inside(p, [&] { torch::mm(x, w); });
     CHECK(p.problems().ended_early == 1);
     CHECK(p.problems().first.find("ended after 1 of 3 operators, before aten::tanh (\"tanh\")") != std::string::npos);
   }
@@ -391,20 +368,6 @@ TEST_CASE("a forward that differs is an error that names the first operator, or 
   }
 }
 
-TEST_CASE("a smaller last batch is the same forward") {
-  torch::nn::Linear net{8, 8};
-  program p;
-  auto x = torch::randn({16, 8});
-  const auto forward = [&] { return net(x).sum(); };
-  run_low(p, {"addmm"}, forward);
-  x = torch::randn({3, 8});
-  {
-    const auto r = p.enter();
-    forward();
-  }
-  CHECK(p.problems().first.empty());
-}
-
 TEST_CASE("evaluation mode runs operators in the precision of those of their name") {
   const job it = conv_net();
   program p{{.device = device}};
@@ -414,10 +377,7 @@ TEST_CASE("evaluation mode runs operators in the precision of those of their nam
   it.model->eval();
   torch::Tensor planned, autocast;
   const torch::NoGradGuard no_gradients;
-  {
-    const auto r = p.evaluate();
-    planned = it.loss();
-  }
+  planned = evaluated_in(p, it.loss);
   {
     const comp::libtorch::autocast_guard on{device.type(), at::kBFloat16};
     autocast = it.loss();
@@ -437,10 +397,7 @@ TEST_CASE("recording again after an exception starts anew") {
     throw std::runtime_error{"the user's"};
   } catch (const std::runtime_error&) {
   }
-  {
-    const auto r = p.enter();
-    torch::tanh(torch::mm(x, x));
-  }
+  inside(p, [&] { torch::tanh(torch::mm(x, x)); });
   p.record(false);
   CHECK(names(p.graph()) == "mm tanh");
   CHECK(p.graph()[1].producers == producers{0});

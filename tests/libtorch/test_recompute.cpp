@@ -23,35 +23,6 @@ using comp::precision;
 
 namespace {
 
-/// Three blocks with dropout; `again`: each is run again in the backward.
-struct blocks : torch::nn::Module {
-  explicit blocks(bool run_again, std::int64_t width = 32) : again{run_again} {
-    for (int i = 0; i < 3; ++i) {
-      const auto name = "block" + std::to_string(i);
-      parts.push_back(
-          register_module(name, torch::nn::Sequential{torch::nn::Linear{width, 4 * width}, torch::nn::GELU{},
-                                                      torch::nn::Dropout{0.2}, torch::nn::Linear{4 * width, width}}));
-    }
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (auto& part : parts) {
-      const auto block = [&part](const at::Tensor& h) { return h + part->forward(h); };
-      x = again ? lt::checkpoint(block, x) : block(x);
-    }
-    return x;
-  }
-  bool again;
-  std::vector<torch::nn::Sequential> parts;
-};
-
-job of_blocks(bool again, std::int64_t rows = 16) {
-  torch::manual_seed(4);
-  const auto net = std::make_shared<blocks>(again);
-  const auto x = torch::randn({rows, 32}).to(device);
-  net->to(device);
-  return {net, [=] { return net->forward(x).pow(2).mean(); }};
-}
-
 /// A checkpoint of the user's own, as it is written without comp's.
 struct own_checkpoint : torch::autograd::Function<own_checkpoint> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
@@ -186,34 +157,13 @@ TEST_CASE("what is run again needs less memory, and reaches parameters although 
   CHECK(peaks[1] < 0.7 * peaks[0]);
 }
 
-TEST_CASE("a checkpoint's first step under a plan file is like the later ones, and its mistakes are named") {
+TEST_CASE("what cannot be run again as it was is named") {
   const job it = of_blocks(true);
   program p{{.device = device}};
   record(p, it);
   const comp::plan low = everywhere(p.graph(), precision::bf16);
-  const scratch_file file;
-  comp::save(low, p.graph(), lt::probe(at::kCPU), file.str());
-  lt::planned_region planned{{{"", *it.model}}, file.str()};
-  std::vector<double> losses;
-  for (int i = 0; i < 3; ++i) {
-    torch::manual_seed(2);
-    at::Tensor loss;
-    {
-      const auto on = planned.enter();
-      loss = it.loss();
-    }
-    loss.backward();
-    losses.push_back(loss.item<double>());
-  }
-  CHECK(losses[0] == losses[1]);
-  CHECK(losses[1] == losses[2]);
-
   p.set_plan(low);
-  at::Tensor loss;
-  {
-    const auto on = p.enter();
-    loss = it.loss();
-  }
+  const at::Tensor loss = inside(p, it.loss);
   p.set_plan(comp::plan{low.size()});
   CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("is to be run again, and the plan has changed since"),
                        comp::error);
@@ -300,12 +250,7 @@ TEST_CASE("a TorchScript module runs under a plan in every forward as in the fir
     p.name_parameters(script, "net");
     const auto forward = [&] { return script.forward({x}).toTensor().pow(2).sum(); };
     for (int i = 0; i < 3; ++i) forward().backward();  // TorchScript's executor has profiled and optimized it
-    p.record(true);
-    {
-      const auto on = p.enter();
-      forward();
-    }
-    p.record(false);
+    recorded(p, forward);
     CHECK(index_of(p.graph(), "net.mm") < p.graph().size());
     p.set_plan(everywhere(p.graph(), precision::bf16));
     std::vector<double> losses;
@@ -314,11 +259,7 @@ TEST_CASE("a TorchScript module runs under a plan in every forward as in the fir
         for (int k = 0; k < 3; ++k) forward().backward();  // and again
       }
       torch::manual_seed(3);
-      at::Tensor loss;
-      {
-        const auto on = p.enter();
-        loss = forward();
-      }
+      const at::Tensor loss = inside(p, forward);
       loss.backward();
       losses.push_back(loss.item<double>());
     }
@@ -341,19 +282,11 @@ TEST_CASE(
     };
     program p;
     if (before) optimize();
-    p.record(true);
-    {
-      const auto on = p.enter();
-      forward();
-    }
-    p.record(false);
+    recorded(p, forward);
     p.set_plan(everywhere(p.graph(), precision::bf16));
     CHECK(p.current_plan().count_low() == (before ? 2 : 6));
     if (!before) optimize();
-    const auto trained = [&] {
-      const auto on = p.enter();
-      return forward();
-    };
+    const auto trained = [&] { return inside(p, forward); };
     if (before) {
       trained().backward();
     } else {
@@ -435,29 +368,6 @@ TEST_CASE("a scheduler in the step is noticed once a restored state makes its ra
                          doctest::Contains("(a scheduler in the step counts steps by itself, and a restored state does "
                                            "not bring its count back): give setup::extra its save and restore"),
                          comp::settings_error);
-  }
-}
-
-TEST_CASE("a search is not disturbed by rates that follow the step's number, and ends at once by a scheduler") {
-  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 2},
-                         comp::strategy::random{.trials = 2}};
-  search.settings.precisions = {precision::bf16};
-  search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
-  for (const bool by_number : {true, false}) {
-    classification user;
-    torch::optim::StepLR scheduler{user.optimizer, 3, 0.9};
-    lt::trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
-                          s.backward(s.forward([&] { return user.loss(batch); }));
-                          s.update(user.optimizer);
-                          if (!by_number) return scheduler.step();
-                          user.optimizer.param_groups()[0].options().set_lr(s.number() % 6 < 3 ? 0.05 : 0.02);
-                        }};
-    if (by_number) {
-      const auto found = search.run(trainer);
-      for (const auto& trial : found.trials) CHECK(trial.sample.status != comp::status::failed);
-    } else {
-      CHECK_THROWS_AS((void)search.run(trainer), comp::settings_error);
-    }
   }
 }
 

@@ -64,6 +64,9 @@ TEST_CASE("operators carry the names of the models, and the graph is the same ea
   CHECK(other.signature() == trainer.signature());
   classification seeded{2};
   CHECK(classification_trainer{seeded.setup, seeded.batches, seeded.make_step()}.signature() != trainer.signature());
+  classification slower;
+  slower.optimizer.param_groups()[0].options().set_lr(0.01);
+  CHECK(classification_trainer{slower.setup, slower.batches, slower.make_step()}.signature() != trainer.signature());
 }
 
 TEST_CASE("a restored state gives the same losses bit for bit, under a plan too") {
@@ -198,20 +201,6 @@ TEST_CASE("accumulated and clipped gradients train as in the plain loop") {
                                  }};
   torch::manual_seed(5);
   CHECK(trainer.run_epoch().curve == plain);
-}
-
-TEST_CASE("gradients that are accumulated over batches are part of the state") {
-  classification user;
-  classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
-                                   s.backward(s.forward([&] { return user.loss(batch); }));
-                                   if (s.number() % 2 == 1) s.update(user.optimizer);
-                                 }};
-  trainer.run_batch();
-  CHECK(user.net->parameters()[0].grad().defined());
-  const auto middle = trainer.save();
-  const auto first = std::vector{trainer.run_batch().loss, trainer.run_batch().loss, trainer.run_batch().loss};
-  trainer.restore(middle);
-  CHECK(std::vector{trainer.run_batch().loss, trainer.run_batch().loss, trainer.run_batch().loss} == first);
 }
 
 TEST_CASE("gradients that are accumulated under plans with and without a loss scale are of one factor") {
@@ -367,32 +356,26 @@ TEST_CASE("a plan without memory is out of memory, also while the first step is 
   CHECK_THROWS_AS(trainer.run_batch(), comp::out_of_memory);
 }
 
-TEST_CASE("a forward that changes is an error that names the operator, or goes on in FP32 where asked") {
-  for (const auto otherwise : {lt::on_mismatch::error, lt::on_mismatch::fp32}) {
-    classification user;
-    user.setup.program.otherwise = otherwise;
-    bool changed = false;
-    classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
-                                     s.backward(s.forward([&] {
-                                       const auto out = user.net->forward(batch.data);
-                                       if (changed) return out.tanh().square().mean();
-                                       return functional::cross_entropy(out, batch.target);
-                                     }));
-                                     s.update(user.optimizer);
-                                   }};
-    trainer.set_precision(lowered(trainer.graph(), precision::bf16));
-    CHECK(trainer.run_batch().ok());
-    changed = true;
-    if (otherwise == lt::on_mismatch::error) {
-      CHECK_THROWS_WITH_AS(trainer.run_batch(), doctest::Contains("aten::tanh"), comp::error);
-    } else {
-      const auto got = trainer.run_batch();
-      CHECK(got.ok());
-      CHECK(got.message.find("1 forwards left the recorded sequence and went on in FP32") == 0);
-    }
-    changed = false;
-    CHECK(trainer.run_batch().ok());
-  }
+TEST_CASE("a forward that changes goes on in FP32 if that is asked for, and is told") {
+  classification user;
+  user.setup.program.otherwise = lt::on_mismatch::fp32;
+  bool changed = false;
+  classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
+                                   s.backward(s.forward([&] {
+                                     const auto out = user.net->forward(batch.data);
+                                     if (changed) return out.tanh().square().mean();
+                                     return functional::cross_entropy(out, batch.target);
+                                   }));
+                                   s.update(user.optimizer);
+                                 }};
+  trainer.set_precision(lowered(trainer.graph(), precision::bf16));
+  CHECK(trainer.run_batch().ok());
+  changed = true;
+  const auto got = trainer.run_batch();
+  CHECK(got.ok());
+  CHECK(got.message.find("1 forwards left the recorded sequence and went on in FP32") == 0);
+  changed = false;
+  CHECK(trainer.run_batch().ok());
 }
 
 TEST_CASE("steps without a loss, without a region, or with other losses than before are refused") {
@@ -492,30 +475,6 @@ TEST_CASE("an optimizer that evaluates the loss again and again trains under a p
   CHECK(second.curve.size() == 1);
   trainer.set_precision(lowered(trainer.graph(), precision::fp16, "addmm"));
   CHECK_THROWS_AS(trainer.run_epoch(), comp::error);
-}
-
-TEST_CASE("two trainers in one process do not disturb each other") {
-  const auto curve = [](classification_trainer& t) {
-    torch::manual_seed(3);
-    return t.run_epoch().curve;
-  };
-  classification a, b;
-  classification_trainer low{a.setup, a.batches, a.make_step()}, high{b.setup, b.batches, b.make_step()};
-  low.set_precision(lowered(low.graph(), precision::bf16));
-  const auto low_alone = curve(low), high_alone = curve(high);
-  CHECK(low_alone != high_alone);
-  classification c, d;
-  classification_trainer one{c.setup, c.batches, c.make_step()}, two{d.setup, d.batches, d.make_step()};
-  one.set_precision(lowered(one.graph(), precision::bf16));
-  std::vector<double> first, second;
-  for (int i = 0; i < 4; ++i) {
-    torch::manual_seed(3 + i);
-    first.push_back(one.run_batch().loss);
-    torch::manual_seed(3 + i);
-    second.push_back(two.run_batch().loss);
-  }
-  CHECK(first[0] == low_alone[0]);
-  CHECK(second[0] == high_alone[0]);
 }
 
 TEST_CASE("operators are timed without changing the training") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's own autocast is a contestant of each search, and a plan that it runs is run by it and by nothing else.
+// LibTorch's own autocast is a trainer's, which a search has as a contestant, and a plan that it runs is run by it and
+// by nothing else.
 #include <comp/comp.hpp>
-#include <comp/search/trainer/signature.hpp>
 #include <string>
 #include <vector>
 
@@ -10,6 +10,8 @@
 
 using namespace libtorch_tests;
 using comp::precision;
+
+static_assert(comp::detail::has_autocast<classification_trainer>);
 
 namespace {
 
@@ -86,41 +88,6 @@ TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no othe
   CHECK_THROWS_AS(trainer.set_precision(comp::plan{real.size()}.as_autocast()), comp::plan_error);
 }
 
-TEST_CASE("a search has LibTorch's autocast in its final contest, timed") {
-  classification user;
-  lt::trainer trainer{user.setup, user.batches, user.make_step()};
-  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
-                         comp::strategy::random{.trials = 1}};
-  search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
-  search.settings.precisions = {precision::bf16};  // whether this CPU is fast in it or not
-  const comp::outcome found = search.run(trainer);
-  const auto at = std::ranges::find(found.contest, "rule-based autocast bf16", &comp::contestant::label);
-  REQUIRE(at != found.contest.end());
-  CHECK(at->plan == trainer.own_autocast(precision::bf16));
-  CHECK(at->seconds.size() >= 2);  // it leaves early if it is far slower than FP32
-  // A busy machine's times may earn a warning of their own.
-  for (const std::string& each : found.warnings) CHECK(each.find("no rival") == std::string::npos);
-}
-
-TEST_CASE("where LibTorch's autocast does not run a model, a search says so and goes on") {
-  classification user;
-  lt::trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
-                        s.backward(s.forward([&] {
-                          if (autocast_is_on()) throw std::runtime_error{"not with autocast"};
-                          return user.loss(batch);
-                        }));
-                        s.update(user.optimizer);
-                      }};
-  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
-                         comp::strategy::random{.trials = 1}};
-  search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
-  search.settings.precisions = {precision::bf16};  // whether this CPU is fast in it or not
-  const comp::outcome found = search.run(trainer);
-  REQUIRE_FALSE(found.warnings.empty());
-  CHECK(found.warnings.front() == "the backend's own autocast to bf16 was no rival: not with autocast");
-  CHECK_FALSE(autocast_is_on());
-}
-
 TEST_CASE("a plan file keeps that autocast runs its plan, and a planned region runs it so") {
   const scratch_file file;
   classification user;
@@ -193,20 +160,4 @@ TEST_CASE("a plan file that knows no operator of the model is refused, unless it
       CHECK_THROWS_WITH_AS((void)planned.enter(), doctest::Contains("first \"other."), comp::plan_error);
     }
   }
-}
-
-TEST_CASE("a search leaves out what this machine has no units for, unless it is asked") {
-  classification user;
-  lt::trainer trainer{user.setup, user.batches, user.make_step()};
-  comp::search_settings settings;
-  const auto searched = comp::searched_precisions(comp::trainer_of{trainer}, trainer.graph(), settings);
-  for (const precision p : trainer.supported_precisions()) {
-    if (!comp::is_low(p)) continue;
-    CAPTURE(comp::name(p));
-    const bool fast = comp::policy::no_unit(p, trainer.hardware()).empty();
-    CHECK((std::ranges::find(searched, p) != searched.end()) == fast);
-  }
-  settings.precisions = {precision::fp16};
-  CHECK((comp::searched_precisions(comp::trainer_of{trainer}, trainer.graph(), settings) ==
-         std::vector{precision::fp32, precision::fp16}));
 }

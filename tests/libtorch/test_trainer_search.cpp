@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/comp.hpp>
-#include <comp/search/losses/acceptance.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
-#include <limits>
 #include <random>
 #include <string>
 #include <utility>
@@ -27,67 +25,7 @@ comp::two_stage<comp::policy::pytorch, comp::strategy::random, comp::strategy::r
   return search;
 }
 
-struct trial_counter {  // models comp::Observer
-  std::size_t started = 0;
-  void trial_started(const comp::trial& /*t*/) { ++started; }
-};
-
-/// A convolutional net whose FP16 step is many times slower on a CPU.
-struct convolutions {
-  images data = some_images(256, 16);
-  torch::nn::Sequential net;
-  torch::optim::SGD optimizer;
-
-  convolutions()
-      : net{torch::nn::Conv2d{torch::nn::Conv2dOptions{3, 32, 3}.padding(1)},
-            torch::nn::ReLU{},
-            torch::nn::Conv2d{torch::nn::Conv2dOptions{32, 32, 3}.padding(1)},
-            torch::nn::ReLU{},
-            torch::nn::MaxPool2d{4},
-            torch::nn::Flatten{},
-            torch::nn::Linear{32 * 16, 4}},
-        optimizer{net->parameters(), torch::optim::SGDOptions{0.02}} {
-    net->to(device);
-  }
-  auto make_step() {
-    return [this](lt::step& s, const torch::data::Example<>& batch) {
-      s.backward(s.forward([&] { return functional::cross_entropy(net->forward(batch.data), batch.target); }));
-      s.update(optimizer);
-    };
-  }
-};
-
 }  // namespace
-
-TEST_CASE("a search that stopped goes on from its ledger, and another training's ledger is refused") {
-  const scratch_file file;
-  trial_counter first, second;
-  comp::outcome whole;
-  {
-    classification user;
-    lt::trainer trainer{user.setup, user.batches, user.make_step(), [&] { return user.accuracy(); }};
-    whole = short_search().run(trainer, comp::ledger{file.str()}, first);
-    CHECK(whole.baseline.peak_bytes > 0);
-    CHECK(whole.plan.size() == trainer.graph().size());
-  }
-  CHECK(first.started == whole.trials.size());
-  {
-    classification user;
-    lt::trainer trainer{user.setup, user.batches, user.make_step(), [&] { return user.accuracy(); }};
-    const auto again = short_search().run(trainer, comp::ledger{file.str()}, second);
-    CHECK(again.plan == whole.plan);
-    const auto runs = [](const comp::outcome& found) {  // the state that is left is checked only if it was trained now
-      return std::ranges::count_if(found.trials, [](const comp::trial& t) { return t.purpose < comp::purpose::check; });
-    };
-    CHECK(runs(again) == runs(whole));
-    CHECK(again.baseline.curve == whole.baseline.curve);
-  }
-  CHECK(second.started == 0);
-  classification other;
-  other.optimizer.param_groups()[0].options().set_lr(0.01);
-  lt::trainer trainer{other.setup, other.batches, other.make_step(), [&] { return other.accuracy(); }};
-  CHECK_THROWS_AS(short_search().run(trainer, comp::ledger{file.str()}), comp::file_error);
-}
 
 TEST_CASE("candidates start from the same state, and the search leaves the winner's") {
   classification user;
@@ -114,26 +52,6 @@ TEST_CASE("candidates start from the same state, and the search leaves the winne
     trainer.restore(start);
     trainer.set_precision(t.plan);
     CHECK(batches(t.sample.batches) == t.sample.curve);
-  }
-}
-
-TEST_CASE("FP16 on a CPU is cut within a few batches") {
-  convolutions user;
-  lt::trainer trainer{{.modules = {{"net", user.net}}, .optimizers = {&user.optimizer}},
-                      lt::tensor_batches(user.data.x, user.data.y, {.batch = 16}),
-                      user.make_step()};
-  trainer.set_precision(comp::plan{trainer.graph().size()});
-  trainer.run_batch();
-  const auto fp32 = trainer.run_epoch();
-  REQUIRE(fp32.batches == 16);
-  const comp::candidate_cut cut{comp::early_cut{}, fp32, std::numeric_limits<double>::infinity()};
-  trainer.set_precision(lowered(trainer.graph(), precision::fp16, "conv2d"));
-  const auto got = trainer.run_epoch([&](const comp::sample& so_far) { return cut(so_far) != comp::status::ok; });
-  const double slower = comp::median(got.batch_seconds) / comp::median(fp32.batch_seconds);
-  MESSAGE("FP16 convolutions take ", slower, " times FP32's batch; cut after ", got.batches, " of ", fp32.batches);
-  if (slower > 12) {  // AVX512-FP16 and AMX-FP16 have it fast: then there is nothing to cut
-    CHECK(got.status == comp::status::stopped_early);
-    CHECK(got.batches <= 4);
   }
 }
 
@@ -258,12 +176,7 @@ TEST_CASE("a search's plan file has the winner's choices, and a trainer takes th
 TEST_CASE("choices are measured for the first plan of a precision, and for a plan that is trained with") {
   lt::program p;
   const at::Tensor x = at::ones({2, 2});
-  p.record(true);
-  {
-    const auto on = p.enter();
-    at::mm(at::mm(x, x), x);
-  }
-  p.record(false);
+  recorded(p, [&] { at::mm(at::mm(x, x), x); });
   REQUIRE(p.graph().size() == 2);
   lt::plan_tuner tuner{p, lt::executor_choices::measured, {.shortest_epoch = 100, .trained_with = 500}};
   const comp::plan fp32{precision::fp32, precision::fp32}, one{precision::bf16, precision::fp32},
@@ -308,12 +221,7 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
 TEST_CASE("in short epochs a search measures quickly, where that takes at most two of them") {
   lt::program p;
   const at::Tensor images = at::ones({1, 3, 8, 8}), weight = at::ones({4, 3, 3, 3});
-  p.record(true);
-  {
-    const auto on = p.enter();
-    at::mul(at::conv2d(images, weight), 2);
-  }
-  p.record(false);
+  recorded(p, [&] { at::mul(at::conv2d(images, weight), 2); });
   comp::plan scaled(p.graph().size()), both = scaled;
   for (std::size_t i = 0; i < p.graph().size(); ++i) {
     both[i] = precision::bf16;
@@ -346,12 +254,7 @@ TEST_CASE("in short epochs a search measures quickly, where that takes at most t
 TEST_CASE("a plan that is far slower than FP32 is not measured") {
   lt::program p;
   const at::Tensor x = at::ones({2, 2});
-  p.record(true);
-  {
-    const auto on = p.enter();
-    at::mm(x, x);
-  }
-  p.record(false);
+  recorded(p, [&] { at::mm(x, x); });
   for (const auto& [seconds, expected] : {std::pair{7.0, 1}, {2.0, 2}, {1.0, 29}}) {
     CAPTURE(seconds);
     lt::plan_tuner tuner{p, lt::executor_choices::measured};
@@ -436,10 +339,7 @@ TEST_CASE("FP32 is tuned as a plan of its own, whose losses differ from FP32's b
   }
   comp::save(tuned, trainer.graph(), trainer.hardware(), file.str());
   lt::planned_region bare{{{"net", plain.net}}, file.str()};
-  for (int i = 0; i < 2; ++i) {
-    const auto on = bare.enter();
-    (void)plain.loss(*plain.batches.next());
-  }
+  for (int i = 0; i < 2; ++i) inside(bare, [&] { (void)plain.loss(*plain.batches.next()); });
   REQUIRE_FALSE(bare.warnings().empty());
   CHECK(bare.warnings().back().ends_with("says nothing that can be used here of how it is run: it runs as plain FP32"));
 }

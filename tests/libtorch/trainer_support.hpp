@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "device.hpp"
+#include "regions.hpp"
 #include "torch_and_doctest.hpp"
 
 namespace libtorch_tests {

@@ -2,8 +2,10 @@
 // What the tests of the native trainer share: batches of random data, small data sets, and the one table of tolerances.
 #pragma once
 
+#include <comp/core/plan.hpp>
 #include <comp_native/batch_upload.hpp>
 #include <comp_native/model_builder.hpp>
+#include <comp_native/model_graph.hpp>
 #include <comp_native/random.hpp>
 #include <cstdint>
 #include <examples/models/native/datasets.hpp>
@@ -27,6 +29,27 @@ constexpr double one_operator(precision p) { return p == precision::fp32 ? fp32 
 /// Of the gradient of a whole small network in precision `p`, in the 2-norm.
 constexpr double network(precision p) { return p == precision::fp32 ? fp32 : 24 * traits(p).half_ulp; }
 }  // namespace tolerance
+
+/// The message of the Error that `f` throws; "" if it throws none.
+template <class Error>
+std::string words_of(auto&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+/// `p` for each operator whose precision can be chosen, FP32 for all others.
+inline plan everywhere(const op_graph& graph, precision p) {
+  plan all{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].choosable) all[i] = p;
+  }
+  return all;
+}
+inline plan everywhere(const model& m, precision p) { return everywhere(graph_of(m), p); }
 
 /// Makes the second half of each example its segments: 0, then 1, and up to two tokens of padding.
 inline void write_segments(host_batch& batch, std::size_t length) {

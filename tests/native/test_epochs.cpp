@@ -194,7 +194,9 @@ TEST_CASE("a profile's times are medians of the steps after the first, of all mi
                      regression_data{64},
                      regression_data{16},
                      {.scaling = {.micro_batches = 2}, .profile_steps = 3}};
+  const auto weights = t.network().parameters()[0].value;
   const auto times = t.profile();
+  CHECK(t.network().parameters()[0].value == weights);
   CHECK(device.forwards == 8);
   REQUIRE(times.size() == 4);
   CHECK(times[0].forward == 4);

@@ -10,6 +10,8 @@
 #include <numbers>
 #include <vector>
 
+#include "support.hpp"
+
 using namespace comp::native;
 
 namespace {
@@ -20,14 +22,7 @@ const comp::op_info& named(const comp::op_graph& graph, std::string_view name) {
   return *at;
 }
 
-std::string refusal(auto build) {
-  try {
-    build();
-  } catch (const model_error& e) {
-    return e.what();
-  }
-  return "";
-}
+std::string refusal(auto build) { return testing::words_of<model_error>(build); }
 
 model_builder images() { return {"net", input_kind::values, {2, 3, 8, 8}}; }
 
@@ -89,13 +84,8 @@ TEST_CASE("the graph of a model says what each operator is") {
   const auto& conv = named(graph, "stage2.conv1");
   CHECK(conv.kind == "conv2d");
   CHECK(conv.scopes == std::vector<std::string>{"stage2"});
-  CHECK(conv.m == 8 * 16 * 16);
-  CHECK(conv.n == 128);
-  CHECK(conv.k == 64 * 9);
   CHECK(conv.channels_in == 64);
   CHECK(conv.channels_out == 128);
-  CHECK(conv.flops == 2 * conv.m * conv.n * conv.k + 8 * 128 * 16 * 16);
-  CHECK(conv.bytes == 4 * (8 * 64 * 256 + 128 * 64 * 9 + 128 + 8 * 128 * 256));
   CHECK_FALSE(named(graph, "flatten").choosable);
   CHECK(graph[graph.size() - 1].kind == "cross_entropy_loss");
   CHECK_FALSE(graph[graph.size() - 1].inputs[1].floating);
@@ -213,6 +203,7 @@ TEST_CASE("the graph says which operator or which parameter each input is") {
   using inputs = std::vector<std::pair<int, int>>;
   CHECK(of("a") == inputs{{-1, 4}, {-1, 0}, {-1, 1}});  // the model's input, weight, bias
   CHECK(of("twice") == inputs{{1, -1}, {1, -1}});
+  CHECK(named(graph, "twice").producers == std::vector<std::size_t>{1});
   CHECK(of("b") == inputs{{2, -1}, {-1, 2}, {-1, 3}});
   CHECK(named(graph, "b").inputs[1].parameter);
   CHECK_FALSE(named(graph, "a").inputs[0].parameter);
@@ -246,13 +237,6 @@ TEST_CASE("a linear layer's three products are operators of their own where the 
     CHECK(each->producers == std::vector<std::size_t>{2});
     CHECK(each->flops == 2 * rows * 3 * 4);
   }
-}
-
-TEST_CASE("an operator that reads one tensor twice names its producer once") {
-  auto net = images();
-  const value x = net.input().relu("relu");
-  x.add("twice", x).mse_loss("loss");
-  CHECK(graph_of(net.finish())[1].producers == std::vector<std::size_t>{0});
 }
 
 TEST_CASE("shapes that do not fit are refused with the operator and the shapes") {

@@ -245,21 +245,6 @@ TEST_CASE_FIXTURE(on_reference, "tokens, segments and labels that the model has 
   refused(6, 2, 5, "label 5 in the data (model \"net\" has 5, from 0)");
 }
 
-TEST_CASE_FIXTURE(on_reference, "gradients add up over backwards until they are zeroed, and scale with the loss") {
-  const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {5}, .outputs = 3});
-  network<reference::device> net{device, m, 1};
-  const auto batch = uploaded(device, m, random_batch(m, 1));
-  const auto gradient = [&](double scale) {
-    net.forward(batch);
-    net.backward(batch, scale);
-    return net.trainable()[0]->gradient[0];
-  };
-  const double once = gradient(1);
-  CHECK(gradient(1) == doctest::Approx(2 * once));
-  net.zero_gradients();
-  CHECK(gradient(8) == doctest::Approx(8 * once));
-}
-
 TEST_CASE_FIXTURE(on_reference, "operators on graphs read the matrix that they were given, whichever came before") {
   const sparse swap = model_builder::matrix({2, 2, {0, 1, 2}, {1, 0}, {2, 1}}),
                sum = model_builder::matrix({2, 2, {0, 2, 3}, {0, 1, 1}, {1, 1, 3}});
@@ -299,17 +284,4 @@ TEST_CASE_FIXTURE(on_reference, "backward without a forward is refused") {
   net.forward(batch);
   net.backward(batch);
   CHECK_THROWS_AS(net.backward(batch), comp::error);  // nothing is kept behind it
-}
-
-TEST_CASE_FIXTURE(on_reference, "dropout masks follow from the seed and the number of draws") {
-  const model m = native_models::gpt(
-      {.batch = 1, .vocabulary = 5, .context = 4, .layers = 1, .width = 8, .heads = 2, .dropout = 0.3});
-  network<reference::device> a{device, m, 1}, b{device, m, 1};
-  const auto batch = uploaded(device, m, random_batch(m, 1));
-  const double first = a.forward(batch), second = a.forward(batch);
-  CHECK(first != second);
-  CHECK(b.forward(batch) == first);
-  CHECK(b.forward(batch) == second);
-  b.set_draws(0);
-  CHECK(b.forward(batch) == first);
 }

@@ -18,14 +18,7 @@ using comp::precision;
 
 namespace {
 
-std::string why_refused(auto check) {
-  try {
-    check();
-  } catch (const comp::error& e) {
-    return e.what();
-  }
-  return "";
-}
+std::string why_refused(auto check) { return words_of<comp::error>(check); }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <comp_native/training.hpp>
 
 #include "reference_device.hpp"
+#include "support.hpp"
 
 using namespace comp::native;
 
@@ -23,12 +24,7 @@ double after(int steps, const optimizer& o, const schedule& over = {}) {
 }
 
 std::string refusal(const training& t) {
-  try {
-    require_usable(t);
-  } catch (const comp::settings_error& e) {
-    return e.what();
-  }
-  return "";
+  return testing::words_of<comp::settings_error>([&] { require_usable(t); });
 }
 
 }  // namespace

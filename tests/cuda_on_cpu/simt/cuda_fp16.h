@@ -7,14 +7,8 @@
 struct __half {
   unsigned short bits;
 };
-struct alignas(4) __half2 {
-  __half x, y;
-};
 inline float __half2float(__half h) { return comp::native::math::fp16_value(h.bits); }
 inline __half __float2half_rn(float v) { return {comp::native::math::fp16_bits(v)}; }
 inline __half __float2half(float v) { return __float2half_rn(v); }
 inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
-inline __half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
-inline float __low2float(__half2 h) { return __half2float(h.x); }
-inline float __high2float(__half2 h) { return __half2float(h.y); }

@@ -127,6 +127,25 @@ void agree(auto program) {
   });
 }
 
+/// Runs `program(device, results&, case, precision)` for each case, which is a shape or has that of its input, in each
+/// precision of the tested device.
+template <class Case>
+void agree_for(const std::vector<Case>& cases, auto program) {
+  for (const Case& s : cases) {
+    for (const precision p : tested::precisions) {
+      if constexpr (requires { s.x; }) {
+        INFO(text(s.x), " in ", name(p));
+        agree([&](auto& d, results& r) { program(d, r, s, p); });
+      } else {
+        INFO(text(s), " in ", name(p));
+        agree([&](auto& d, results& r) { program(d, r, s, p); });
+      }
+    }
+  }
+}
+/// Checks that `f` is refused with these words.
+void refuses(const char* words, auto f) { CHECK_THROWS_WITH_AS((void)f(), doctest::Contains(words), error); }
+
 /// To the nearest number of `p`, ties to even.
 inline float rounded(float v, precision p) {
   if (p == precision::tf32) {

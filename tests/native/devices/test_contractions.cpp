@@ -10,30 +10,26 @@ struct matrix {
 };
 
 TEST_CASE("a linear layer and its gradients agree with FP64") {
-  for (const auto& s : {matrix{{1, 1}, 1}, matrix{{3, 17}, 5}, matrix{{2, 3, 17}, 17}, matrix{{4, 7, 64}, 96},
-                        matrix{{33, 256}, 10}, matrix{{1, 257}, 300}, matrix{{600, 5}, 17}}) {
-    for (const precision p : tested::precisions) {
-      for (const bool bias : {false, true}) {
-        CAPTURE(text(s.x));
-        CAPTURE(name(p));
-        CAPTURE(bias);
-        agree([&](auto& d, results& r) {
-          const std::int64_t k = s.x.back(), rows = elements(s.x) / k;
-          auto w = parameter_of(d, {s.outputs, k}, 1, p), b = parameter_of(d, {s.outputs}, 2, p);
-          auto x = tensor_of(d, s.x, 3, p);
-          auto y_shape = s.x;
-          y_shape.back() = s.outputs;
-          auto dy = tensor_of(d, y_shape, 4, p);
-          r.keep(d, "y", d.linear(x, w, bias ? &b : nullptr), static_cast<double>(k));
-          fresh(d, w, b);
-          r.keep(d, "dx", d.linear_backward(dy, x, w, bias ? &b : nullptr, true), static_cast<double>(s.outputs));
-          r.keep_gradient(d, "dw", w, static_cast<double>(rows));
-          if (bias) r.keep_gradient(d, "db", b, static_cast<double>(rows));
-          CHECK_FALSE(d.linear_backward(dy, x, w, bias ? &b : nullptr, false));
-          r.keep_gradient(d, "dw twice", w, 2.0 * static_cast<double>(rows));
-        });
-      }
-    }
+  const std::vector<matrix> cases{matrix{{1, 1}, 1},      matrix{{3, 17}, 5},    matrix{{2, 3, 17}, 17},
+                                  matrix{{4, 7, 64}, 96}, matrix{{33, 256}, 10}, matrix{{1, 257}, 300},
+                                  matrix{{600, 5}, 17}};
+  for (const bool bias : {false, true}) {
+    CAPTURE(bias);
+    agree_for(cases, [&](auto& d, results& r, const matrix& s, precision p) {
+      const std::int64_t k = s.x.back(), rows = elements(s.x) / k;
+      auto w = parameter_of(d, {s.outputs, k}, 1, p), b = parameter_of(d, {s.outputs}, 2, p);
+      auto x = tensor_of(d, s.x, 3, p);
+      auto y_shape = s.x;
+      y_shape.back() = s.outputs;
+      auto dy = tensor_of(d, y_shape, 4, p);
+      r.keep(d, "y", d.linear(x, w, bias ? &b : nullptr), static_cast<double>(k));
+      fresh(d, w, b);
+      r.keep(d, "dx", d.linear_backward(dy, x, w, bias ? &b : nullptr, true), static_cast<double>(s.outputs));
+      r.keep_gradient(d, "dw", w, static_cast<double>(rows));
+      if (bias) r.keep_gradient(d, "db", b, static_cast<double>(rows));
+      CHECK_FALSE(d.linear_backward(dy, x, w, bias ? &b : nullptr, false));
+      r.keep_gradient(d, "dw twice", w, 2.0 * static_cast<double>(rows));
+    });
   }
 }
 
@@ -51,22 +47,6 @@ TEST_CASE("a linear layer follows its weights when they change") {
       r.keep_values(d, "w", w);
     });
   }
-}
-
-TEST_CASE("a linear layer refuses shapes that do not fit, naming both") {
-  device d;
-  auto w = parameter_of(d, {5, 4}, 1, precision::fp32), b = parameter_of(d, {4}, 2, precision::fp32);
-  const auto x = tensor_of(d, {2, 3}, 3, precision::fp32), fits = tensor_of(d, {2, 4}, 3, precision::fp32);
-  CHECK_THROWS_WITH_AS(d.linear(x, w, nullptr),
-                       "linear of x (2,3) with weights (5,4) (the last sizes must be equal): make the weights (N,3)",
-                       error);
-  CHECK_THROWS_WITH_AS(d.linear(fits, w, &b),
-                       "linear with weights (5,4) and a bias of (4) (the first sizes must be equal): make the bias (5)",
-                       error);
-  CHECK_THROWS_WITH_AS(d.linear_backward(x, fits, w, nullptr, true),
-                       "linear_backward of (2,3) and (2,5) (the shapes must be equal): reshape one of them", error);
-  CHECK_THROWS_WITH_AS(d.upload(std::vector<float>{}, {0, 4}, precision::fp32),
-                       "upload of a tensor of shape (0,4) (it has no elements): leave out empty batches", error);
 }
 
 struct convolution {
@@ -91,32 +71,25 @@ const std::vector<convolution>& convolutions() {
 }
 
 TEST_CASE("a convolution and its gradients agree with FP64") {
-  for (const convolution& s : convolutions()) {
-    for (const precision p : tested::precisions) {
-      for (const bool bias : {false, true}) {
-        CAPTURE(text(s.x));
-        CAPTURE(text(s.w));
-        CAPTURE(name(p));
-        CAPTURE(bias);
-        agree([&](auto& d, results& r) {
-          auto w = parameter_of(d, s.w, 1, p), b = parameter_of(d, {s.w[0]}, 2, p);
-          auto x = tensor_of(d, s.x, 3, p);
-          const double terms = static_cast<double>(elements(s.w) / s.w[0]);
-          auto y = d.conv2d(x, w, bias ? &b : nullptr, s.options);
-          r.keep(d, "y", y, terms, bias && tested::convolutions_round_before_bias ? 1 : 0);
-          auto dy = tensor_of(d, y.shape(), 4, p);
-          const double sums = static_cast<double>(elements(y.shape()) / s.w[0]);
-          fresh(d, w, b);
-          r.keep(d, "dx", d.conv2d_backward(dy, x, w, bias ? &b : nullptr, s.options, true),
-                 terms * static_cast<double>(s.w[0]));
-          r.keep_gradient(d, "dw", w, sums, tested::of_convolution_gradients(p));
-          if (bias) r.keep_gradient(d, "db", b, sums);
-          CHECK_FALSE(d.conv2d_backward(dy, x, w, bias ? &b : nullptr, s.options, false));
-          r.keep_gradient(d, "dw twice", w, 2 * sums, tested::of_convolution_gradients(p));
-          r.keep_values(d, "w", w);
-        });
-      }
-    }
+  for (const bool bias : {false, true}) {
+    CAPTURE(bias);
+    agree_for(convolutions(), [&](auto& d, results& r, const convolution& s, precision p) {
+      auto w = parameter_of(d, s.w, 1, p), b = parameter_of(d, {s.w[0]}, 2, p);
+      auto x = tensor_of(d, s.x, 3, p);
+      const double terms = static_cast<double>(elements(s.w) / s.w[0]);
+      auto y = d.conv2d(x, w, bias ? &b : nullptr, s.options);
+      r.keep(d, "y", y, terms, bias && tested::convolutions_round_before_bias ? 1 : 0);
+      auto dy = tensor_of(d, y.shape(), 4, p);
+      const double sums = static_cast<double>(elements(y.shape()) / s.w[0]);
+      fresh(d, w, b);
+      r.keep(d, "dx", d.conv2d_backward(dy, x, w, bias ? &b : nullptr, s.options, true),
+             terms * static_cast<double>(s.w[0]));
+      r.keep_gradient(d, "dw", w, sums, tested::of_convolution_gradients(p));
+      if (bias) r.keep_gradient(d, "db", b, sums);
+      CHECK_FALSE(d.conv2d_backward(dy, x, w, bias ? &b : nullptr, s.options, false));
+      r.keep_gradient(d, "dw twice", w, 2 * sums, tested::of_convolution_gradients(p));
+      r.keep_values(d, "w", w);
+    });
   }
 }
 
@@ -160,27 +133,6 @@ TEST_CASE("a convolution's result goes on in its own layout into every kind of o
       r.keep(d, "batch norm", d.batch_norm(same, gamma, beta, mean, variance, {}).output, 72);
     });
   }
-}
-
-TEST_CASE("a convolution refuses shapes that do not fit, naming both") {
-  device d;
-  auto w = parameter_of(d, {5, 4, 3, 3}, 1, precision::fp32);
-  CHECK_THROWS_WITH_AS(
-      d.conv2d(tensor_of(d, {1, 3, 8, 8}, 2, precision::fp32), w, nullptr, {}),
-      "conv2d of x (1,3,8,8) with weights (5,4,3,3) in 1 groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix the shapes",
-      error);
-  CHECK_THROWS_WITH_AS(
-      d.conv2d(tensor_of(d, {1, 4, 2, 2}, 2, precision::fp32), w, nullptr, {}),
-      "conv2d of x (1,4,2,2) with weights (5,4,3,3) (the kernel is larger than the padded image): pad more or use a smaller kernel",
-      error);
-  const auto x = tensor_of(d, {1, 4, 4, 4}, 2, precision::fp32);
-  auto bias = parameter_of(d, {3}, 3, precision::fp32);
-  CHECK_THROWS_WITH_AS(
-      d.conv2d(x, w, &bias, {}),
-      "conv2d with weights (5,4,3,3) and a bias of (3) (the first sizes must be equal): make the bias (5)", error);
-  CHECK_THROWS_WITH_AS(d.conv2d_backward(tensor_of(d, {1, 5, 3, 3}, 3, precision::fp32), x, w, nullptr, {}, true),
-                       "conv2d_backward of (1,5,3,3) and (1,5,2,2) (the shapes must be equal): reshape one of them",
-                       error);
 }
 
 TEST_CASE("batched products agree with FP64, in every transposition") {
@@ -246,24 +198,39 @@ TEST_CASE("attention on views of heads agrees with FP64, forward and backward") 
   }
 }
 
-TEST_CASE("attention's operators refuse what does not fit") {
+TEST_CASE(
+    "contractions refuse shapes that do not fit, in words that ../test_operators.cpp and ../test_model.cpp have whole") {
   device d;
-  auto w = parameter_of(d, {4, 3}, 1, precision::fp32);
-  CHECK_THROWS_WITH_AS(d.embedding(d.upload(std::vector<std::int32_t>{4}, {1}), w, precision::fp32),
-                       "embedding of index 4 (the table has 4 rows): use indices from 0 to 3", error);
-  CHECK_THROWS_AS(d.embedding(d.upload(std::vector<std::int32_t>{-1}, {1}), w, precision::fp32), error);
-  const auto a = tensor_of(d, {2, 3, 4}, 1, precision::fp32), b = tensor_of(d, {2, 3, 4}, 1, precision::fp32);
-  CHECK_THROWS_WITH_AS(
-      d.bmm(a, b), "bmm of (2,3,4) and (2,3,4) (the inner sizes and the batches must be equal): fix the shapes", error);
-  const auto more = tensor_of(d, {3, 3, 4}, 1, precision::fp32), flat = tensor_of(d, {4, 3}, 1, precision::fp32);
-  CHECK_THROWS_WITH_AS(d.bmm(a, more, false, true),
-                       "bmm of (2,3,4) and (3,3,4)' (the inner sizes and the batches must be equal): fix the shapes",
-                       error);
-  CHECK_THROWS_WITH_AS(d.bmm(a, flat), "bmm of (2,3,4) and (4,3) (they need as many axes): reshape one of them", error);
-  const auto three = tensor_of(d, {3}, 1, precision::fp32);
-  CHECK_THROWS_WITH_AS(d.bmm(three, three), "bmm of (3) and (3) (they need as many axes): reshape one of them", error);
-  CHECK_THROWS_AS(d.split_heads(a, 3), error);
-  CHECK_THROWS_AS(d.softmax(a, true), error);
+  const auto of = [&](const shape& s) { return tensor_of(d, s, 1, precision::fp32); };
+  auto w = parameter_of(d, {5, 4}, 1, precision::fp32), b = parameter_of(d, {4}, 2, precision::fp32),
+       k = parameter_of(d, {5, 4, 3, 3}, 3, precision::fp32);
+  const auto row = of({2, 3}), fits = of({2, 4}), image = of({1, 4, 4, 4}), a = of({2, 3, 4}), three = of({3});
+  refuses("linear of x (2,3) with weights (5,4)", [&] { return d.linear(row, w, nullptr); });
+  refuses("linear with weights (5,4) and a bias of (4)", [&] { return d.linear(fits, w, &b); });
+  refuses("linear_backward of (2,3) and (2,5)", [&] { return d.linear_backward(row, fits, w, nullptr, true); });
+  refuses("upload of a tensor of shape (0,4)", [&] { return d.upload(std::vector<float>{}, {0, 4}, precision::fp32); });
+  refuses("conv2d of x (1,3,8,8) with weights (5,4,3,3) in 1 groups", [&] {
+    return d.conv2d(of({1, 3, 8, 8}), k, nullptr, {});
+  });
+  refuses("conv2d of x (1,4,2,2) with weights (5,4,3,3) (the kernel is larger", [&] {
+    return d.conv2d(of({1, 4, 2, 2}), k, nullptr, {});
+  });
+  refuses("conv2d with weights (5,4,3,3) and a bias of (4)", [&] { return d.conv2d(image, k, &b, {}); });
+  refuses("conv2d_backward of (1,5,3,3) and (1,5,2,2)", [&] {
+    return d.conv2d_backward(of({1, 5, 3, 3}), image, k, nullptr, {}, true);
+  });
+  const auto embedded = [&](std::int32_t i) { return d.embedding(d.upload(std::vector{i}, {1}), w, precision::fp32); };
+  refuses("embedding of index 5 (the table has 5 rows): use indices from 0 to 4", [&] { return embedded(5); });
+  refuses("", [&] { return embedded(-1); });
+  refuses("bmm of (2,3,4) and (2,3,4) (the inner sizes and the batches must be equal): fix the shapes",
+          [&] { return d.bmm(a, a); });
+  refuses("bmm of (2,3,4) and (3,3,4)'", [&] { return d.bmm(a, of({3, 3, 4}), false, true); });
+  refuses("bmm of (2,3,4) and (4,3) (they need as many axes): reshape one of them", [&] {
+    return d.bmm(a, of({4, 3}));
+  });
+  refuses("bmm of (3) and (3) (they need as many axes)", [&] { return d.bmm(three, three); });
+  refuses("", [&] { return d.split_heads(a, 3); });
+  refuses("", [&] { return d.softmax(a, true); });
 }
 
 }  // namespace

@@ -11,20 +11,14 @@ constexpr std::array activations{activation::relu,    activation::gelu, activati
                                  activation::sigmoid, activation::elu,  activation::leaky_relu};
 
 TEST_CASE("activations and their gradients agree with FP64") {
-  for (const shape& s : with({{3, 17}, {2, 3, 5, 7}, {64, 1024}}, sizes)) {
-    for (const precision p : tested::precisions) {
-      CAPTURE(text(s));
-      CAPTURE(name(p));
-      agree([&](auto& d, results& r) {
-        auto x = tensor_of(d, s, 1, p, -6, 6), dy = tensor_of(d, s, 2, p), y = tensor_of(d, s, 3, p, 0.01F, 0.99F);
-        for (const activation a : activations) {
-          const std::string which = fmt::format(" of activation {}", static_cast<int>(a));
-          r.keep(d, "y" + which, d.activate(a, x), 2);
-          r.keep(d, "dx" + which, d.activate_backward(a, dy, x, y), 4);
-        }
-      });
+  agree_for(with({{3, 17}, {2, 3, 5, 7}, {64, 1024}}, sizes), [&](auto& d, results& r, const shape& s, precision p) {
+    auto x = tensor_of(d, s, 1, p, -6, 6), dy = tensor_of(d, s, 2, p), y = tensor_of(d, s, 3, p, 0.01F, 0.99F);
+    for (const activation a : activations) {
+      const std::string which = fmt::format(" of activation {}", static_cast<int>(a));
+      r.keep(d, "y" + which, d.activate(a, x), 2);
+      r.keep(d, "dx" + which, d.activate_backward(a, dy, x, y), 4);
     }
-  }
+  });
 }
 
 TEST_CASE("at 0 the slopes of activations are PyTorch's") {
@@ -99,21 +93,15 @@ TEST_CASE("NaN and infinity pass through an activation and its gradient") {
 }
 
 TEST_CASE("sums and products of tensors agree with FP64") {
-  for (const shape& s : with({{3, 17}, {2, 3, 5, 7}, {50, 999}}, sizes)) {
-    for (const precision p : tested::precisions) {
-      CAPTURE(text(s));
-      CAPTURE(name(p));
-      agree([&](auto& d, results& r) {
-        auto a = tensor_of(d, s, 1, p), b = tensor_of(d, s, 2, p), c = tensor_of(d, s, 3, p);
-        r.keep(d, "add", d.add(a, b));
-        r.keep(d, "mul", d.mul(a, b));
-        const std::vector two{a, b}, four{a, b, c, a};
-        r.keep(d, "sum of two", d.sum(two));
-        r.keep(d, "sum of four", d.sum(four), 4);
-        r.keep(d, "sum of twenty", d.sum(std::vector(20, a)), 20);
-      });
-    }
-  }
+  agree_for(with({{3, 17}, {2, 3, 5, 7}, {50, 999}}, sizes), [&](auto& d, results& r, const shape& s, precision p) {
+    auto a = tensor_of(d, s, 1, p), b = tensor_of(d, s, 2, p), c = tensor_of(d, s, 3, p);
+    r.keep(d, "add", d.add(a, b));
+    r.keep(d, "mul", d.mul(a, b));
+    const std::vector two{a, b}, four{a, b, c, a};
+    r.keep(d, "sum of two", d.sum(two));
+    r.keep(d, "sum of four", d.sum(four), 4);
+    r.keep(d, "sum of twenty", d.sum(std::vector(20, a)), 20);
+  });
 }
 
 TEST_CASE("a sum of several terms is rounded once") {
@@ -139,20 +127,14 @@ TEST_CASE("element-wise operators refuse different shapes, naming both") {
 }
 
 TEST_CASE("a dropout zeroes the same elements as FP64 for any size, and its gradient as well") {
-  for (const shape& s : with({{33, 999}}, sizes)) {
-    for (const precision p : tested::precisions) {
-      CAPTURE(text(s));
-      CAPTURE(name(p));
-      agree([&](auto& d, results& r) {
-        auto x = tensor_of(d, s, 1, p, 0.5F, 1);
-        const dropout_key key{.seed = 0x123456789abcdefULL, .draw = 0x100000007ULL};
-        for (const double rate : {0.0, 0.1, 0.5, 0.999}) {
-          r.keep(d, fmt::format("y at {}", rate), d.dropout(x, rate, key), 2);
-          r.keep(d, fmt::format("dx at {}", rate), d.dropout_backward(x, rate, key), 2);
-        }
-      });
+  agree_for(with({{33, 999}}, sizes), [&](auto& d, results& r, const shape& s, precision p) {
+    auto x = tensor_of(d, s, 1, p, 0.5F, 1);
+    const dropout_key key{.seed = 0x123456789abcdefULL, .draw = 0x100000007ULL};
+    for (const double rate : {0.0, 0.1, 0.5, 0.999}) {
+      r.keep(d, fmt::format("y at {}", rate), d.dropout(x, rate, key), 2);
+      r.keep(d, fmt::format("dx at {}", rate), d.dropout_backward(x, rate, key), 2);
     }
-  }
+  });
 }
 
 TEST_CASE("a dropout keeps about 1-p, differs from draw to draw, and drops all at p = 1") {

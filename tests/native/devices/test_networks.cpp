@@ -55,16 +55,6 @@ double distance(const step_of_network& got, const step_of_network& exact) {
   return std::sqrt(difference / whole);
 }
 
-/// Everything choosable of `m` in `p`.
-plan everywhere(const model& m, precision p) {
-  const auto graph = graph_of(m);
-  plan all{graph.size()};
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable) all[i] = p;
-  }
-  return all;
-}
-
 std::vector<std::pair<std::string, model>> whole_models() {
   return {
       {"MLP", native_models::mlp({.batch = 6, .input = {17}, .hidden = {33, 9}, .outputs = 5})},
@@ -188,28 +178,6 @@ TEST_CASE_FIXTURE(on_networks, "the same state, seed and plan give the same loss
   CHECK(again.run_epoch().curve == once_more.run_epoch().curve);
 }
 
-TEST_CASE("models on graphs learn the classes of nodes that never trained, alike in every precision") {
-  tested::device on = tested::of_networks();
-  const auto set = community_set();
-  for (const bool attends : {false, true}) {
-    CAPTURE(attends);
-    double exact = 0;
-    for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
-      CAPTURE(comp::name(p));
-      device_trainer t{
-          on, attends ? small_gat(set) : small_gcn(set), set.train, set.validation, {.optimizer = adam(0.02, 5e-4)}};
-      t.set_precision(everywhere(t.model(), p));
-      const double first = t.run_epoch().loss;
-      sample last;
-      for (int epoch = 0; epoch < 8; ++epoch) last = t.run_epoch();
-      CHECK(last.loss < 0.7 * first);
-      CHECK(t.validate() > 0.6);  // of nodes with a label
-      if (p == precision::fp32) exact = last.loss;
-      CHECK(std::abs(last.loss - exact) < 0.05 * exact);
-    }
-  }
-}
-
 /// A training, how many epochs of it, and the scores that it may begin with at most and has to end above.
 struct lesson {
   const char* what;
@@ -306,16 +274,7 @@ TEST_CASE_FIXTURE(on_networks, "FP16 really overflows, and the loss scale finds 
 
 }  // namespace
 
-#ifndef COMP_TESTED_ON_GPU  // which may have every precision, and whose memory is as large as it is
-TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {
-  tested::device on = tested::without_a_precision();
-  device_trainer t{on, native_models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
-  CHECK(t.hardware().kind == tested::kind);
-  for (const precision p : tested::precisions) CHECK(std::ranges::count(t.supported_precisions(), p) == 1);
-  plan p{t.graph().size()};
-  p[0] = tested::lacking;
-  CHECK_THROWS_WITH_AS(t.set_precision(p), tested::refusal_of_plan, comp::plan_error);
-}
+#ifndef COMP_TESTED_ON_GPU  // whose memory is as large as it is
 
 TEST_CASE("a plan that does not fit into memory is out of memory, and the trainer goes on") {
   tested::device on = tested::with_memory(std::size_t{24} << 20);

@@ -51,12 +51,7 @@ struct world {
 };
 
 std::string refused(device_trainer& t, const comp::stored_state& s) {
-  try {
-    t.load_state(s);
-  } catch (const comp::error& e) {
-    return e.what();
-  }
-  return {};
+  return words_of<comp::error>([&] { t.load_state(s); });
 }
 
 }  // namespace
