@@ -218,7 +218,7 @@ COMP_INLINE void add_training(const std::string& path, const training_progress& 
   if (from == std::string::npos || to == std::string::npos) return;
   json all = json::parse(page.substr(from + begin.size(), to - from - begin.size()), nullptr, false);
   if (!all.is_object() || all.value("plan", json()) != now.plans.front().str()) return;
-  all["training"] = detail::json_of(now.so_far);
+  all["training"] = json_of(now.so_far);
   page.replace(from + begin.size(), to - from - begin.size(), detail::json_in_script(json_text(all)));
   detail::write_file(path, page);
 }
