@@ -90,7 +90,7 @@ inline examination load_examination(const std::string& path) {
   const json_reader from{text, place};
   from.only({"comp_doctor", "low", "entries"});
   (void)from["comp_doctor"].integer(1, 1);
-  examination e{.low = from["low"].one_of<precision>(all_precisions.back())};
+  examination e{.low = read_json<precision>(from["low"])};
   read_json(from["entries"], e.entries);
   from["entries"].each([index = std::int64_t{0}](const json_reader& entry) mutable {
     entry["inputs"].each([&](const json_reader& input) {

@@ -53,6 +53,8 @@ struct value_counts {
   bool finite() const { return nans == 0 && infinities == 0; }
   /// Returns how many values are finite and not 0: the shares that a format loses are shares of these.
   std::uint64_t counted() const { return values - zeros - nans - infinities; }
+  /// Returns the mean magnitude of the finite values.
+  double mean() const { return counted() + zeros == 0 ? 0 : sum / static_cast<double>(counted() + zeros); }
 
   /// Returns how many finite values other than 0 have a magnitude below 2^exponent.
   std::uint64_t below(int exponent) const {

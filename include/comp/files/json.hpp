@@ -116,6 +116,7 @@ inline void read_json(const json_reader& from, plan& to) {
   }
   to = parse_plan(text);
 }
+inline void read_json(const json_reader& from, precision& to) { to = from.one_of(all_precisions.back()); }
 void read_json(const json_reader& from, execution& to);
 void read_json(const json_reader& from, std::vector<later_plan>& to);
 void read_json(const json_reader& from, trial& to);

@@ -33,8 +33,8 @@ struct plan_listing {
     friend void fields(auto& io, entry& e) {
       io("name", e.name);
       io("kind", e.kind);
-      io("precision", e.chosen, all_precisions.back());
-      io("as_written", e.as_written, if_any, all_precisions.back());
+      io("precision", e.chosen);
+      io("as_written", e.as_written, if_any);
       io("hands_on_fp32", e.hands_on_fp32, if_any);
       io("author", e.author, if_any, author_choice::autocast_on);
     }

@@ -125,11 +125,7 @@ inline void check_facts(const json_reader& from) {
   from["comp_plan"].integer(1, 1);
   if (const auto version = from.find("comp_version")) version->text();
   if (const auto bounds = from.find("speedup_bounds")) read_json<interval>(*bounds);
-  if (const auto searched = from.find("precisions")) {
-    searched->each([](const json_reader& p) {
-      if (!precision_of(std::string_view{p.text()})) p.fail("the name of a precision");
-    });
-  }
+  if (const auto searched = from.find("precisions")) read_json<std::vector<precision>>(*searched);
 }
 
 COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file) {
