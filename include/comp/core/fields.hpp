@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the members of a type once, in a function beside the type:
-//   void fields(auto& io, later_plan& p) { io("batch", p.batch, 1), io("plan", p.plan), io("reason", p.reason, if_any);
+// A type's members are listed once, in a function beside the type:
+//   void fields(auto& io, later_plan& p) {
+//     io("batch", p.batch, 1);
+//     io("plan", p.plan);
+//     io("reason", p.reason, if_any);
 //   }
-// Ranks send the members in this order (ranks/bytes.hpp), files have them by these names (files/json.hpp). What follows
-// a member is needed to read it from a file: the least, then the largest whole number; the last value of an
-// enumeration, then former names of its values; 0 for a number that is not negative.
+// Ranks exchange the members in this order (ranks/bytes.hpp), and files have them by these names (files/json.hpp). What
+// follows a member limits what is read from a file: of a whole number the least, then the largest; of a real number 0,
+// if it is not negative; of an enumeration its last value, then pairs of a former name and its value.
 #pragma once
 
 namespace comp {
 
-/// Comes before the above if a file may lack the member. One that is empty, 0, false or NaN is then left out.
+/// Stands before the limits of a member that a file may lack. It is written unless it is empty, false, NaN, or an
+/// integer or enumerator of value 0.
 struct may_lack {};
 inline constexpr may_lack if_any{};
 
