@@ -46,7 +46,7 @@ def declared(text, name):
             field = FIELD.match(f'{line} {lines[number + 1].strip()}')
         function = FUNCTION.match(line)
         if field:
-            members.append((f'{field[1]} {field[2]}', ' '.join(said) or field[3] or ''))
+            members.append((f'{field[1]} {field[2]}'.replace(' = {}', ''), ' '.join(said) or field[3] or ''))
         elif function and said:
             members.append((function[1].strip(), ' '.join(said)))
         said = []

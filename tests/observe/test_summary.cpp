@@ -205,6 +205,9 @@ TEST_CASE("the title is the gain over FP32, or says that there is none") {
   comp::outcome o = found;
   o.speedup_bounds = {0.9, 1.8};
   CHECK(title(o) == "As fast as FP32 within noise (95%: 0.90 to 1.80)");
+  o.plan = o.contest[0].plan;
+  o.contest[1].over_fp32 = {1.2, {0.9, 1.8}};
+  CHECK(title(o) == "FP32 is kept: noise hides whether a plan is faster");
 }
 
 TEST_CASE("each run is listed once, the batches of a plan in turns as one, with how it ended") {

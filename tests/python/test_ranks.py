@@ -8,13 +8,12 @@ import datetime
 import errno
 import hashlib
 import json
+import multiprocessing
 import os
 import pathlib
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -36,7 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import comp
 
-RANK = int(sys.argv[1]) if len(sys.argv) == 5 else 0
+RANK, FOLDER = 0, ''  # of a process that run() starts
 TIMEOUT = 8  # seconds that a rank may take to answer
 
 
@@ -590,7 +589,7 @@ class Kept(Training):
         return {'end': weights, 'epochs': len(result.epochs), 'plan': result.plan, 'loss': result.epochs[-1].loss}
 
 
-EPOCHS = 30
+EPOCHS = 45  # a search on a busy machine may train dozens of them
 
 
 def in_bf16(op):
@@ -742,58 +741,54 @@ def has_no_process_group():
     return Training(ranks=1).search()
 
 
-def main():
+def serve(rank, folder, scenario, ranks, answer):
     """One of the processes."""
-    if FOLDER_HAS_STORE:
+    global RANK, FOLDER
+    RANK, FOLDER = rank, folder
+    if ranks > 1:
         dist.init_process_group(
             'gloo',
             init_method='file://' + os.path.join(FOLDER, 'store'),
             rank=RANK,
-            world_size=2,
+            world_size=ranks,
             timeout=datetime.timedelta(seconds=TIMEOUT),
         )
     began = time.monotonic()
     try:
-        said = globals()[sys.argv[3]]()
+        said = globals()[scenario]()
     except Exception as error:
         said = {'error': type(error).__name__, 'words': str(error)}
-    print(json.dumps(said | {'seconds': time.monotonic() - began}), flush=True)
+    answer.send(json.dumps(said | {'seconds': time.monotonic() - began}))
     os._exit(0)  # a rank that lost another may not be able to leave the group in order
 
 
-if len(sys.argv) == 5:
-    FOLDER, FOLDER_HAS_STORE = sys.argv[2], sys.argv[4] == 'ranks'
-    main()
-
-
 def run(scenario, ranks=2, wait_for=(0, 1), folder=None):
-    """Starts the processes. Returns: by rank what each said, None for one that was killed or not waited for; the files
-    that they made."""
+    """Starts the processes, as forks: importing torch anew would take most of the time. Returns: by rank what each said,
+    None for one that was killed or not waited for; the files that they made."""
     if folder is None:
         with tempfile.TemporaryDirectory() as made:
             return run(scenario, ranks, wait_for, made)
-    kind = 'ranks' if ranks > 1 else 'alone'
-    running = [
-        subprocess.Popen(
-            [sys.executable, '-W', 'ignore', __file__, str(rank), folder, scenario, kind],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
-        )
-        for rank in range(ranks)
-    ]
-    said = []
+    forks, running, said = multiprocessing.get_context('fork'), [], []
     try:
-        for rank, each in enumerate(running):
-            out, complained = each.communicate(timeout=150) if rank in wait_for else ('', '')
-            if rank in wait_for and each.returncode == 0 and not out:
-                raise AssertionError(complained)
-            said.append(json.loads(out) if out else None)
+        for rank in range(ranks):
+            hears, answer = forks.Pipe(duplex=False)
+            running.append((forks.Process(target=serve, args=(rank, folder, scenario, ranks, answer)), hears))
+            running[-1][0].start()
+            answer.close()
+        for rank, (process, hears) in enumerate(running):
+            if rank in wait_for and not hears.poll(150):
+                raise AssertionError(f'rank {rank} of {scenario} says nothing for 150 s')
+            try:
+                said.append(json.loads(hears.recv()) if rank in wait_for else None)
+            except EOFError:
+                process.join()
+                if process.exitcode != -signal.SIGKILL:
+                    raise AssertionError(f'rank {rank} of {scenario} ended with {process.exitcode}: see above') from None
+                said.append(None)
     finally:
-        for each in running:
-            each.kill()
-            each.communicate()
+        for process, _ in running:
+            process.kill()
+            process.join()
     return said, sorted(os.listdir(folder))
 
 

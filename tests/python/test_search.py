@@ -232,7 +232,7 @@ class Searches(unittest.TestCase):
             'search counts as training): give batches_per_epoch=...'
         )
         with self.assertWarns(UserWarning) as told:
-            found = Classification().search(data=endless, keep_bytes=4 << 20)
+            found = Classification().search(data=endless, keep_bytes=64 << 20)
         self.assertEqual(str(told.warning), unknown)
         self.assertIn(unknown, found.warnings)
         with self.assertRaises(comp.SettingsError) as raised:

@@ -84,14 +84,15 @@ inline const trial* covering_run(const plan& p, const outcome& result) {
 /// Returns a change as a text: "+0.22%", "-1.00%", "not finite".
 inline std::string percent_text(double change) {
   if (!std::isfinite(change)) return "not finite";
-  return std::abs(change) < 10 ? fmt::format("{:+.2f}%", 100 * change) : fmt::format("{:+.3g}%", 100 * change);
+  if (std::abs(change) < 0.001) return fmt::format("{:+.4f}%", std::round(1e6 * change) / 1e4 + 0.0);  // no "-0"
+  return fmt::format(fmt::runtime(std::abs(change) < 10 ? "{:+.2f}%" : "{:+.3g}%"), 100 * change);
 }
 
 /// Returns "+0.22% +- 0.19% of 48 batches", without the radius if it is unknown.
 inline std::string change_text(const loss_change& c) {
   std::string text = percent_text(c.difference);
   if (std::isfinite(c.difference) && std::isfinite(c.radius))
-    text += c.radius > 1 ? " +- over 100%" : fmt::format(" +- {:.2f}%", 100 * c.radius);
+    text += c.radius > 1 ? " +- over 100%" : " +- " + percent_text(c.radius).substr(1);
   return text + fmt::format(" of {} batch{}", c.batches, c.batches == 1 ? "" : "es");
 }
 

@@ -52,7 +52,9 @@ inline std::string listing_text(const plan_listing& from) {
     for (std::size_t i = 0; i < from.size(); ++i) count += from.chosen(i) == p;
     if (count > 0) counts.emplace_back(count, p);
   }
-  std::ranges::stable_sort(counts, std::ranges::greater{}, &std::pair<std::size_t, precision>::first);
+  std::ranges::sort(counts, [](const auto& a, const auto& b) {  // std's stable_sort is deprecated under clang
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
   std::string text = fmt::format("{} operators:", from.size());
   for (const auto& [count, p] : counts) text += fmt::format(" {} {},", count, name(p));
   text.back() = '\n';

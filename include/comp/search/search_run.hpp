@@ -5,7 +5,7 @@
 // chooses among the found plan, FP32 and the rule-based ones.
 // Batches under FP32 and under accepted plans are training and are kept; those of rejected plans are undone. The races
 // and the contest of strategies of the user's are undone, too, and of the paper's search everything. A trainer that
-// cannot restore its state keeps all.
+// cannot restore its state keeps all, but for what a loop takes back (online.hpp).
 // Source: CoMP paper, section 3.
 #pragma once
 

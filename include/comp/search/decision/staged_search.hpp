@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the paper's two stages with strategies that the user chose. Stage 1 judges each plan that its strategy asks for
+// Runs the paper's two stages with strategies that the user chose: find() is the flow of the paper's figure 4, whose
+// roles of operators ../space/spaces.hpp gives. Stage 1 judges each plan that its strategy asks for
 // by its losses; the fastest accepted one is plan* of algorithm 1. Stage 2 times plans that keep the operators which
 // stage 1 decided and differ in the others (algorithm 2).
 // In the paper's own search (settings.verbatim) stage 2 trains a batch of each plan. Other searches race its plans: the
