@@ -54,6 +54,14 @@ TEST_CASE("the losses of a trainer that has several come back, each with its cur
   CHECK(has(refusal(text), "field sample.curves[1] is 3 (a list is needed)"));
 }
 
+TEST_CASE("what a file may lack is written only if there is any") {
+  comp::later_plan next{.batch = 7, .plan = comp::plan{2}};
+  CHECK(comp::json_of(next) == json{{"batch", 7}, {"plan", "11"}});
+  next.reason = "the end";
+  CHECK(comp::json_of(next)["reason"] == "the end");
+  CHECK(comp::read_json<comp::later_plan>(comp::json_reader{comp::json_of(next), place}) == next);
+}
+
 TEST_CASE("any double comes back bit for bit, NaN and infinity as words") {
   CHECK(rc::check([](std::uint64_t bits) {
     const auto value = std::bit_cast<double>(bits);
