@@ -233,7 +233,7 @@ training_result watched(bool progress, py::object watcher, Train train) {
 training_progress progress_of(const std::string& text) {
   const json_place place{"the checkpoint", 0, "go on from another one, or begin anew"};
   const json document = parse_json(text, place);
-  return comp::detail::progress_from(json_reader{document, place});
+  return read_json<training_progress>(json_reader{document, place});
 }
 
 void add_training(py::module_& m) {

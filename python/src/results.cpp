@@ -71,7 +71,7 @@ void add_results(py::module_& m) {
       .def_property_readonly("epochs", [](const training_progress& p) { return p.so_far.epochs; })
       .def_property_readonly("fallbacks", [](const training_progress& p) { return p.so_far.fallbacks; })
       .def_property_readonly("plan", [](const training_progress& p) { return p.plans[p.current].str(); })
-      .def("text", [](const training_progress& p) { return json_text(comp::detail::json_of(p)); });
+      .def("text", [](const training_progress& p) { return json_text(comp::json_of(p)); });
   py::class_<training_result>(m, "TrainingResult")
       .def_readonly("epochs", &training_result::epochs)
       .def_readonly("fallbacks", &training_result::fallbacks)

@@ -13,7 +13,9 @@ using comp::json;
 
 namespace {
 const comp::json_place place{"f.jsonl", 7, "delete it"};
-comp::trial read_trial(const json& document) { return comp::trial_from(comp::json_reader{document, place}); }
+comp::trial read_trial(const json& document) {
+  return comp::read_json<comp::trial>(comp::json_reader{document, place});
+}
 std::string refusal(const json& document) {
   return message_of<comp::file_error>([&] { read_trial(document); });
 }
@@ -52,6 +54,14 @@ TEST_CASE("the losses of a trainer that has several come back, each with its cur
   CHECK(has(refusal(text), "field sample.curves[1] is 3 (a list is needed)"));
 }
 
+TEST_CASE("what a file may lack is written only if there is any") {
+  comp::later_plan next{.batch = 7, .plan = comp::plan{2}};
+  CHECK(comp::json_of(next) == json{{"batch", 7}, {"plan", "11"}});
+  next.reason = "the end";
+  CHECK(comp::json_of(next)["reason"] == "the end");
+  CHECK(comp::read_json<comp::later_plan>(comp::json_reader{comp::json_of(next), place}) == next);
+}
+
 TEST_CASE("any double comes back bit for bit, NaN and infinity as words") {
   CHECK(rc::check([](std::uint64_t bits) {
     const auto value = std::bit_cast<double>(bits);
@@ -69,7 +79,7 @@ TEST_CASE("a trial that comp 0.2 recorded is read: its names of stages, and the 
   const auto reads = [&](const char* stage, std::size_t repeat) {
     old["stage"] = stage;
     old["repeat"] = repeat;
-    return comp::trial_from(comp::json_reader(old, place));
+    return comp::read_json<comp::trial>(comp::json_reader(old, place));
   };
   CHECK(reads("epochs", 7).stage == comp::stage::losses);
   CHECK(reads("epochs", 7).purpose == comp::purpose::judge);
@@ -163,10 +173,10 @@ TEST_CASE("bytes that are no UTF-8 are replaced, never thrown at a search") {
 TEST_CASE("hardware comes back whole, and its fields are checked") {
   const comp::hardware machine = made_up::machine();
   json text = comp::json_of(machine);
-  CHECK(comp::hardware_from(comp::json_reader{text, place}) == machine);
+  CHECK(comp::read_json<comp::hardware>(comp::json_reader{text, place}) == machine);
   text["kind"] = "tpu";
-  CHECK_THROWS_AS((void)comp::hardware_from(comp::json_reader{text, place}), comp::file_error);
+  CHECK_THROWS_AS((void)comp::read_json<comp::hardware>(comp::json_reader{text, place}), comp::file_error);
   text["kind"] = "cuda";
   text["isa"] = {1, 2};
-  CHECK_THROWS_AS((void)comp::hardware_from(comp::json_reader{text, place}), comp::file_error);
+  CHECK_THROWS_AS((void)comp::read_json<comp::hardware>(comp::json_reader{text, place}), comp::file_error);
 }

@@ -69,7 +69,7 @@ TEST_CASE_FIXTURE(with_folder, "a training comes back from its file as it was, b
 
 TEST_CASE("a training of a file that knows nothing of evidence begins it anew") {
   const comp::json old{{"began", 1}, {"next", 8}, {"acquittals", 2}};
-  const comp::check_state audits = comp::detail::checks_from(comp::json_reader{old, {"old", 0, ""}}, 3);
+  const comp::check_state audits = comp::read_json<comp::check_state>(comp::json_reader{old, {"old", 0, ""}});
   CHECK(audits.next == 8);
   CHECK_FALSE(audits.beginning_passed);
   CHECK(audits.known == 0);

@@ -16,10 +16,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::read_or_refuse([&] {
     const comp::json_place place{"f", 0, "give another"};
     const auto document = comp::parse_json(text, place);
-    const auto read = comp::detail::progress_from(comp::json_reader{document, place});
-    const comp::json again = comp::detail::json_of(read);
-    const auto back = comp::detail::progress_from(comp::json_reader{again, place});
-    fuzz::must(comp::detail::json_of(back) == again);
+    const auto read = comp::read_json<comp::training_progress>(comp::json_reader{document, place});
+    const comp::json again = comp::json_of(read);
+    const auto back = comp::read_json<comp::training_progress>(comp::json_reader{again, place});
+    fuzz::must(comp::json_of(back) == again);
   });
   return 0;
 }

@@ -50,7 +50,6 @@ std::size_t lines(const std::string& path) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 constexpr auto restart = ledger::mode::restart;
-constexpr auto start_new = ledger::mode::start_new;
 }  // namespace
 
 static_assert(comp::Observer<ledger>);
@@ -255,17 +254,10 @@ TEST_CASE_FIXTURE(with_ledger, "keep_old sets an old ledger aside, but not one t
             "cannot be renamed to \"" + path + ".old\" (Is a directory): move it"));
 }
 
-TEST_CASE_FIXTURE(with_ledger, "start_new keeps an existing file") {
-  CHECK(refusal(path, start_new).empty());
-  search(path, 2);
-  CHECK(has(refusal(path, start_new), "exists (start_new keeps what is there): give another file"));
-  CHECK(lines(path) == 3);
-}
-
 TEST_CASE_FIXTURE(with_folder, "a file that is no ledger is never overwritten") {
   const std::string path = folder / "thesis.tex";
   write_text(path, "\\documentclass{article}");
-  for (const auto how : {ledger::mode::resume_or_start, restart, start_new}) CHECK_FALSE(refusal(path, how).empty());
+  for (const auto how : {ledger::mode::resume_or_start, restart}) CHECK_FALSE(refusal(path, how).empty());
   CHECK(has(refusal(path), "thesis.tex\" is no ledger"));
   CHECK(text_of(path) == "\\documentclass{article}");
 }

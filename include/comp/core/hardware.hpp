@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <comp/core/fields.hpp>
 #include <comp/core/precision.hpp>
 #include <cstdint>
 #include <string>
@@ -30,6 +31,14 @@ struct hardware {
   bool has(std::string_view feature) const { return std::find(isa.begin(), isa.end(), feature) != isa.end(); }
   friend bool operator==(const hardware&, const hardware&) = default;
 };
+
+void fields(auto& io, hardware& h) {
+  io("name", h.name);
+  io("kind", h.kind, device_kind::cuda);
+  io("compute_capability", h.compute_capability, 0, 10'000);
+  io("isa", h.isa);
+  io("threads", h.threads, 0, 1'000'000);
+}
 
 /// The name of a machine whose times come from a model and not from a clock begins with this (backends/simulated), so
 /// that it stands wherever the machine is named.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <comp/core/error.hpp>
+#include <comp/core/fields.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <cstddef>
@@ -19,6 +20,12 @@ struct later_plan {
   std::string reason = {};  // why, as a sentence; may be empty
   friend bool operator==(const later_plan&, const later_plan&) = default;
 };
+
+void fields(auto& io, later_plan& p) {
+  io("batch", p.batch, 1);
+  io("plan", p.plan);
+  io("reason", p.reason, if_any);
+}
 
 /// Returns the plan of a training's batch. `first`: the one that it begins with. Requires: later plans in order.
 inline const plan& plan_at(std::size_t batch, const plan& first, const std::vector<later_plan>& later) {

@@ -3,6 +3,7 @@
 // cannot say that the plan ran out of memory.
 #pragma once
 
+#include <comp/core/fields.hpp>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -47,6 +48,21 @@ struct sample {
 
   bool ok() const { return status == comp::status::ok; }
 };
+
+void fields(auto& io, sample& s) {
+  io("loss", s.loss);
+  io("losses", s.losses, if_any);
+  io("seconds", s.seconds, 0);
+  io("batches", s.batches);
+  io("not_finite", s.not_finite, if_any, 0, s.batches);
+  io("peak_bytes", s.peak_bytes);
+  io("batch_seconds", s.batch_seconds, if_any);
+  io("curve", s.curve, if_any);
+  io("curves", s.curves, if_any);
+  io("score", s.score, if_any);
+  io("status", s.status, status::failed);
+  io("message", s.message, if_any);
+}
 
 /// A backend calls it after each batch of an epoch with the epoch's result so far. True: the epoch is to end now.
 using stop_predicate = std::function<bool(const sample& so_far)>;

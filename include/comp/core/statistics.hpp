@@ -16,6 +16,7 @@ namespace comp {
 struct interval {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
+  friend bool operator==(const interval&, const interval&) = default;
 };
 
 /// Returns: the mean; 0 for no values.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <comp/core/fields.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace comp {
 
@@ -61,6 +63,19 @@ struct trial {
   interval bounds = {};                                      // 95% confidence interval of `seconds`
   std::string label = {};  // the plan's name if it has one: "fp32", "rule-based bf16"; empty: a candidate
 };
+
+void fields(auto& io, trial& t) {
+  io("number", t.number);
+  io("stage", t.stage, stage::training, std::pair{"epochs", stage::losses}, std::pair{"batches", stage::times});
+  io("plan", t.plan);
+  io("purpose", t.purpose, if_any, purpose::compile);
+  io("repeat", t.repeat);
+  io("accepted", t.accepted);
+  io("seconds", t.seconds, 0);
+  io("bounds", t.bounds);
+  io("sample", t.sample);
+  io("label", t.label, if_any);
+}
 
 /// Returns: true for the same run of a search, in this process or recorded by another.
 inline bool is_same_run(const trial& a, const trial& b) {

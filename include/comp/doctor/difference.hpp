@@ -47,12 +47,6 @@ struct run_difference {
 
 namespace detail {
 
-/// Returns the mean magnitude of the finite values.
-inline double mean_size(const value_counts& v) {
-  const auto finite = v.values - v.nans - v.infinities;
-  return finite == 0 ? 0 : v.sum / static_cast<double>(finite);
-}
-
 /// Returns how far two tensors are apart, from their counts and their samples. Infinite if one has more NaN or
 /// infinities than the other: no tolerance may excuse that.
 inline double apart(const value_counts& a, const value_counts& b, const std::vector<float>& from,
@@ -60,8 +54,8 @@ inline double apart(const value_counts& a, const value_counts& b, const std::vec
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (a == b && from == to) return 0;
   if (a.values != b.values || a.nans != b.nans || a.infinities != b.infinities) return infinity;
-  const double scale = std::max(mean_size(a), mean_size(b));
-  double most = std::abs(mean_size(a) - mean_size(b));
+  const double scale = std::max(a.mean(), b.mean());
+  double most = std::abs(a.mean() - b.mean());
   for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
     const double x = static_cast<double>(from[i]), y = static_cast<double>(to[i]);
     if (std::isnan(x) && std::isnan(y)) continue;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <comp/core/fields.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/doctor/blocks.hpp>
 #include <comp/doctor/values.hpp>
@@ -48,6 +49,20 @@ struct examined {
     return false;
   }
 };
+
+void fields(auto& io, examined& e) {
+  io("name", e.name);
+  io("kind", e.kind);
+  io("shape", e.shape);
+  io("inputs", e.inputs);
+  io("values", e.values);
+  io("sample", e.sample);
+  io("gradients", e.gradients, if_any);
+  io("gradient_sample", e.gradient_sample, if_any);
+  io("backward", e.backward, if_any, 1);
+  io("constants", e.constants, if_any);
+  io("error", e.error, if_any, 0);
+}
 
 /// All entries of one training step.
 struct examination {

@@ -18,10 +18,9 @@
 #include <vector>
 
 namespace comp {
-namespace detail {
 
 /// Returns the counts of a tensor's values.
-inline json counts_json(const value_counts& v) {
+inline json json_of(const value_counts& v) {
   json to;
   to["values"] = v.values;
   to["zeros"] = v.zeros;
@@ -29,7 +28,7 @@ inline json counts_json(const value_counts& v) {
   to["infinities"] = v.infinities;
   to["smallest"] = v.smallest;
   to["largest"] = v.largest;
-  to["sum"] = comp::json_of(v.sum);
+  to["sum"] = json_of(v.sum);
   to["bits"] = v.bits;
   // Most exponents of a tensor have no values, so only the range that has some is written.
   std::size_t first = 0, end = v.exponents.size();
@@ -44,95 +43,38 @@ inline json counts_json(const value_counts& v) {
   return to;
 }
 
-inline json floats_json(const std::vector<float>& values) {
-  return comp::json_of(std::vector<double>(values.begin(), values.end()));
-}
-
-inline constexpr std::int64_t most_values = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
-
 /// Reads the counts of a tensor's values. They must add up: whoever reads shares of them divides by their sum.
-inline value_counts counts_from(const json_reader& from) {
+inline void read_json(const json_reader& from, value_counts& to) {
   from.only({"values", "zeros", "nans", "infinities", "smallest", "largest", "sum", "bits", "first_exponent",
              "exponents", "overflows"});
-  const auto count = [&](std::string_view field) {
-    return static_cast<std::uint64_t>(from[field].integer(0, most_values));
-  };
-  value_counts v{
-      .values = count("values"),
-      .zeros = count("zeros"),
-      .nans = count("nans"),
-      .infinities = count("infinities"),
-      .smallest = static_cast<float>(from["smallest"].seconds()),
-      .largest = static_cast<float>(from["largest"].seconds()),
-      .sum = from["sum"].number(),
-      .bits = static_cast<std::uint32_t>(from["bits"].integer(0, std::numeric_limits<std::uint32_t>::max()))};
+  const auto count = [&](std::string_view field) { return static_cast<std::uint64_t>(from[field].integer()); };
+  to = {.values = count("values"),
+        .zeros = count("zeros"),
+        .nans = count("nans"),
+        .infinities = count("infinities"),
+        .smallest = static_cast<float>(from["smallest"].seconds()),
+        .largest = static_cast<float>(from["largest"].seconds()),
+        .sum = from["sum"].number(),
+        .bits = static_cast<std::uint32_t>(from["bits"].integer(0, std::numeric_limits<std::uint32_t>::max()))};
   auto at = from["first_exponent"].integer(value_counts::lowest_exponent, 128) - value_counts::lowest_exponent;
   std::uint64_t finite = 0;
   from["exponents"].each([&](const json_reader& number) {
-    if (at >= static_cast<std::int64_t>(v.exponents.size())) number.fail("no exponent above 127");
-    finite += v.exponents[static_cast<std::size_t>(at++)] = static_cast<std::uint64_t>(number.integer(0, most_values));
+    if (at >= static_cast<std::int64_t>(to.exponents.size())) number.fail("no exponent above 127");
+    finite += to.exponents[static_cast<std::size_t>(at++)] = static_cast<std::uint64_t>(number.integer());
   });
-  if (finite + v.nans + v.infinities != v.values || v.zeros > v.exponents.front())
+  if (finite + to.nans + to.infinities != to.values || to.zeros > to.exponents.front())
     from.fail("counts that add up to \"values\"");
   if (const auto formats = from.find("overflows")) {
     formats->each_field([&](const std::string& format, const json_reader& number) {
       const auto p = precision_of(format);
       if (!p) number.fail("the name of a precision before it");
-      v.overflows[static_cast<std::size_t>(*p)] = static_cast<std::uint64_t>(number.integer(0, most_values));
+      to.overflows[static_cast<std::size_t>(*p)] = static_cast<std::uint64_t>(number.integer());
     });
   }
-  return v;
 }
-
-inline std::vector<float> floats_from(const json_reader& from) {
-  std::vector<float> values;
-  for (const double value : from.numbers()) values.push_back(static_cast<float>(value));
-  return values;
-}
-
-/// Reads an entry. It may only read entries before it, so that those who follow inputs backwards come to an end.
-inline examined examined_from(const json_reader& from, std::size_t index) {
-  from.only({"name", "kind", "shape", "inputs", "values", "gradients", "sample", "gradient_sample", "backward",
-             "constants", "error"});
-  examined e{.name = from["name"].text(), .kind = from["kind"].text()};
-  from["shape"].each([&](const json_reader& extent) { e.shape.push_back(extent.integer(0, most_values)); });
-  from["inputs"].each([&](const json_reader& input) {
-    e.inputs.push_back(static_cast<std::size_t>(input.integer(0, most_values)));
-    if (e.inputs.back() >= index) input.fail("an entry before this one");
-  });
-  e.values = counts_from(from["values"]);
-  e.sample = floats_from(from["sample"]);
-  if (const auto gradients = from.find("gradients")) e.gradients = counts_from(*gradients);
-  if (const auto sample = from.find("gradient_sample")) e.gradient_sample = floats_from(*sample);
-  if (const auto order = from.find("backward")) e.backward = static_cast<std::size_t>(order->integer(1, most_values));
-  if (const auto numbers = from.find("constants")) e.constants = numbers->numbers();
-  if (const auto error = from.find("error")) e.error = error->seconds();
-  return e;
-}
-
-}  // namespace detail
 
 inline json json_of(const examination& e) {
-  json to;
-  to["comp_doctor"] = 1;
-  to["low"] = name(e.low);
-  to["entries"] = json::array();
-  for (const examined& each : e.entries) {
-    json entry;
-    entry["name"] = each.name;
-    entry["kind"] = each.kind;
-    entry["shape"] = each.shape;
-    entry["inputs"] = each.inputs;
-    entry["values"] = detail::counts_json(each.values);
-    entry["sample"] = detail::floats_json(each.sample);
-    if (each.gradients.values > 0) entry["gradients"] = detail::counts_json(each.gradients);
-    if (!each.gradient_sample.empty()) entry["gradient_sample"] = detail::floats_json(each.gradient_sample);
-    if (each.backward > 0) entry["backward"] = each.backward;
-    if (!each.constants.empty()) entry["constants"] = json_of(each.constants);
-    if (!std::isnan(each.error)) entry["error"] = json_of(each.error);
-    to["entries"].push_back(std::move(entry));
-  }
-  return to;
+  return {{"comp_doctor", 1}, {"low", name(e.low)}, {"entries", json_of(e.entries)}};
 }
 
 /// Throws: `file_error`, naming path and reason, if it cannot be written.
@@ -140,16 +82,22 @@ inline void save(const examination& e, const std::string& path) {
   detail::write_file(path, json_text(json_of(e)) + "\n");
 }
 
-/// Reads an examination. Throws: `file_error`, naming file, field, the value found and the value needed.
+/// Reads an examination. Entries may only read entries before them, so that those who follow inputs backwards come to
+/// an end. Throws: `file_error`, naming file, field, the value found and the value needed.
 inline examination load_examination(const std::string& path) {
   const json_place place{.file = path, .line = 0, .remedy = "let the doctor examine and save again"};
   const json text = parse_json(detail::read_file(path, std::size_t{1} << 30), place);
   const json_reader from{text, place};
   from.only({"comp_doctor", "low", "entries"});
   (void)from["comp_doctor"].integer(1, 1);
-  examination e{.low = from["low"].one_of<precision>(all_precisions.back())};
-  from["entries"].each(
-      [&](const json_reader& entry) { e.entries.push_back(detail::examined_from(entry, e.entries.size())); });
+  examination e{.low = read_json<precision>(from["low"])};
+  read_json(from["entries"], e.entries);
+  from["entries"].each([index = std::int64_t{0}](const json_reader& entry) mutable {
+    entry["inputs"].each([&](const json_reader& input) {
+      if (input.integer() >= index) input.fail("an entry before this one");
+    });
+    ++index;
+  });
   return e;
 }
 

@@ -237,7 +237,7 @@ class history {
       for (std::size_t o = 0; o < to.blocks[f].size(); ++o) to.blocks[f][o].merge(e.blocks[f][o]);
     }
     ++h.steps;
-    h.values.add(mean(e.values));
+    h.values.add(e.values.mean());
     h.zeros = share(e.values.zeros, e.values.values);
     if (!e.is_operator()) return;
     const value_counts& v = e.values;
@@ -248,7 +248,7 @@ class history {
       h.dropped.add(step, e.without_gradients && *e.trains);
     if (e.gradients.values == 0) return;
     ++h.backwards;
-    h.gradients.add(mean(e.gradients));
+    h.gradients.add(e.gradients.mean());
     h.small += reads_parameter(seen, i) && e.gradients.finite() && e.gradients.largest < 1e-7F * largest;
   }
 
@@ -264,7 +264,7 @@ class history {
     double most = 0;
     for (const parameter_step& p : record.parameters) {
       largest = std::max(largest, p.gradient.largest);
-      most = std::max(most, mean(p.gradient));
+      most = std::max(most, p.gradient.mean());
     }
     gradients_.add(most);
     optimizer_ran_ = optimizer_ran_ || record.optimizer_ran;
@@ -286,7 +286,7 @@ class history {
       if (p.gradient.values == 0) continue;
       h.zero += p.gradient.finite() && p.gradient.largest == 0;
       h.small += p.gradient.finite() && p.gradient.largest < 1e-5F * largest;
-      h.gradients.add(mean(p.gradient));
+      h.gradients.add(p.gradient.mean());
       if (p.updates == 0 || p.moved + p.stayed == 0 || p.rate == 0) continue;
       const double stayed = share(p.stayed, p.moved + p.stayed);
       h.stayed = h.judged++ == 0 ? stayed : h.stayed + 0.2 * (stayed - h.stayed);
@@ -295,10 +295,6 @@ class history {
 
   static double share(std::uint64_t part, std::uint64_t of) {
     return of == 0 ? 0 : static_cast<double>(part) / static_cast<double>(of);
-  }
-  static double mean(const value_counts& v) {
-    const auto finite = v.values - v.nans - v.infinities;
-    return finite == 0 ? 0 : v.sum / static_cast<double>(finite);
   }
 
   examination all_;

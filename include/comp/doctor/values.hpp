@@ -49,9 +49,12 @@ struct value_counts {
   std::array<std::uint64_t, 255> exponents = {};  // [e - lowest_exponent]: how many finite values have exponent e
   std::array<std::uint64_t, all_precisions.size()> overflows = {};  // how many finite values each format makes infinite
 
+  bool empty() const { return values == 0; }
   bool finite() const { return nans == 0 && infinities == 0; }
   /// Returns how many values are finite and not 0: the shares that a format loses are shares of these.
   std::uint64_t counted() const { return values - zeros - nans - infinities; }
+  /// Returns the mean magnitude of the finite values.
+  double mean() const { return counted() + zeros == 0 ? 0 : sum / static_cast<double>(counted() + zeros); }
 
   /// Returns how many finite values other than 0 have a magnitude below 2^exponent.
   std::uint64_t below(int exponent) const {

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts trials, samples and hardware to JSON and back. Numbers come back bit for bit; those that JSON lacks are the
-// texts "nan", "inf" and "-inf".
-// Files come from outside, so type, range and size of each field are checked. An error names the file, the line, the
-// field, the value found, the value needed and the remedy. An unknown field is refused, because it may be a known one
-// that was misspelt by hand.
+// Converts values to JSON and back, of a type by the members that its `fields` list (core/fields.hpp). Numbers come
+// back bit for bit; those that JSON lacks are the texts "nan", "inf" and "-inf". Files come from outside, so type,
+// range and size of each field are checked. An error names the file, the line, the field, the value found, the value
+// needed and the remedy. An unknown field is refused, because it may be a known one that was misspelt by hand.
 #pragma once
 
 #include <cmath>
 #include <comp/core/execution.hpp>
+#include <comp/core/fields.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/later_plan.hpp>
 #include <comp/core/trial.hpp>
 #include <comp/files/json_reader.hpp>
+#include <concepts>
 #include <cstdint>
+#include <limits>
+#include <ranges>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace comp {
-
-namespace detail {
-inline constexpr std::int64_t most_counted = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
-}
 
 /// Returns a number as JSON; see above for those that JSON lacks.
 inline json json_of(double value) {
@@ -31,55 +31,61 @@ inline json json_of(double value) {
   return value;
 }
 
-inline json json_of(const std::vector<double>& values) {
-  json list = json::array();
-  for (const double value : values) list.push_back(json_of(value));
-  return list;
-}
+inline json json_of(const interval& bounds) { return {json_of(bounds.low), json_of(bounds.high)}; }
+inline json json_of(const plan& p) { return p.str(); }
+json json_of(const execution& how);
+template <class T>
+json json_of(const T& value);
 
-inline json json_of(const interval& bounds) { return json_of(std::vector<double>{bounds.low, bounds.high}); }
+/// Writes the members that a type's `fields` list (core/fields.hpp).
+class member_writer {
+ public:
+  template <class T>
+  static json written(const T& value) {
+    member_writer members;
+    fields(members, const_cast<T&>(value));  // it only reads it
+    return std::move(members.to_);
+  }
+  void operator()(std::string_view name, const auto& member, const auto&...) {
+    to_[std::string{name}] = json_of(member);
+  }
+  void operator()(std::string_view name, const auto& member, may_lack, const auto&...) {
+    if (!is_absent(member)) (*this)(name, member);
+  }
 
-/// Returns a sample. Fields that are empty are left out, because a ledger has many samples and most lack them.
-inline json json_of(const sample& s) {
-  json to;
-  to["loss"] = json_of(s.loss);
-  to["seconds"] = json_of(s.seconds);
-  to["batches"] = s.batches;
-  to["peak_bytes"] = s.peak_bytes;
-  if (s.not_finite > 0) to["not_finite"] = s.not_finite;
-  to["status"] = name(s.status);
-  if (!s.losses.empty()) to["losses"] = json_of(s.losses);
-  if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of(s.batch_seconds);
-  if (!s.curve.empty()) to["curve"] = json_of(s.curve);
-  for (const auto& curve : s.curves) to["curves"].push_back(json_of(curve));
-  if (s.score) to["score"] = json_of(*s.score);
-  if (!s.message.empty()) to["message"] = s.message;
-  return to;
-}
+ private:
+  template <class T>
+  static bool is_absent(const T& member) {
+    if constexpr (std::floating_point<T>) {
+      return std::isnan(member);
+    } else if constexpr (requires { member.empty(); }) {
+      return member.empty();
+    } else {
+      return !static_cast<bool>(member);
+    }
+  }
 
-inline json json_of(const trial& t) {
-  json to;
-  to["number"] = t.number;
-  to["stage"] = name(t.stage);
-  to["plan"] = t.plan.str();
-  if (t.purpose != purpose::judge) to["purpose"] = name(t.purpose);
-  to["repeat"] = t.repeat;
-  to["accepted"] = t.accepted;
-  to["seconds"] = json_of(t.seconds);
-  to["bounds"] = json_of(t.bounds);
-  to["sample"] = json_of(t.sample);
-  if (!t.label.empty()) to["label"] = t.label;
-  return to;
-}
+  json to_;
+};
 
-inline json json_of(const hardware& h) {
-  json to;
-  to["name"] = h.name;
-  to["kind"] = name(h.kind);
-  to["compute_capability"] = h.compute_capability;
-  to["isa"] = h.isa;
-  to["threads"] = h.threads;
-  return to;
+/// Returns a list, an enumeration's name, or an object with the members that the type's `fields` list.
+template <class T>
+json json_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return name(value);
+  } else if constexpr (std::same_as<T, float>) {
+    return json_of(double{value});
+  } else if constexpr (std::is_arithmetic_v<T> || std::same_as<T, std::string>) {
+    return value;
+  } else if constexpr (requires { value.has_value(); }) {
+    return json_of(*value);
+  } else if constexpr (std::ranges::range<T>) {
+    json list = json::array();
+    for (const auto& each : value) list.push_back(json_of(each));
+    return list;
+  } else {
+    return member_writer::written(value);
+  }
 }
 
 /// Returns {"images": {"value": "channels_last", "speedup": 1.12, "speedup_bounds": [1.08, 1.15]}}, without speedup and
@@ -96,81 +102,109 @@ inline json json_of(const execution& how) {
   return to;
 }
 
-/// Returns the plans that a training changes to.
-inline json json_of(const std::vector<later_plan>& later) {
-  json to = json::array();
-  for (const later_plan& next : later) {
-    to.push_back({{"batch", next.batch}, {"plan", next.plan.str()}, {"reason", next.reason}});
-  }
-  return to;
-}
-
 /// Reads [low, high], which may be infinite, as for a plan that was not timed. The comparison also refuses NaN.
-inline interval interval_from(const json_reader& from) {
+inline void read_json(const json_reader& from, interval& to) {
   const auto ends = from.numbers();
   if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
-  return {ends[0], ends[1]};
+  to = {ends[0], ends[1]};
 }
-
-/// Reads a backend's choices. Their names are not checked, because only the backend that runs the plan knows which
-/// exist.
-inline execution execution_from(const json_reader& from) {
-  execution how;
-  from.each_field([&](const std::string& name, const json_reader& field) {
-    field.only({"value", "speedup", "speedup_bounds"});
-    execution_choice& choice = how.emplace_back(execution_choice{.name = name, .value = field["value"].text()});
-    const auto speedup = field.find("speedup"), bounds = field.find("speedup_bounds");
-    if (speedup.has_value() != bounds.has_value()) field.fail("both speedup and speedup_bounds, or neither");
-    if (!speedup) return;
-    choice.gain = {speedup->number(), interval_from(*bounds)};
-    if (!(choice.gain.ratio > 0)) speedup->fail("a number above 0");
-  });
-  return how;
-}
-
 /// Reads a plan string. Its letters are checked here, since an error of parse_plan() would not name file and field.
-inline plan plan_from(const json_reader& from) {
+inline void read_json(const json_reader& from, plan& to) {
   const std::string_view text = from.text();
   if (letters_of(text).find_first_not_of(precision_letters) != std::string_view::npos) {
     from.fail(fmt::format("one letter of {} for each operator", precision_letters));
   }
-  return parse_plan(text);
+  to = parse_plan(text);
+}
+inline void read_json(const json_reader& from, precision& to) { to = from.one_of(all_precisions.back()); }
+void read_json(const json_reader& from, execution& to);
+void read_json(const json_reader& from, std::vector<later_plan>& to);
+void read_json(const json_reader& from, trial& to);
+template <class T, class... Rules>
+void read_json(const json_reader& from, T& to, const Rules&... rules);
+template <class T>
+T read_json(const json_reader& from) {
+  T value{};
+  read_json(from, value);
+  return value;
+}
+
+/// Reads the members that a type's `fields` list. An unknown field is refused first: it may be one that lacks.
+class member_reader {
+ public:
+  template <class T>
+  static void read(const json_reader& from, T& to) {
+    member_names names;
+    fields(names, to);
+    from.only(names.all);
+    member_reader members{from};
+    fields(members, to);
+  }
+  void operator()(std::string_view name, auto& member, const auto&... rules) {
+    read_json(from_[name], member, rules...);
+  }
+  void operator()(std::string_view name, auto& member, may_lack, const auto&... rules) {
+    if (const auto field = from_.find(name)) read_json(*field, member, rules...);
+  }
+
+ private:
+  struct member_names {
+    std::vector<std::string_view> all = {};
+    void operator()(std::string_view name, const auto&...) { all.push_back(name); }
+  };
+  explicit member_reader(const json_reader& from) : from_{from} {}
+
+  const json_reader& from_;
+};
+
+/// Reads what the template json_of() wrote.
+template <class T, class... Rules>
+void read_json(const json_reader& from, T& to, const Rules&... rules) {
+  if constexpr (std::is_enum_v<T>) {
+    to = [&](T last, const auto&... former) {
+      return from.one_of<T>(last, {{former.first, former.second}...});
+    }(rules...);
+  } else if constexpr (std::floating_point<T>) {
+    to = static_cast<T>(sizeof...(rules) > 0 ? from.seconds() : from.number());
+  } else if constexpr (std::same_as<T, bool>) {
+    to = from.boolean();
+  } else if constexpr (std::integral<T>) {
+    to = static_cast<T>(from.integer(rules...));
+  } else if constexpr (std::same_as<T, std::string>) {
+    to = from.text();
+  } else if constexpr (requires { to.has_value(); }) {
+    read_json(from, to.emplace());
+  } else if constexpr (std::ranges::range<T>) {
+    to.clear();
+    from.each([&](const json_reader& each) { read_json(each, to.emplace_back()); });
+  } else {
+    member_reader::read(from, to);
+  }
+}
+
+/// Reads a backend's choices. Their names are not checked, because only the backend that runs the plan knows which
+/// exist.
+inline void read_json(const json_reader& from, execution& to) {
+  to.clear();
+  from.each_field([&](const std::string& name, const json_reader& field) {
+    field.only({"value", "speedup", "speedup_bounds"});
+    execution_choice& choice = to.emplace_back(execution_choice{.name = name, .value = field["value"].text()});
+    const auto speedup = field.find("speedup"), bounds = field.find("speedup_bounds");
+    if (speedup.has_value() != bounds.has_value()) field.fail("both speedup and speedup_bounds, or neither");
+    if (!speedup) return;
+    choice.gain = {speedup->number(), read_json<interval>(*bounds)};
+    if (!(choice.gain.ratio > 0)) speedup->fail("a number above 0");
+  });
 }
 
 /// Reads the plans that a training changes to, whose batches have to rise.
-inline std::vector<later_plan> later_from(const json_reader& from) {
-  std::vector<later_plan> later;
+inline void read_json(const json_reader& from, std::vector<later_plan>& to) {
+  to.clear();
   from.each([&](const json_reader& next) {
-    next.only({"batch", "plan", "reason"});
-    const std::int64_t before = later.empty() ? 0 : static_cast<std::int64_t>(later.back().batch);
-    const auto reason = next.find("reason");
-    later.push_back({static_cast<std::size_t>(next["batch"].integer(before + 1, detail::most_counted)),
-                     plan_from(next["plan"]), reason ? reason->text() : ""});
+    const std::int64_t before = to.empty() ? 0 : static_cast<std::int64_t>(to.back().batch);
+    read_json(next, to.emplace_back());
+    next["batch"].integer(before + 1);
   });
-  return later;
-}
-
-/// Reads a sample. Counts and times are checked for their range, because the search adds them up.
-inline sample sample_from(const json_reader& from) {
-  from.only({"loss", "seconds", "batches", "not_finite", "peak_bytes", "status", "losses", "batch_seconds", "curve",
-             "curves", "score", "message"});
-  constexpr auto most = std::numeric_limits<std::int64_t>::max();
-  sample s;
-  s.loss = from["loss"].number();
-  s.seconds = from["seconds"].seconds();
-  s.batches = from["batches"].integer(0, most);
-  if (const auto lost = from.find("not_finite")) s.not_finite = lost->integer(0, s.batches);
-  s.peak_bytes = from["peak_bytes"].integer(0, most);
-  s.status = from["status"].template one_of<status>(status::failed);
-  if (const auto list = from.find("losses")) s.losses = list->numbers();
-  if (const auto list = from.find("batch_seconds")) s.batch_seconds = list->numbers();
-  if (const auto list = from.find("curve")) s.curve = list->numbers();
-  if (const auto lists = from.find("curves")) {
-    lists->each([&](const json_reader& list) { s.curves.push_back(list.numbers()); });
-  }
-  if (const auto score = from.find("score")) s.score = score->number();
-  if (const auto message = from.find("message")) s.message = message->text();
-  return s;
 }
 
 /// Sets the purpose of a run that comp 0.2 recorded: it counted runs that judge from 0, other ones from a million on.
@@ -186,38 +220,10 @@ inline void take_purpose_from_repeat(trial& t) {
   }
 }
 
-/// Reads a trial, also one that comp 0.2 recorded, which called losses "epochs" and times "batches".
-inline trial trial_from(const json_reader& from) {
-  from.only({"number", "stage", "plan", "purpose", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
-  constexpr std::int64_t most = std::int64_t{1} << 53;  // JSON readers that use doubles know no larger whole number
-  trial t;
-  t.number = static_cast<std::size_t>(from["number"].integer(0, most));
-  t.stage =
-      from["stage"].template one_of<stage>(stage::training, {{"epochs", stage::losses}, {"batches", stage::times}});
-  t.plan = plan_from(from["plan"]);
-  t.repeat = static_cast<std::size_t>(from["repeat"].integer(0, most));
-  if (const auto what = from.find("purpose")) {
-    t.purpose = what->template one_of<purpose>(purpose::compile);
-  } else {
-    take_purpose_from_repeat(t);
-  }
-  t.accepted = from["accepted"].boolean();
-  t.seconds = from["seconds"].seconds();
-  t.bounds = interval_from(from["bounds"]);
-  t.sample = sample_from(from["sample"]);
-  if (const auto label = from.find("label")) t.label = label->text();
-  return t;
-}
-
-inline hardware hardware_from(const json_reader& from) {
-  from.only({"name", "kind", "compute_capability", "isa", "threads"});
-  hardware h;
-  h.name = from["name"].text();
-  h.kind = from["kind"].template one_of<device_kind>(device_kind::cuda);
-  h.compute_capability = static_cast<int>(from["compute_capability"].integer(0, 10'000));
-  h.threads = static_cast<int>(from["threads"].integer(0, 1'000'000));
-  from["isa"].each([&](const json_reader& feature) { h.isa.emplace_back(feature.text()); });
-  return h;
+/// Reads a trial, also one that comp 0.2 recorded.
+inline void read_json(const json_reader& from, trial& to) {
+  member_reader::read(from, to);
+  if (!from.find("purpose")) take_purpose_from_repeat(to);
 }
 
 }  // namespace comp

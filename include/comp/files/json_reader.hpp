@@ -77,7 +77,7 @@ class json_reader {
   }
 
   /// Throws: `file_error` if this object has a field of another name.
-  void only(std::initializer_list<std::string_view> fields) const {
+  void only(const std::vector<std::string_view>& fields) const {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
       if (std::find(fields.begin(), fields.end(), field.key()) != fields.end()) continue;
@@ -102,8 +102,8 @@ class json_reader {
     return value;
   }
 
-  /// Reads a whole number from `least` to `most`.
-  std::int64_t integer(std::int64_t least, std::int64_t most) const {
+  /// Reads a whole number from `least` to `most`; those above 2^53 are no exact doubles, which other readers use.
+  std::int64_t integer(std::int64_t least = 0, std::int64_t most = std::int64_t{1} << 53) const {
     // nlohmann-json keeps numbers without a sign as uint64, and turns those above the largest int64 into negative ones.
     const bool fits =
         value_.is_number_unsigned()

@@ -94,13 +94,13 @@ inline void read_header(const json_reader& from, ledger_content& to) {
 inline void read_line(const json_reader& from, ledger_content& to) {
   to.complete = from.find("end").has_value();
   if (!to.complete) {
-    to.trials.push_back(trial_from(from));
+    to.trials.push_back(read_json<trial>(from));
     return;
   }
   from.only({"end", "plan", "runs", "speedup"});
   if (!from["end"].boolean()) from["end"].fail("true");
-  plan_from(from["plan"]);
-  from["runs"].integer(0, std::int64_t{1} << 53);
+  read_json<plan>(from["plan"]);
+  from["runs"].integer();
   from["speedup"].number();
 }
 

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <comp/core/execution.hpp>
+#include <comp/core/fields.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/later_plan.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/plan.hpp>
+#include <comp/core/precision.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -27,6 +29,15 @@ struct plan_listing {
     precision chosen = precision::fp32, as_written = precision::fp32;
     bool hands_on_fp32 = false;
     author_choice author = author_choice::none;
+
+    friend void fields(auto& io, entry& e) {
+      io("name", e.name);
+      io("kind", e.kind);
+      io("precision", e.chosen);
+      io("as_written", e.as_written, if_any);
+      io("hands_on_fp32", e.hands_on_fp32, if_any);
+      io("author", e.author, if_any, author_choice::autocast_on);
+    }
   };
   std::string file;
   std::optional<comp::plan> letters = {};

@@ -39,14 +39,8 @@ inline json plan_json(const plan& p, const op_graph& graph, const hardware& mach
   to["hardware"] = json_of(machine);
   json& list = to["operators"] = json::array();
   for (std::size_t i = 0; i < p.size(); ++i) {
-    json op;
-    op["name"] = graph[i].name;
-    op["kind"] = graph[i].kind;
-    op["precision"] = name(p[i]);
-    if (graph[i].as_written != precision::fp32) op["as_written"] = name(graph[i].as_written);
-    if (graph[i].hands_on_fp32) op["hands_on_fp32"] = true;
-    if (graph[i].author != author_choice::none) op["author"] = name(graph[i].author);
-    list.push_back(std::move(op));
+    list.push_back(json_of(plan_listing::entry{graph[i].name, graph[i].kind, p[i], graph[i].as_written,
+                                               graph[i].hands_on_fp32, graph[i].author}));
   }
   return to;
 }
@@ -130,12 +124,8 @@ inline void require_agree(const plan_listing& from) {
 inline void check_facts(const json_reader& from) {
   from["comp_plan"].integer(1, 1);
   if (const auto version = from.find("comp_version")) version->text();
-  if (const auto bounds = from.find("speedup_bounds")) interval_from(*bounds);
-  if (const auto searched = from.find("precisions")) {
-    searched->each([](const json_reader& p) {
-      if (!precision_of(std::string_view{p.text()})) p.fail("the name of a precision");
-    });
-  }
+  if (const auto bounds = from.find("speedup_bounds")) read_json<interval>(*bounds);
+  if (const auto searched = from.find("precisions")) read_json<std::vector<precision>>(*searched);
 }
 
 COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file) {
@@ -176,31 +166,15 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
              "speedup_bounds", "execution", "later"});
   detail::check_facts(from);
   plan_listing listing{.file = file};
-  if (const auto letters = from.find("plan")) listing.letters = plan_from(*letters);
-  if (const auto list = from.find("operators")) {
-    listing.operators.emplace();
-    list->each([&](const json_reader& op) {
-      op.only({"name", "kind", "precision", "as_written", "hands_on_fp32", "author"});
-      const auto precision_at = [&](const json_reader& from) {
-        const auto named = precision_of(std::string_view{from.text()});
-        if (!named) from.fail(fmt::format("one of {}", names_of(all_precisions)));
-        return *named;
-      };
-      const auto own = op.find("as_written");
-      const auto hands_on = op.find("hands_on_fp32");
-      const auto author = op.find("author");
-      listing.operators->push_back({op["name"].text(), op["kind"].text(), precision_at(op["precision"]),
-                                    own ? precision_at(*own) : precision::fp32, hands_on && hands_on->boolean(),
-                                    author ? author->one_of(author_choice::autocast_on) : author_choice::none});
-    });
-  }
+  if (const auto letters = from.find("plan")) read_json(*letters, listing.letters);
+  if (const auto list = from.find("operators")) read_json(*list, listing.operators);
   if (!listing.letters && !listing.operators) from.fail("an object with field \"plan\" or \"operators\"");
   if (const auto model = from.find("model")) listing.fingerprint = (*model)["fingerprint"].text();
-  if (const auto machine = from.find("hardware")) listing.made_for = hardware_from(*machine);
+  if (const auto machine = from.find("hardware")) read_json(*machine, listing.made_for);
   if (const auto speedup = from.find("speedup")) listing.speedup = speedup->seconds();
-  if (const auto how = from.find("execution")) listing.execution = execution_from(*how);
+  if (const auto how = from.find("execution")) read_json(*how, listing.execution);
   detail::require_agree(listing);
-  if (const auto later = from.find("later")) listing.later = later_from(*later);
+  if (const auto later = from.find("later")) read_json(*later, listing.later);
   for (const later_plan& next : listing.later) {
     require<plan_error>(next.plan.size() == listing.size(),
                         "\"{}\" contradicts itself: its plan has {} operators, that from batch {} on {} (they must "

@@ -88,7 +88,7 @@ inline std::string lowered_text(const std::string& plan) {
 
 inline std::string with_bounds(const stored_summary& s, const std::string& ratio) {
   const auto bounds = s.find("/ratios/" + ratio + "/interval_95");
-  const std::string within = bounds ? fmt::format(" ({})", bounds_text(interval_from(*bounds))) : "";
+  const std::string within = bounds ? fmt::format(" ({})", bounds_text(read_json<interval>(*bounds))) : "";
   return s.number_at("/ratios/" + ratio + "/ratio", [&](double middle) { return ratio_text(middle) + within; });
 }
 

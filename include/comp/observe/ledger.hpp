@@ -35,7 +35,6 @@ class ledger {
  public:
   enum class mode : std::uint8_t {
     resume_or_start,  // goes on from the file if there is one
-    start_new,        // throws if there is a file
     keep_old,         // renames a file that is there to PATH.old
     restart           // overwrites a file that is there
   };
@@ -106,13 +105,8 @@ class ledger {
 
   void open() {
     if (mode_ == mode::keep_old) set_aside();
-    const int create = O_CREAT | (mode_ == mode::start_new ? O_EXCL : 0);
-    file_ = detail::file_handle{::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | create, 0666)};
+    file_ = detail::file_handle{::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | O_CREAT, 0666)};
     if (file_.is_open()) return;
-    require<file_error>(errno != EEXIST,
-                        "ledger \"{}\" exists (start_new keeps what is there): give another file, or "
-                        "ledger::mode::resume_or_start to go on from it, or ledger::mode::restart to overwrite it",
-                        path_);
     throw file_error{fmt::format("ledger \"{}\" cannot be opened ({}): give the path of a file that can be written",
                                  path_, detail::errno_text())};
   }

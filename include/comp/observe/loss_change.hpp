@@ -114,14 +114,11 @@ inline std::vector<const trial*> perturbed_runs(const outcome& result) {
 /// Judges a run by its losses alone. The answer is `go_on` if they leave open whether the plan harms the training.
 inline loss_verdict evidence_of(const trial& t, const outcome& result) {
   const double worse = result.higher_is_better ? -1 : 1;
-  const auto turned = [&](std::vector<double> losses) {
-    for (double& loss : losses) loss *= worse;
-    return losses;
-  };
-  const std::vector<double> fp32 = turned(result.baseline.curve), own = turned(t.sample.curve);
+  const std::vector<double> fp32 = make_lower_better(result.baseline.curve, worse),
+                            own = make_lower_better(t.sample.curve, worse);
   std::vector<std::vector<double>> spread, paths;
   for (const trial* run : perturbed_runs(result)) {
-    spread.push_back(turned(run->sample.curve));
+    spread.push_back(make_lower_better(run->sample.curve, worse));
     paths.push_back(loss_path(result.baseline.curve, run->sample.curve, worse));
   }
   loss_verdict got = judge({.tolerance = result.tolerance},

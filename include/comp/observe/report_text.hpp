@@ -24,8 +24,7 @@ COMP_INLINE void save(const outcome& result, const std::string& path) {
   json to = detail::plan_json(result.plan, result.graph, result.hardware);
   to["speedup"] = json_of(result.speedup);
   to["speedup_bounds"] = json_of(result.speedup_bounds);
-  json& searched = to["precisions"] = json::array();
-  for (const precision p : result.precisions) searched.push_back(name(p));
+  to["precisions"] = json_of(result.precisions);
   if (!result.execution.empty()) to["execution"] = json_of(result.execution);
   if (!result.later.empty()) to["later"] = json_of(result.later);
   detail::write_file(path, detail::plan_text(to));
@@ -218,7 +217,7 @@ COMP_INLINE void add_training(const std::string& path, const training_progress& 
   if (from == std::string::npos || to == std::string::npos) return;
   json all = json::parse(page.substr(from + begin.size(), to - from - begin.size()), nullptr, false);
   if (!all.is_object() || all.value("plan", json()) != now.plans.front().str()) return;
-  all["training"] = detail::json_of(now.so_far);
+  all["training"] = json_of(now.so_far);
   page.replace(from + begin.size(), to - from - begin.size(), detail::json_in_script(json_text(all)));
   detail::write_file(path, page);
 }

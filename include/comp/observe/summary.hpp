@@ -278,8 +278,7 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   to["fingerprint"] = fmt::format("{:016x}", result.graph.fingerprint());
   to["hardware"] = json_of(result.hardware);
   for (const precision p : all_precisions) to["letters"][std::string{letter(p)}] = name(p);
-  to["precisions"] = json::array();
-  for (const precision p : result.precisions) to["precisions"].push_back(name(p));
+  to["precisions"] = json_of(result.precisions);
   to["judged_by"] = name(result.criterion);
   to["tolerance"] = result.tolerance;
   to["higher_is_better"] = result.higher_is_better;

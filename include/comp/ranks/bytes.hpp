@@ -25,10 +25,8 @@ concept Plain = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
 class packer {
  public:
-  template <class... T>
-  void operator()(const T&... values) {
-    (put(values), ...);
-  }
+  void operator()(std::string_view /* name */, const auto& member, const auto&...) { put(member); }
+  void all(const auto&... values) { (put(values), ...); }
   std::string take() { return std::move(bytes_); }
 
  private:
@@ -43,7 +41,7 @@ class packer {
   void put(const plan& p) { put(p.str()); }
   template <class A, class B>
   void put(const std::pair<A, B>& both) {
-    (*this)(both.first, both.second);
+    all(both.first, both.second);
   }
   template <class T>
   void put(const std::vector<T>& all) {
@@ -70,10 +68,8 @@ class packer {
 class unpacker {
  public:
   explicit unpacker(std::string_view bytes) : left_{bytes} {}
-  template <class... T>
-  void operator()(T&... values) {
-    (get(values), ...);
-  }
+  void operator()(std::string_view /* name */, auto& member, const auto&...) { get(member); }
+  void all(auto&... values) { (get(values), ...); }
 
  private:
   std::string_view taken(std::size_t size) {
@@ -107,7 +103,7 @@ class unpacker {
   }
   template <class A, class B>
   void get(std::pair<A, B>& both) {
-    (*this)(both.first, both.second);
+    all(both.first, both.second);
   }
   template <class T>
   void get(std::vector<T>& all) {
@@ -134,48 +130,37 @@ class unpacker {
 
 template <class... T>
 std::string packed(const T&... values) {
-  packer all;
-  all(values...);
-  return all.take();
+  packer to;
+  to.all(values...);
+  return to.take();
 }
 /// Throws: `rank_error` for bytes that are no T.
 template <class T>
 T unpacked(std::string_view bytes) {
   T value{};
-  unpacker{bytes}(value);
+  unpacker{bytes}.all(value);
   return value;
 }
 
-void fields(auto& io, sample& s) {
-  io(s.loss, s.losses, s.seconds, s.batches, s.not_finite, s.peak_bytes, s.batch_seconds, s.curve, s.curves, s.score,
-     s.status, s.message);
-}
-void fields(auto& io, op_time& t) { io(t.forward, t.backward); }
-void fields(auto& io, op_error& e) { io(e.output, e.gradient); }
-void fields(auto& io, interval& i) { io(i.low, i.high); }
-void fields(auto& io, paired_speedup& s) { io(s.ratio, s.bounds); }
-void fields(auto& io, hardware& h) { io(h.name, h.kind, h.compute_capability, h.isa, h.threads); }
-void fields(auto& io, execution_choice& c) { io(c.name, c.value, c.gain); }
-void fields(auto& io, trial& t) {
-  io(t.number, t.stage, t.plan, t.purpose, t.repeat, t.sample, t.accepted, t.seconds, t.bounds, t.label);
-}
-void fields(auto& io, loss_verdict& v) { io(v.answer, v.difference, v.radius, v.line, v.at_end); }
+void fields(auto& io, op_time& t) { io.all(t.forward, t.backward); }
+void fields(auto& io, op_error& e) { io.all(e.output, e.gradient); }
+void fields(auto& io, interval& i) { io.all(i.low, i.high); }
+void fields(auto& io, paired_speedup& s) { io.all(s.ratio, s.bounds); }
+void fields(auto& io, execution_choice& c) { io.all(c.name, c.value, c.gain); }
+void fields(auto& io, loss_verdict& v) { io.all(v.answer, v.difference, v.radius, v.line, v.at_end); }
 void fields(auto& io, contestant& c) {
-  io(c.label, c.plan, c.seconds, c.over_fp32, c.peak_bytes, c.epoch, c.loss, c.loss_batches, c.lost, c.tie, c.status,
-     c.rule_based);
+  io.all(c.label, c.plan, c.seconds, c.over_fp32, c.peak_bytes, c.epoch, c.loss, c.loss_batches, c.lost, c.tie,
+         c.status, c.rule_based);
 }
-void fields(auto& io, op_evidence& e) { io(e.what, e.low, e.others_low, e.difference, e.saves, e.casts); }
-void fields(auto& io, op_reason& r) { io(r.category, r.decided_by_losses, r.text); }
-void fields(auto& io, stage_cost& c) { io(c.runs, c.batches, c.seconds); }
-void fields(auto& io, later_plan& p) { io(p.batch, p.plan, p.reason); }
+void fields(auto& io, op_evidence& e) { io.all(e.what, e.low, e.others_low, e.difference, e.saves, e.casts); }
+void fields(auto& io, op_reason& r) { io.all(r.category, r.decided_by_losses, r.text); }
+void fields(auto& io, stage_cost& c) { io.all(c.runs, c.batches, c.seconds); }
 /// All but the graph, which each rank has.
 void fields(auto& io, outcome& o) {
-  io(o.plan, o.speedup, o.speedup_bounds, o.execution, o.hardware, o.precisions, o.baseline, o.trained_batches,
-     o.batches_per_epoch, o.trained, o.contest, o.trials, o.recalled, o.evidence, o.reasons, o.fallbacks, o.costs,
-     o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.floor, o.higher_is_better, o.memory_limit,
-     o.later, o.compiled);
+  io.all(o.plan, o.speedup, o.speedup_bounds, o.execution, o.hardware, o.precisions, o.baseline, o.trained_batches,
+         o.batches_per_epoch, o.trained, o.contest, o.trials, o.recalled, o.evidence, o.reasons, o.fallbacks, o.costs,
+         o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.floor, o.higher_is_better,
+         o.memory_limit, o.later, o.compiled);
 }
-void fields(auto& io, training_fallback& f) { io(f.epoch, f.from, f.to, f.why, f.message); }
-void fields(auto& io, training_result& r) { io(r.epochs, r.fallbacks, r.later, r.warnings, r.compared, r.plan); }
 
 }  // namespace comp::ranks::detail

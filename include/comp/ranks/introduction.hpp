@@ -26,10 +26,10 @@ struct introduction {
   std::string signature = {};
 };
 void fields(auto& io, any_trainer::capabilities& c) {
-  io(c.save, c.stop, c.profile, c.sensitivity, c.perturb, c.batches_per_epoch, c.validate, c.supports, c.own_autocast,
-     c.tuned_fp32, c.signature, c.take_back);
+  io.all(c.save, c.stop, c.profile, c.sensitivity, c.perturb, c.batches_per_epoch, c.validate, c.supports,
+         c.own_autocast, c.tuned_fp32, c.signature, c.take_back);
 }
-void fields(auto& io, introduction& i) { io(i.has, i.operators, i.precisions, i.refused, i.hardware, i.signature); }
+void fields(auto& io, introduction& i) { io.all(i.has, i.operators, i.precisions, i.refused, i.hardware, i.signature); }
 
 inline introduction introduction_of(any_trainer& trainer) {
   const op_graph graph = trainer.graph();

@@ -53,13 +53,13 @@ struct order {
   comp::plan plan = {};
   std::vector<std::uint64_t> released = {};  // states that nobody needs any more
 };
-void fields(auto& io, order& o) { io(o.what, o.why, o.text, o.number, o.plan, o.released); }
+void fields(auto& io, order& o) { io.all(o.what, o.why, o.text, o.number, o.plan, o.released); }
 
 struct answer {
   failure why = failure::none;
   std::string text = {};  // the result, or what is wrong
 };
-void fields(auto& io, answer& a) { io(a.why, a.text); }
+void fields(auto& io, answer& a) { io.all(a.why, a.text); }
 
 /// Returns: the exception that is being handled, in words.
 inline answer answer_of_exception() {

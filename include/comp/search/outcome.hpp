@@ -165,8 +165,7 @@ inline bool dominates(const contestant& a, const contestant& b) {
 inline std::vector<std::size_t> outcome::front() const {
   std::vector<std::size_t> indices;
   const auto usable = [](const contestant& c) {
-    return c.status == status::ok && std::isfinite(c.over_fp32.ratio) &&
-           (!c.loss || c.loss->answer != loss_answer::rejected);
+    return c.status == status::ok && std::isfinite(c.over_fp32.ratio) && !detail::rejected(c);
   };
   for (std::size_t i = 0; i < contest.size(); ++i) {
     const bool beaten = std::any_of(contest.begin(), contest.end(), [&](const contestant& other) {

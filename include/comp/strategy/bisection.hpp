@@ -94,8 +94,7 @@ class bisection {
     if (accepted_.size() > 2 * harmful_.size()) return false;
     ordered_ = false;
     if (!other_places_.empty()) {
-      std::sort(rest_.begin(), rest_.end(),
-                [&](std::size_t a, std::size_t b) { return other_places_[a] < other_places_[b]; });
+      std::ranges::sort(rest_, {}, [&](std::size_t item) { return other_places_[item]; });
     }
     return true;
   }

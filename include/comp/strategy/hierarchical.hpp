@@ -72,9 +72,7 @@ class hierarchical::run {
 
  private:
   void in_order_of_execution(part& groups) const {
-    std::sort(groups.begin(), groups.end(), [this](std::size_t a, std::size_t b) {
-      return space_.groups()[a].operators.front() < space_.groups()[b].operators.front();
-    });
+    std::ranges::sort(groups, {}, [this](std::size_t g) { return space_.groups()[g].operators.front(); });
   }
 
   plan with(const part& groups) const {

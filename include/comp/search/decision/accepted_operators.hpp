@@ -151,8 +151,7 @@ class accepted_operators {
       }
       if (part != fp32_ && part != wanted) rules.push_back(std::move(part));
     }
-    std::sort(rules.begin(), rules.end(),
-              [&](const plan& a, const plan& b) { return costs_.batch_seconds(a) < costs_.batch_seconds(b); });
+    std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
     for (const plan& rule : rules) {
       if (accepts(rule, true)) return;
     }

@@ -205,9 +205,7 @@ class guided_search {
         racers.push_back({.plan = c.plan, .seconds = c.seconds, .status = c.status});
     }
     if (racers.empty()) return;
-    const auto longest = std::max_element(racers.begin(), racers.end(), [](const racer& a, const racer& b) {
-      return a.seconds.size() < b.seconds.size();
-    });
+    const auto longest = std::ranges::max_element(racers, {}, [](const racer& r) { return r.seconds.size(); });
     std::iter_swap(racers.begin(), longest);
     learn(racers);
   }
@@ -231,8 +229,7 @@ class guided_search {
   plan joined() {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
-    std::sort(rules.begin(), rules.end(),
-              [&](const plan& a, const plan& b) { return costs_.batch_seconds(a) < costs_.batch_seconds(b); });
+    std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
     for (const plan& rule : rules) {
       for (std::size_t i = 0; i < wanted.size(); ++i) {
         const bool may = contains(from_.levels[i], rule[i]) && !costs_.dropped(rule[i]);
@@ -299,9 +296,7 @@ class guided_search {
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!contains(accepted_.levels()[i], wanted[i])) ++uses[wanted[i]];
     }
-    const precision low = std::max_element(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
-                            return a.second < b.second;
-                          })->first;
+    const precision low = std::ranges::max_element(uses, {}, [](const auto& use) { return use.second; })->first;
     precision_levels open = from_.levels;
     for (std::size_t i = 0; i < open.size(); ++i) {
       if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
@@ -315,9 +310,7 @@ class guided_search {
   // Returns: the fastest of the timed plans by the costs, which know all races. A single race is too noisy to decide
   // by.
   plan fastest() const {
-    return *std::min_element(timed_.begin(), timed_.end(), [&](const plan& a, const plan& b) {
-      return costs_.batch_seconds(a) < costs_.batch_seconds(b);
-    });
+    return *std::ranges::min_element(timed_, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
   }
 
   // Races the plans and learns their times relative to the first racer's, because the machine's load cancels in a

@@ -32,7 +32,7 @@ inline bool too_noisy(const contestant& c) {
 inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
   const std::vector<contestant>& contest = result.contest;
   const auto at = std::find_if(contest.begin(), contest.end(), [](const contestant& c) {
-    return c.status == status::ok && (!c.loss || c.loss->answer != loss_answer::rejected) && too_noisy(c);
+    return c.status == status::ok && !detail::rejected(c) && too_noisy(c);
   });
   if (at == contest.end()) return {};
   const interval& bounds = at->over_fp32.bounds;
@@ -47,9 +47,8 @@ inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
 /// many as before. Their times only change `over_fp32`, because no other plan ran in these rounds.
 inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
                        race_batches batches) {
-  const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
-    return (a.status == status::ok ? a.over_fp32.ratio : 0) < (b.status == status::ok ? b.over_fp32.ratio : 0);
-  });
+  const auto fastest = std::ranges::max_element(
+      contest, {}, [](const contestant& c) { return c.status == status::ok ? c.over_fp32.ratio : 0; });
   if (fastest == contest.end() || !too_noisy(*fastest)) return;
   std::vector<double> fp32_seconds = contest.front().seconds, fastest_seconds = fastest->seconds;
   fastest_seconds.resize(std::min(fastest_seconds.size(), fp32_seconds.size()));
@@ -188,8 +187,7 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
   const auto ran = [](const contestant& c) {
-    const bool trains = !c.loss || c.loss->answer != loss_answer::rejected;
-    return c.status == status::ok && !c.seconds.empty() && trains;
+    return c.status == status::ok && !c.seconds.empty() && !detail::rejected(c);
   };
   const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
   const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);

@@ -14,7 +14,6 @@
 #include <comp/search/trainer/signature.hpp>
 #include <cstddef>
 #include <exception>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -48,21 +47,14 @@ class trainer_check {
       }
     } catch (const interrupted&) {
       throw;
-    } catch (const out_of_memory& e) {  // no fault: the search has plans that need less memory
-      run.status = status::out_of_memory;
-      run.message = e.what();
-    } catch (const std::bad_alloc& e) {
-      run.status = status::out_of_memory;
-      run.message = e.what();
-    } catch (const std::exception& e) {
-      run.status = status::failed;
-      run.message = e.what();
-      if (!lowered) wrong = fmt::format("a batch in FP32 ended with an exception: {}", e.what());
     } catch (...) {
-      run.status = status::failed;
-      wrong =
-          "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or what "
-          "derives from std::exception";
+      if (!fail_by_exception(run)) {
+        wrong =
+            "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or "
+            "what derives from std::exception";
+      } else if (run.status == status::failed && !lowered) {  // the search has plans that need less memory
+        wrong = fmt::format("a batch in FP32 ended with an exception: {}", run.message);
+      }
     }
     if (wrong) report_.add("batch", verdict::wrong, *wrong);
     if (fatal) report_.add("loss", verdict::fatal, *fatal);

@@ -53,21 +53,21 @@ class recent_levels {
       low = std::min(low, sum / static_cast<double>(state_.window));
       high = std::max(high, sum / static_cast<double>(state_.window));
     }
-    state_.epochs.emplace_back(low, high);
+    state_.epochs.push_back({low, high});
     if (state_.epochs.size() > 2) state_.epochs.pop_front();
   }
 
   std::size_t window() const { return state_.window; }
   /// Returns: the highest level of the last epochs; infinity if nothing is known yet.
   double highest() const {
-    double high = state_.epochs.empty() ? std::numeric_limits<double>::infinity() : state_.epochs.front().second;
-    for (const auto& epoch : state_.epochs) high = std::max(high, epoch.second);
+    double high = state_.epochs.empty() ? std::numeric_limits<double>::infinity() : state_.epochs.front().high;
+    for (const auto& epoch : state_.epochs) high = std::max(high, epoch.high);
     return high;
   }
   /// Returns: the line that two levels in a row have to be above to be suspicious.
   double line() const {
     double low = highest();
-    for (const auto& epoch : state_.epochs) low = std::min(low, epoch.first);
+    for (const auto& epoch : state_.epochs) low = std::min(low, epoch.low);
     return highest() + state_.leeway * settings_.above * std::max(highest() - low, std::abs(highest()) / 4);
   }
   /// Raises the line after a false alarm, or one that was reported: the next one takes twice as much.

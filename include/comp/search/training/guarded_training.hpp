@@ -51,12 +51,12 @@ class post_training_notice {
 };
 
 /// Returns: the logarithm of the likelihood ratio of slow harm, from the batches by which the search judged its plan.
-inline double evidence_of_search(const outcome& search, double loss_sign) {
+inline double evidence_of_search(const outcome& search) {
   std::vector<double> path;
   for (const trial& t : search.trials) {
     if (t.stage != stage::losses || t.plan != search.plan || t.purpose != purpose::judge || !t.sample.ok()) continue;
-    path = paired_differences(make_lower_better(t.sample.curve, loss_sign),
-                              make_lower_better(search.baseline.curve, loss_sign));
+    path = paired_differences(make_lower_better(t.sample.curve, loss_sign_of(search)),
+                              make_lower_better(search.baseline.curve, loss_sign_of(search)));
   }
   return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
 }
@@ -64,7 +64,7 @@ inline double evidence_of_search(const outcome& search, double loss_sign) {
 /// Returns: the progress of a training when its search has ended, with the batches that the search trained as its first
 /// epochs.
 inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
-  const double loss_sign = search.higher_is_better ? -1 : 1;
+  const double loss_sign = loss_sign_of(search);
   training_progress now{.plans = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
                         .later = search.later,
                         .batches_per_epoch = search.batches_per_epoch,
@@ -81,7 +81,7 @@ inline training_progress progress_after(const outcome& search, const guard_setti
   }
   if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
   now.normal = normal.state();
-  now.checks.known = evidence_of_search(search, loss_sign);
+  now.checks.known = evidence_of_search(search);
   return now;
 }
 
@@ -110,9 +110,9 @@ class guarded_training {
         log_{log},
         run_{trainer, observers, log_},
         observers_{observers},
-        loss_sign_{log.higher_is_better ? -1.0 : 1.0},
+        loss_sign_{loss_sign_of(log)},
         plans_{from.plans, from.current},
-        record_{settings.guard, loss_sign_, from},
+        record_{settings.guard, from},
         changes_{settings.epochs, settings.finish, from},
         epochs_{run_, log_, record_},
         shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.checks},
@@ -278,11 +278,8 @@ class guarded_training {
       run_.restore(after);
       normal().relax();
     } else {
-      harm_bisection bisection{run_,
-                               {bad.shown_by, start, bad.losses, fp32.losses, normal().window()},
-                               plans_.current(),
-                               plans_.fp32(),
-                               loss_sign_};
+      harm_bisection bisection{
+          run_, {bad.shown_by, start, bad.losses, fp32.losses, normal().window()}, plans_.current(), plans_.fp32()};
       const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(bad.run, fp32.run));
       run_.restore(after);
       give_up(result().epochs.size(), bad.run.status, bad.message(), part);
@@ -302,14 +299,14 @@ class guarded_training {
   // of the plan. Returns: false if FP32 is not better when both are repeated.
   bool continue_from_fp32(std::vector<double> losses) {
     const fp32_shadow shadow = *shadow_watch_.shadow();
-    std::vector<double> fp32 = make_lower_better(shadow.so_far().curve, loss_sign_);
+    std::vector<double> fp32 = shadow.losses();
     std::string message =
         fmt::format("{}: in {} batches from epoch {} on its loss came to be {:.2g}% above FP32's on the same batches",
                     shadow.watches_beginning() ? "slow harm" : "no progress", fp32.size(), shadow.epoch(),
                     100 * end_of_path(paired_differences(losses, fp32)).mean);
     const std::size_t last = losses.size() / 3;
     shown_harm harm{shown_harm::sign::high_losses, shadow.start(), std::move(losses), std::move(fp32), last};
-    harm_bisection bisection{run_, std::move(harm), plans_.current(), plans_.fp32(), loss_sign_};
+    harm_bisection bisection{run_, std::move(harm), plans_.current(), plans_.fp32()};
     if (!bisection.repeats()) {
       run_.restore_kept_state();
       return false;
@@ -383,7 +380,7 @@ class guarded_training {
     }
     shadow_watch_.drop_shadow();
     record_.count_comparison();
-    raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance, loss_sign_};
+    raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance};
     const branch& better = trial.decide(most);
     if (better.ends_lost()) {  // its weights may be damaged; the guard sees it when the plan trains these batches again
       run_.restore_kept_state();

@@ -51,13 +51,8 @@ struct harmless_part {
 
 class harm_bisection {
  public:
-  /// `loss_sign`: -1 for losses that are maximised, else 1.
-  harm_bisection(evaluator& run, shown_harm harm, plan harmful, plan fp32, double loss_sign)
-      : run_{run},
-        harm_{std::move(harm)},
-        harmful_{std::move(harmful)},
-        fp32_{std::move(fp32)},
-        loss_sign_{loss_sign} {}
+  harm_bisection(evaluator& run, shown_harm harm, plan harmful, plan fp32)
+      : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)}, fp32_{std::move(fp32)} {}
 
   /// Returns: true if the plan shows the harm again and FP32 does not; otherwise it came by chance. The trainer is left
   /// in another state.
@@ -115,7 +110,7 @@ class harm_bisection {
       if (part_run.status == status::stopped_early) part_run.status = status::ok;
       return part_run;
     });
-    const std::vector<double> losses = make_lower_better(t.sample.curve, loss_sign_);
+    const std::vector<double> losses = make_lower_better(t.sample.curve, loss_sign_of(run_.log()));
     const bool ended = !t.sample.ok();
     run_.record(std::move(t));
     longest_run_ = std::max(longest_run_, run_.seconds() - seconds_before);
@@ -136,7 +131,7 @@ class harm_bisection {
     if (harm_.shown_by != shown_harm::sign::high_losses || harm_.last_batches < 8 || n < 16 || n % 8 != 0) return false;
     const double harm = harm_so_far(n);
     if (2 * harm < harm_so_far(harm_.plan.size())) return false;
-    const path_mean end = end_above_fp32(make_lower_better(curve, loss_sign_));
+    const path_mean end = end_above_fp32(make_lower_better(curve, loss_sign_of(run_.log())));
     return std::abs(end.mean - part_that_counts * harm) > 3 * end.error;
   }
 
@@ -160,7 +155,7 @@ class harm_bisection {
   evaluator& run_;
   shown_harm harm_;
   plan harmful_, fp32_;
-  double loss_sign_, longest_run_ = 0;  // `longest_run_`: seconds of the longest run
+  double longest_run_ = 0;  // seconds of the longest run
 };
 
 }  // namespace comp::detail

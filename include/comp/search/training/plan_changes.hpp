@@ -175,18 +175,17 @@ class raise_trial {
   static constexpr std::size_t fewest_batches = 16;
 
   /// Begins at the trainer's present state. `worth`: the fraction of the loss that a raised plan has to gain.
-  raise_trial(evaluator& run, const plan& low, const plan& raised, double worth, double loss_sign)
+  raise_trial(evaluator& run, const plan& low, const plan& raised, double worth)
       : low_{run, low, "the plan beside a higher precision"},
         raised_{run, raised, "a higher precision beside the plan"},
-        worth_{worth},
-        loss_sign_{loss_sign} {}
+        worth_{worth} {}
 
   /// Trains both for as many batches as an answer takes, `most` at most. Returns: the branch to go on from.
   const branch& decide(std::size_t most) {
     for (std::size_t batches = fewest_batches; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
       if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
       if (low_.ends_lost() || raised_.ends_lost()) continue;
-      gain_ = mean_of_path(paired_differences(losses_of(low_), losses_of(raised_)));
+      gain_ = mean_of_path(paired_differences(low_.losses(), raised_.losses()));
       // As far as noise shows, the loss is as low without it.
       if (gain_.mean + 2 * gain_.error < worth_) break;
       if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
@@ -198,10 +197,8 @@ class raise_trial {
   const path_mean& gain() const { return gain_; }
 
  private:
-  std::vector<double> losses_of(const branch& of) const { return make_lower_better(of.so_far().curve, loss_sign_); }
-
   branch low_, raised_;
-  double worth_, loss_sign_;
+  double worth_;
   path_mean gain_ = {};
 };
 

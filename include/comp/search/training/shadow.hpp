@@ -115,6 +115,8 @@ class branch {
   const comp::plan& plan() const { return plan_; }
   std::size_t size() const { return static_cast<std::size_t>(so_far_.batches); }
   const sample& so_far() const { return so_far_; }
+  /// Returns: the loss of each batch; lower is better.
+  std::vector<double> losses() const { return make_lower_better(so_far_.curve, loss_sign_of(run_.log())); }
   /// Returns: true if its last batch was lost, so that its weights may be damaged.
   bool ends_lost() const { return comp::ends_lost(so_far_); }
   /// Returns: the trainer's state after its last batch.
@@ -157,22 +159,22 @@ class fp32_shadow {
   std::size_t next_look(std::size_t plan_batches) const {
     return std::min(plan_batches, std::max({first_look, size() + 3, size() + size() / 4}));
   }
-  /// Judges the batches so far. `plan`: the plan's losses; lower is better. `loss_sign`: -1 for losses that are
-  /// maximised.
-  shadow_answer judge(const std::vector<double>& plan, double loss_sign) const {
-    const auto answer = judge_shadow(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)));
+  /// Judges the batches so far. `plan`: the plan's losses; lower is better.
+  shadow_answer judge(const std::vector<double>& plan) const {
+    const auto answer = judge_shadow(question_, paired_differences(plan, losses()));
     return answer == shadow_answer::harmful && size() < batches_before_harm_ ? shadow_answer::suspicious : answer;
   }
   /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
   void require_twice_the_batches() { batches_before_harm_ = 2 * size(); }
 
   /// Returns: true if `batches` batches could bring an answer. Ask it after the first look.
-  bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
-    return could_tell(question_, paired_differences(plan, make_lower_better(so_far().curve, loss_sign)), batches);
+  bool could_answer(const std::vector<double>& plan, double batches) const {
+    return could_tell(question_, paired_differences(plan, losses()), batches);
   }
 
   std::size_t size() const { return fp32_.size(); }
   const sample& so_far() const { return fp32_.so_far(); }
+  std::vector<double> losses() const { return fp32_.losses(); }
   const checkpoint& start() const { return start_; }
   const checkpoint& end() const { return fp32_.end(); }
   std::size_t epoch() const { return epoch_; }
@@ -226,7 +228,7 @@ class shadow_watch {
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
     if (plan.empty()) pass_check();  // without losses of batches nothing can be compared
     while (shadow_) {
-      const shadow_answer answer = shadow_->judge(plan, record_.loss_sign());
+      const shadow_answer answer = shadow_->judge(plan);
       if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->so_far().curve)};
       const std::size_t next = shadow_->next_look(plan.size());
       if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
@@ -268,8 +270,7 @@ class shadow_watch {
     double most_batches = guard_.evidence * planned_batches() / slower * (suspicious ? when_suspicious : 1);
     if (!shadow_->watches_beginning())
       most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));
-    return static_cast<double>(batches) <= most_batches &&
-           (suspicious || shadow_->could_answer(plan, record_.loss_sign(), most_batches));
+    return static_cast<double>(batches) <= most_batches && (suspicious || shadow_->could_answer(plan, most_batches));
   }
 
   const guard_settings& guard_;

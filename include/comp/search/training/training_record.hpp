@@ -36,16 +36,14 @@ inline double seconds_per_batch(const sample& run) {
 
 class training_record {
  public:
-  /// `loss_sign`: -1 for losses that are maximised, so that levels are of their negatives; else 1.
-  training_record(const guard_settings& guard, double loss_sign, training_progress from)
-      : loss_sign_{loss_sign},
+  training_record(const guard_settings& guard, training_progress from)
+      : loss_sign_{from.higher_is_better ? -1.0 : 1.0},
         normal_{guard, std::move(from.normal)},
         begun_{std::move(from.begun)},
         result_{std::move(from.so_far)} {
     for (const sample& epoch : result_.epochs) means_.push_back(loss_sign_ * epoch.loss);
   }
 
-  double loss_sign() const { return loss_sign_; }
   const training_result& result() const { return result_; }
   training_result take_result() { return std::move(result_); }
   recent_levels& normal() { return normal_; }
@@ -183,7 +181,7 @@ class training_record {
         run.not_finite, run.batches, result_.epochs.size()));
   }
 
-  double loss_sign_;
+  double loss_sign_;  // -1 for losses that are maximised, so that levels are of their negatives; else 1
   recent_levels normal_;
   std::optional<sample> begun_;
   std::vector<double> means_ = {};
