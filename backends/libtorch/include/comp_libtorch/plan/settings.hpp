@@ -27,7 +27,10 @@ enum class on_mismatch : std::uint8_t {
 
 namespace detail {
 /// Returns: how a reader asks for FP32 after a mismatch.
-inline std::string_view fp32_otherwise() { return by_language("set on_mismatch::fp32", "give otherwise=\"fp32\""); }
+inline std::string_view fp32_otherwise() {
+  return by_language("set on_mismatch::fp32",
+                     "name forwards that differ, as with plan(\"second\"), or give comp.plan otherwise=\"fp32\"");
+}
 }  // namespace detail
 
 /// How the low-precision copies of parameters are made.
