@@ -75,6 +75,15 @@ class harmful_if_low:
         return self.harm(out) if out.dtype == torch.bfloat16 else out
 
 
+class Normed(Loop):
+    """With statistics that each forward moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(192, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4)).to(DEVICE)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
+
+
 class Recurrent(Loop):
     """Its hidden state is carried from batch to batch, as by truncated backpropagation through time."""
 
@@ -145,13 +154,14 @@ class Loops(unittest.TestCase):
         self.assertTrue(same(plain.everything(), planned.everything()))
 
     def test_the_first_batches_are_fp32_to_the_bit_and_those_of_a_plan_are_not(self):
-        plain, planned = Loop(), Loop()
-        plan = planned.autocast()
-        for k in range(17):
-            planned.train(plan, 1)
-            plain.batch(NoPlan())
-            self.assertTrue(same(plain.everything(), planned.everything()), k)
-        self.assertIn('b', ''.join(planned.train(plan, 60)))
+        for kind in (Loop, Normed):
+            plain, planned = kind(), kind()
+            plan = planned.autocast()
+            for k in range(17):
+                planned.train(plan, 1)
+                plain.batch(NoPlan())
+                self.assertTrue(same(plain.everything(), planned.everything()), (kind, k))
+            self.assertIn('b', ''.join(planned.train(plan, 60)))
 
     def test_a_harmful_operator_is_not_in_the_plan_and_its_batches_are_undone(self):
         harms = (lambda out: -1e30 * out, lambda out: out * float('nan'), lambda out: out + 3 * torch.randn_like(out))

@@ -39,10 +39,12 @@ inline bool runs_low(const c10::OperatorHandle& op, const op_traits& known, cons
     try {
       for (std::size_t i = 0; i < known.arguments.size(); ++i) {
         copy.push_back(stack[first + i]);
-        if (known.arguments[i] != argument_use::read) continue;
+        const argument_use use = known.arguments[i];
+        if (use == argument_use::affine) continue;
         replace(
             copy.back(), device, [](const at::Tensor&) { return true; },
             [&](const at::Tensor& t) {
+              if (use != argument_use::read) return t.detach().clone();  // running statistics stay as they are
               at::Tensor leaf = at::_to_copy(t.detach(), t.options().dtype(to));
               if (at::GradMode::is_enabled() && t.requires_grad()) leaves.push_back(leaf.requires_grad_());
               return leaf;
