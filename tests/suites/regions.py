@@ -201,7 +201,7 @@ def recorded(case, given):
     training = comp._comp.Training(
         models=named, read=named, pull=lambda: (None, None, []), step=step, score=None, save=nothing, restore=nothing,
         tensors=list, others=list, compile=lambda on: False, rates=None, length=1, keep_bytes=1 << 30, keep_memory=False,
-        data='', tune=False, protect_blocks=True, states_on=None, about='',
+        data='', tune=False, protect_blocks=True, states_on=None, about='', states=[], prepare=nothing,
     )
     region = comp.Region(training.regions)
     try:
