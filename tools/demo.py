@@ -118,7 +118,7 @@ def sentence(summary):
     if summary['comp'] == summary['rule_based']:
         said = 'The rules are right: the search finds their plan' if rules[1] > 1 else 'The search finds the plan of the rules'
         return f"{said}, {times(rules)} of FP32's speed."
-    lost = ' The rules lose to FP32.' if rules[2] < 1 else ''
+    lost = ' The rules lose to FP32.' if rules[2] < 0.995 else ''
     if beside is None or beside[1] <= 1 <= beside[2]:
         if beside and beside[2] < RIGHT and rules[1] > 1 and not refused:
             return f'The rules are right: the found plan is as fast within noise, {times(beside)} of their speed.'
