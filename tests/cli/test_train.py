@@ -556,7 +556,8 @@ class Train(Runs):
         self.assertIn('Plans were judged by mean losses of whole epochs.', got.stdout)
         runs = [(line['stage'], line['sample']['batches']) for line in self.ledger() if 'stage' in line]
         self.assertEqual(runs[0], ('baseline', 4))
-        self.assertEqual(set(runs), {('baseline', 4), ('losses', 4), ('times', 1)})
+        self.assertIn(('losses', 4), runs)
+        self.assertLessEqual(set(runs), {('baseline', 4), ('losses', 4), ('times', 1)})  # no stage 2 if FP32 was fastest
         self.refused(self.train('--search', 'paper', '--stage1', 'random'), 'the paper enumerates')
         self.refused(self.train('--search', 'paper', '--plans', '1'), 'exhaustive may try 1')
 
