@@ -444,11 +444,13 @@ def loss_detached():
     return step, batches_of(16, 8), net
 
 
-class Cut(nn.Module):
+class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
 
+
+class Cut(TwoLayers):
     def forward(self, x):
         return self.second(self.first(x).relu().data)
 
@@ -484,12 +486,8 @@ def dropout_in_evaluation():
     return step, batches_of(16, 8), net
 
 
-class Heedless(nn.Module):
+class Heedless(TwoLayers):
     """As transformers 33844: the function drops values, whatever mode the module is in."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
 
     def forward(self, x):
         return self.second(dropout(self.first(x), 0.1))
