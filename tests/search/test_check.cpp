@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <comp/search/check.hpp>
+#include <comp/search/decision/starting_plans.hpp>
 #include <comp/search/trainer/findings.hpp>
-#include <comp/search/trainer/signature.hpp>
 #include <new>
 #include <stdexcept>
 

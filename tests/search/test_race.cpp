@@ -32,7 +32,7 @@ struct track {
   std::vector<racer> race(const std::vector<std::string>& plans, bool leave, std::size_t rounds = 20) {
     std::vector<racer> racers;
     for (const auto& p : plans) racers.push_back({.plan = parse_plan(p), .label = p});
-    comp::race{run, stage::contest, {}, rounds}.run(racers, leave);
+    comp::race{run, leave ? stage::times : stage::contest, {}, rounds}.run(racers);
     return racers;
   }
 };
@@ -110,7 +110,7 @@ TEST_CASE("nor does it where FP32 has a single round") {
   };
   std::vector<racer> racers{
       {.plan = parse_plan("111"), .rounds_at_most = 1}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
-  comp::race{t.run, stage::contest, {}, 10}.run(racers, false);
+  comp::race{t.run, stage::contest, {}, 10}.run(racers);
   CHECK(racers[0].seconds.size() == 1);
   CHECK_FALSE(racers[1].has_left);
 }
@@ -125,7 +125,7 @@ TEST_CASE("the reference runs to the end even when it is the slowest") {
 TEST_CASE("in the contest a plan leaves only when it is hopeless against FP32, not against the best") {
   // The best may yet be refused for its loss: the second is then the outcome.
   track t{{{"111", 1.0}, {"b11", 0.7}, {"bbb", 0.4}, {"11b", 1.5}}};
-  const auto contest = comp::hold_contest(t.run, {},
+  const auto contest = comp::time_contest(t.run, {},
                                           {{.plan = parse_plan("111"), .label = "fp32"},
                                            {.plan = parse_plan("b11"), .label = "rule-based"},
                                            {.plan = parse_plan("bbb"), .label = "comp"},
@@ -161,7 +161,7 @@ TEST_CASE("a racer that fails is out, and the others run on from the start") {
   CHECK(racers[1].status == status::failed);
   CHECK(racers[1].seconds.size() == 2);
   CHECK(racers[0].status == status::ok);
-  const auto contest = comp::hold_contest(t.run, {}, racers);
+  const auto contest = comp::time_contest(t.run, {}, racers);
   CHECK(ranked(contest) == std::vector<std::size_t>{0});
 }
 
@@ -279,7 +279,7 @@ TEST_CASE("batches of plans that are known to train are kept, others are undone"
     CAPTURE(trains);
     track t{{{"111", 1.0}, {"b11", 0.9}}};
     std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}};
-    comp::race{t.run, stage::contest, {}, 6, {.trains = trains}}.run(racers, false);
+    comp::race{t.run, stage::contest, {}, 6, {.trains = trains}}.run(racers);
     CHECK(t.trainer.weights().steps == (trains ? t.trainer.count().batches : 0));
     CHECK(t.run.trained().batches == static_cast<std::int64_t>(t.trainer.weights().steps));
     CHECK(t.trainer.count().batches == 2 * 6 + 2);  // each plan's first is not timed
@@ -291,7 +291,7 @@ TEST_CASE("where batches differ in length all plans of a round run the same one,
   track t{{{"111", 1.0}, {"b11", 0.97}, {"bb1", 0.95}}};
   t.trainer.change().length = lengths;
   std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
-  comp::race{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}.run(racers, false);
+  comp::race{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}.run(racers);
   for (std::size_t round = 0; round < racers[0].seconds.size(); ++round) {
     CHECK(racers[1].seconds[round] == doctest::Approx(0.97 * racers[0].seconds[round]));
     CHECK(racers[2].seconds[round] == doctest::Approx(0.95 * racers[0].seconds[round]));

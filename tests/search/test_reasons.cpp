@@ -213,7 +213,7 @@ TEST_CASE("what an operator saves and adds in casts is what the costs of the two
         for (int reads = *rc::gen::inRange(0, 3); reads > 0; --reads) t.readers.push_back(reader);
       }
     }
-    evidence = comp::weighed(std::move(evidence), costs, found, base);
+    evidence = comp::add_gains(std::move(evidence), costs, found, base);
     for (std::size_t i = 0; i < n; ++i) {
       if (evidence[i].low == base[i]) {
         RC_ASSERT(std::isnan(evidence[i].saves));

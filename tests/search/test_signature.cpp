@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/trainer/signature.hpp>
+#include <comp/search/decision/starting_plans.hpp>
 
 #include "fake_trainer.hpp"
 

@@ -96,9 +96,9 @@ struct training_progress {
   std::vector<later_plan> later = {};  // the plans that it is still to change to
   bool raise_tried = false;            // whether a higher precision was tried for its last part
   std::size_t batches_per_epoch = 0;
-  double baseline_loss = 0, tolerance = 0.01;  // FP32's loss in the search, and the search's tolerance
-  double floor = 0;                            // the search's floor of losses
-  bool higher_is_better = false;               // the search's loss_direction
+  double baseline_loss = 0, tolerance = 0;  // FP32's loss in the search, and the search's tolerance
+  double floor = 0;                         // the search's floor of losses
+  bool higher_is_better = false;            // the search's loss_direction
 };
 
 void fields(auto& io, training_progress& p) {

@@ -62,6 +62,7 @@ struct trial {
   double seconds = std::numeric_limits<double>::infinity();  // median time of a batch; infinity: the run did not finish
   interval bounds = {};                                      // 95% confidence interval of `seconds`
   std::string label = {};  // the plan's name if it has one: "fp32", "rule-based bf16"; empty: a candidate
+  bool recalled = false;   // true: it was read from a ledger, and the trainer did not run it; not recorded
 };
 
 void fields(auto& io, trial& t) {

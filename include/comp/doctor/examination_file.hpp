@@ -4,7 +4,6 @@
 // comes from outside.
 #pragma once
 
-#include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/doctor/examination.hpp>
 #include <comp/files/file.hpp>
@@ -14,7 +13,6 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace comp {

@@ -11,7 +11,6 @@
 #include <comp/doctor/faults.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>

@@ -14,7 +14,6 @@
 #include <comp/files/json_reader.hpp>
 #include <concepts>
 #include <cstdint>
-#include <limits>
 #include <ranges>
 #include <string>
 #include <string_view>

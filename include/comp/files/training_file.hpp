@@ -12,7 +12,6 @@
 #include <comp/files/json.hpp>
 #include <comp/files/safetensors.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>

@@ -106,7 +106,7 @@ inline const contestant* fp32_of(const outcome& result) {
 /// Returns: the fastest rule-based plan that ran and whose loss was not rejected; the fastest of all if each was
 /// rejected; null when none ran.
 inline const contestant* rule_based_of(const outcome& result) {
-  const auto rank = [](const contestant& c) { return std::pair{!rejected(c), c.over_fp32.ratio}; };
+  const auto rank = [](const contestant& c) { return std::pair{!is_rejected(c), c.over_fp32.ratio}; };
   const contestant* best = nullptr;
   for (const contestant& c : result.contest) {
     if (!c.rule_based || c.status != status::ok || c.seconds.empty()) continue;

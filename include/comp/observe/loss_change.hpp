@@ -154,7 +154,8 @@ inline bool is_undecided(const trial& t, const outcome& result) {
 
 /// The same for a contestant, by the search's loss_verdict and, if that leaves it open, by its run.
 inline bool is_undecided(const contestant& c, const outcome& result) {
-  if (!rejected(c) || result.criterion == criterion::scores || is_shown_worse(*c.loss, result.tolerance)) return false;
+  if (!is_rejected(c) || result.criterion == criterion::scores || is_shown_worse(*c.loss, result.tolerance))
+    return false;
   const trial* t = judged_run(c.plan, result);
   return c.loss->difference <= result.tolerance || t == nullptr || t->accepted || is_undecided(*t, result);
 }
@@ -164,7 +165,7 @@ inline bool is_undecided(const contestant& c, const outcome& result) {
 /// and if nothing is known.
 inline std::string loss_cell(const contestant& c, const outcome& result) {
   if (const auto change = change_of(c, result))
-    return change_text(*change) + (!rejected(c) ? "" : is_undecided(c, result) ? ", undecided" : ", rejected");
+    return change_text(*change) + (!is_rejected(c) ? "" : is_undecided(c, result) ? ", undecided" : ", rejected");
   const bool fp32 = !result.contest.empty() && c.plan == result.contest.front().plan;
   return !fp32 && covering_run(c.plan, result) != nullptr ? "part of an accepted plan" : "-";
 }

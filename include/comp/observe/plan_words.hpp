@@ -7,7 +7,6 @@
 #include <comp/core/precision.hpp>
 #include <comp/files/plan_listing.hpp>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -65,7 +65,7 @@ inline json loss_json(const contestant& c, const outcome& result) {
   json to = json_of(change_of(c, result));
   if (to.is_null()) return to;
   to["limit"] = c.loss ? comp::json_of(c.loss->line) : comp::json_of(result.tolerance);
-  to["accepted"] = !rejected(c);
+  to["accepted"] = !is_rejected(c);
   to["undecided"] = is_undecided(c, result);
   return to;
 }
@@ -242,7 +242,7 @@ inline std::string title_of(const outcome& result) {
     return text;
   }
   const bool open = std::ranges::any_of(result.contest | std::views::drop(1), [](const contestant& c) {
-    return !rejected(c) && c.over_fp32.within_noise() && c.over_fp32.bounds.high > 1.01;
+    return !is_rejected(c) && c.over_fp32.within_noise() && c.over_fp32.bounds.high > 1.01;
   });
   return reference +
          (open ? " is kept: noise hides whether a plan is faster" : " is the fastest plan here that keeps the loss");

@@ -41,7 +41,7 @@ struct contestant {
 
 namespace detail {
 /// Returns: true if its losses were judged and not accepted, whether they were shown to be worse or left undecided.
-inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
+inline bool is_rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
 }  // namespace detail
 
 /// What a guided search learned of an operator.
@@ -110,7 +110,7 @@ struct outcome {
   double batch_seconds = 0;                // median time of a batch under the winner
   std::vector<std::string> warnings = {};  // what makes the result doubtful and what to do, a sentence each
   comp::criterion criterion = {};          // what decided whether a plan trains
-  double tolerance = 0.01;                 // settings.tolerance
+  double tolerance = paper_tolerance;      // settings.tolerance
   double floor = 0;                        // settings.floor
   bool higher_is_better = false;           // true: settings.direction says that losses are maximised
   std::int64_t memory_limit = 0;           // settings.memory_limit, in bytes; 0: none
@@ -165,7 +165,7 @@ inline bool dominates(const contestant& a, const contestant& b) {
 inline std::vector<std::size_t> outcome::front() const {
   std::vector<std::size_t> indices;
   const auto usable = [](const contestant& c) {
-    return c.status == status::ok && std::isfinite(c.over_fp32.ratio) && !detail::rejected(c);
+    return c.status == status::ok && std::isfinite(c.over_fp32.ratio) && !detail::is_rejected(c);
   };
   for (std::size_t i = 0; i < contest.size(); ++i) {
     const bool beaten = std::any_of(contest.begin(), contest.end(), [&](const contestant& other) {

@@ -40,7 +40,7 @@ template <class P>
 struct paper_search {
   P policy = {};
   precision low = precision::fp16;           // beside FP32
-  double tolerance = 0.01;                   // how far above FP32's a plan's loss may be, as a part of it
+  double tolerance = paper_tolerance;        // how far above FP32's a plan's loss may be, as a part of it
   comp::stages stages = comp::stages::both;  // one stage alone: the paper's ablation (section 4.6)
   std::uint64_t limit = 1024;                // plans of a stage; a larger space is refused
 

@@ -55,9 +55,9 @@ enum class loss_direction : std::uint8_t {
 
 /// What a user may choose of a search.
 struct search_settings {
-  double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a fraction of it; the paper's 101% is 0.01
-  double floor = 0;         // losses below it count as it: what a residual does below 1e-10, say, is no harm; 0: none
-  double level = 0.05;      // the chance that a plan is wrongly accepted, or wrongly rejected
+  double tolerance = paper_tolerance;  // how far above FP32's a plan's loss may be, as a fraction of it; 0.01 is 101%
+  double floor = 0;     // losses below it count as it: what a residual does below 1e-10, say, is no harm; 0: none
+  double level = 0.05;  // the chance that a plan is wrongly accepted, or wrongly rejected
   comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
   loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for

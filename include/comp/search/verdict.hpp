@@ -10,6 +10,9 @@
 
 namespace comp {
 
+/// How far above FP32's a plan's loss may be, as a fraction of it, unless the user chooses: the paper's 101%.
+inline constexpr double paper_tolerance = 0.01;
+
 /// What decides whether a plan trains as well as FP32.
 enum class criterion : std::uint8_t {
   batch_losses,  // losses of the same batches from the same state, until they decide

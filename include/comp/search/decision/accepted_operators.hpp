@@ -9,11 +9,12 @@
 #include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/search/decision/budget.hpp>
-#include <comp/search/decision/harm_scores.hpp>
 #include <comp/search/decision/learned_costs.hpp>
+#include <comp/search/losses/loss_trials.hpp>
 #include <comp/strategy/bisection.hpp>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,14 +24,9 @@ class accepted_operators {
  public:
   accepted_operators(const search_session& search, const bisection_settings& chosen, learned_costs& costs,
                      const guided_start& from)
-      : search_{search}, bisection_{chosen}, costs_{costs}, from_{from}, fp32_{search.fp32()}, allowed_{fp32_} {
-    for (std::size_t i = 0; i < fp32_.size(); ++i) levels_.push_back({fp32_[i]});
-    evidence_.resize(fp32_.size());
-    search_.trials.affords = [this](double seconds) { return budget_.left(gain(wanted_)) > seconds; };
+      : search_{search}, bisection_{chosen}, costs_{costs}, from_{from} {
+    begin_from_fp32();
   }
-  accepted_operators(const accepted_operators&) = delete;
-  accepted_operators& operator=(const accepted_operators&) = delete;
-  ~accepted_operators() { search_.trials.affords = {}; }
 
   /// Returns: the largest part of `wanted` whose losses were accepted. The trainer is left in the state after the
   /// batches that judged it.
@@ -38,7 +34,7 @@ class accepted_operators {
     wanted_ = wanted;
     // A trainer that cannot restore keeps what a harmful plan did to it, so the mildest plan comes first.
     if (!search_.run.restores()) start_from_rules(wanted);
-    if (wanted != allowed_ && !accepts(wanted)) {
+    if (wanted != allowed_ && !ask(wanted)) {
       if (search_.run.restores()) start_from_rules(wanted);
       bisect(wanted);
       judge_at_level();
@@ -52,23 +48,26 @@ class accepted_operators {
   /// Like find(), but forgets what was accepted before. Call it if `wanted` was rejected although it is a part of an
   /// accepted plan.
   const plan& find_again(const plan& wanted) {
-    allowed_ = fp32_;
-    for (std::size_t i = 0; i < fp32_.size(); ++i) levels_[i] = {fp32_[i]};
-    before_.clear();
-    last_.reset();
+    begin_from_fp32();
     budget_.keep_batches(0);
     return find(wanted);
   }
 
+  /// Judges the losses of `p`, at no more cost than the budget has left.
+  const loss_trials::result& judge(const plan& p, std::string label = {}, bool quick = false) {
+    const auto affords = [this](double seconds) { return budget_.left(gain(wanted_)) > seconds; };
+    return search_.trials.judge(p, {.label = std::move(label), .quick = quick, .affords = affords});
+  }
+
   /// Judges a plan whose operators have other precisions than those that were accepted. If it is accepted, they may
   /// have these, too. The trainer's state stays as it is.
-  void widen(const plan& p) {
-    const checkpoint here = search_.run.save();
-    search_.trials.set_max_batches(budget_.batches_of_a_test());
-    const auto& got = search_.trials.judge(p);
-    if (got.trial.sample.ok() && std::isfinite(got.trial.seconds)) costs_.learn(got.trial);
-    if (got.trial.accepted) add(p);
-    search_.run.restore(here);
+  void judge_wider(const plan& p) {
+    search_.run.run_and_undo([&] {
+      search_.trials.set_max_batches(budget_.batches_of_a_test());
+      const auto& got = judge(p);
+      if (got.trial.sample.ok() && std::isfinite(got.trial.seconds)) costs_.learn(got.trial);
+      if (got.trial.accepted) add(p);
+    });
     search_.run.keep_state();
   }
 
@@ -86,9 +85,9 @@ class accepted_operators {
     return true;
   }
   /// Returns: `p` with each operator put back to FP32 whose precision was not accepted.
-  plan accepted_part(plan p) const {
+  plan restrict_to_accepted(plan p) const {
     for (std::size_t i = 0; i < p.size(); ++i) {
-      if (!contains(levels_[i], p[i])) p[i] = fp32_[i];
+      if (!contains(levels_[i], p[i])) p[i] = fp32()[i];
     }
     return p;
   }
@@ -98,6 +97,15 @@ class accepted_operators {
   const question_budget& budget() const { return budget_; }
 
  private:
+  const plan& fp32() const { return search_.run.fp32(); }
+  void begin_from_fp32() {
+    allowed_ = fp32();
+    levels_.clear();
+    for (const precision p : allowed_) levels_.push_back({p});
+    evidence_.resize(allowed_.size());
+    before_.clear();
+    last_.reset();
+  }
   void add(const plan& p) {
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (!contains(levels_[i], p[i])) levels_[i].push_back(p[i]);
@@ -106,18 +114,19 @@ class accepted_operators {
   // Returns: the seconds of a batch that `p` saves over `allowed_`.
   double gain(const plan& p) const { return std::max(costs_.batch_seconds(allowed_) - costs_.batch_seconds(p), 0.0); }
 
-  // `quick`: the fewest batches decide; judge_at_level() later repeats the test for the plan that came of it.
-  bool accepts(const plan& p, bool quick = false) {
+  // Returns: true if the losses of `p` are accepted. `quick`: the fewest batches decide; judge_at_level() later repeats
+  // the test for the plan that came of it.
+  bool ask(const plan& p, bool quick = false) {
     if (!quick) search_.trials.set_max_batches(budget_.batches_of_a_test());
-    const auto* before = search_.trials.known(p);
-    const bool fresh = before == nullptr || (!quick && !before->is_final);
-    const auto& got = search_.trials.judge(p, {}, quick);
-    if (fresh && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
+    const auto* before = search_.trials.find(p);
+    const bool is_new = before == nullptr || (!quick && !before->is_final);
+    const auto& got = judge(p, {}, quick);
+    if (is_new && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
       costs_.learn(got.trial);
       if (got.trial.accepted) budget_.record_time(got.trial.seconds);
     }
     if (!got.trial.accepted) return false;
-    if (allowed_ != fp32_) before_.push_back(allowed_);
+    if (allowed_ != fp32()) before_.push_back(allowed_);
     allowed_ = p;
     if (got.end) last_ = got.end;
     budget_.keep_trial(got.trial);
@@ -129,13 +138,13 @@ class accepted_operators {
   void judge_at_level() {
     std::vector<plan> earlier;
     earlier.swap(before_);
-    while (allowed_ != fp32_ && !search_.trials.known(allowed_)->is_final) {
+    while (allowed_ != fp32() && !search_.trials.find(allowed_)->is_final) {
       const plan now = allowed_;
-      if (accepts(now)) return;
-      allowed_ = earlier.empty() ? fp32_ : earlier.back();
+      if (ask(now)) return;
+      allowed_ = earlier.empty() ? fp32() : earlier.back();
       if (!earlier.empty()) earlier.pop_back();
-      const auto* known = search_.trials.known(allowed_);
-      last_ = known != nullptr ? known->end : std::nullopt;
+      const auto* before = search_.trials.find(allowed_);
+      last_ = before != nullptr ? before->end : std::nullopt;
       budget_.keep_batches(last_ ? last_->trained.batches : 0);
     }
   }
@@ -145,15 +154,15 @@ class accepted_operators {
   void start_from_rules(const plan& wanted) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {
-      plan part = fp32_;
+      plan part = fp32();
       for (std::size_t i = 0; i < part.size(); ++i) {
         if (rule[i] == wanted[i]) part[i] = rule[i];
       }
-      if (part != fp32_ && part != wanted) rules.push_back(std::move(part));
+      if (part != fp32() && part != wanted) rules.push_back(std::move(part));
     }
     std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
     for (const plan& rule : rules) {
-      if (accepts(rule, true)) return;
+      if (ask(rule, true)) return;
     }
   }
 
@@ -165,11 +174,11 @@ class accepted_operators {
     for (const auto i : harmful) {
       const auto& levels = from_.levels[i];
       const auto at = std::find_if(levels.begin() + 1, levels.end(),
-                                   [&](precision p) { return p != wanted[i] && !costs_.dropped(p); });
+                                   [&](precision p) { return p != wanted[i] && !costs_.is_dropped(p); });
       if (at != levels.end()) other[i] = *at;
     }
-    if (other == allowed_ || search_.trials.known(other) != nullptr || !(budget_.left(gain(other)) > 0)) return;
-    if (!accepts(other, true)) (void)bisect_once(other);
+    if (other == allowed_ || search_.trials.find(other) != nullptr || !(budget_.left(gain(other)) > 0)) return;
+    if (!ask(other, true)) (void)bisect_once(other);
   }
 
   // An operator that may be lowered: the seconds that this saves, and its place among those that may harm.
@@ -186,7 +195,7 @@ class accepted_operators {
   // Returns: per item, its place in the policy's order, which takes over if the scores turn out to be wrong.
   std::vector<std::size_t> places_by_policy(std::vector<item> items) const {
     const std::vector<double> order = detail::policy_order(from_.decisions);
-    std::vector<std::size_t> at(fp32_.size()), places(items.size());
+    std::vector<std::size_t> at(allowed_.size()), places(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) at[items[i].op] = i;
     for (item& i : items) i.order = order[i.op];
     sort_by_harm(items);
@@ -210,14 +219,14 @@ class accepted_operators {
       for (const auto i : question) p[items[i].op] = wanted[items[i].op];
       return p;
     };
-    std::size_t known = 0;
+    std::size_t recorded = 0;
     plan rejected = wanted;
     for (auto question = parts.next(); question && budget_.left(all) > 0; question = parts.next()) {
       const plan p = plan_of(*question);
-      const bool yes = accepts(p, true);
+      const bool yes = ask(p, true);
       if (!yes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
       parts.tell(yes);
-      if (parts.harmful().size() > known) record_harm(items[parts.harmful()[known++]].op, rejected);
+      if (parts.harmful().size() > recorded) record_harm(items[parts.harmful()[recorded++]].op, rejected);
     }
     allowed_ = plan_of(parts.accepted());
     std::vector<std::size_t> harmful;
@@ -228,12 +237,12 @@ class accepted_operators {
   std::vector<item> items_of(const plan& wanted, bool& scored) {
     const plan_costs costs = costs_.costs();
     const std::vector<double> order =
-        detail::harm_order(search_.run, search_.log, from_, search_.trials.reference().start(), fp32_, wanted, scored);
+        detail::harm_order(search_.run, from_, search_.trials.reference().start(), fp32(), wanted, scored);
     std::vector<item> items;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == allowed_[i]) continue;
-      const double now = costs.seconds[i][index_of(allowed_[i])], gained = now - costs.seconds[i][index_of(wanted[i])];
-      items.push_back({i, std::max(gained, 1e-4 * now), order[i]});
+      const double now = costs.seconds[i][index_of(allowed_[i])], then = costs.seconds[i][index_of(wanted[i])];
+      items.push_back({i, std::max(now - then, 1e-4 * now), order[i]});
     }
     sort_by_harm(items);
     return items;
@@ -244,20 +253,20 @@ class accepted_operators {
     of.what = op_evidence::kind::harmful;
     of.low = rejected[op];
     of.others_low = 0;
-    for (std::size_t i = 0; i < rejected.size(); ++i) of.others_low += i != op && rejected[i] != fp32_[i] ? 1U : 0U;
-    if (const auto* judged = search_.trials.known(rejected)) of.difference = judged->verdict.difference;
+    for (std::size_t i = 0; i < rejected.size(); ++i) of.others_low += i != op && rejected[i] != fp32()[i] ? 1U : 0U;
+    if (const auto* answer = search_.trials.find(rejected)) of.difference = answer->verdict.difference;
   }
 
   // Returns: what is known of an operator now. `wanted`: the precision that was to be found out about.
   op_evidence evidence_of(std::size_t op, precision wanted) const {
     using enum op_evidence::kind;
     const auto& levels = from_.levels[op];
-    if (allowed_[op] != fp32_[op]) return {.what = accepted, .low = allowed_[op]};
+    if (allowed_[op] != fp32()[op]) return {.what = accepted, .low = allowed_[op]};
     if (evidence_[op].what == harmful) return evidence_[op];
     if (!search_.log.graph[op].choosable) return {.what = none};
     if (levels.size() == 1) return {.what = from_.decisions[op].fixed ? fixed : unsupported};
-    if (wanted != fp32_[op]) return {.what = undecided, .low = wanted};
-    const auto may = std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.dropped(p); });
+    if (wanted != fp32()[op]) return {.what = undecided, .low = wanted};
+    const auto may = std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.is_dropped(p); });
     return may == levels.end() ? op_evidence{.what = dropped, .low = levels[1]}
                                : op_evidence{.what = unasked, .low = *may};
   }
@@ -266,7 +275,7 @@ class accepted_operators {
   const bisection_settings& bisection_;
   learned_costs& costs_;
   const guided_start& from_;
-  plan fp32_, allowed_, wanted_ = {};
+  plan allowed_ = {}, wanted_ = {};
   question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};

@@ -43,12 +43,12 @@ class search_budget {
   bool is_too_short_for_one() const { return is_too_short() && planned() < 60; }
 
   /// Returns: settings under which the contest takes at most about a twentieth of the training. With a tight budget
-  /// FP32 does not run again if enough of its batches were already timed. `known`: how many were.
-  race_settings contest(std::size_t known) const {
+  /// FP32 does not run again if enough of its batches were already timed. `timed`: how many were.
+  race_settings contest(std::size_t timed) const {
     race_settings chosen = settings_.race;
     if (per_epoch_ > 0 && guided_)
       chosen.contest_rounds = std::clamp(planned() / 40, chosen.min_rounds, chosen.contest_rounds);
-    if (is_tight()) chosen.fp32_rounds = known > chosen.min_rounds ? 0 : chosen.min_rounds;
+    if (is_tight()) chosen.fp32_rounds = timed > chosen.min_rounds ? 0 : chosen.min_rounds;
     return chosen;
   }
 
@@ -104,7 +104,7 @@ struct search_session {
 
   /// Returns: the reference that losses are judged against: FP32, or the most conservative plan if pure FP32 cannot
   /// run.
-  const plan& fp32() const { return trials.reference().plan(); }
+  const plan& fp32() const { return run.fp32(); }
 };
 
 /// What the questions of a guided search may still cost. Recalled runs count as if they were run, so that a search

@@ -34,18 +34,18 @@ std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest,
   std::optional<std::size_t> best;
   for (std::size_t i = 1; i < contest.size(); ++i) {
     const contestant& c = contest[i];
-    if (!c.rule_based || c.status != status::ok || c.seconds.empty() || detail::rejected(c) || !may_win(c)) continue;
+    if (!c.rule_based || c.status != status::ok || c.seconds.empty() || detail::is_rejected(c) || !may_win(c)) continue;
     if (!best || compare_paired(contest[*best].seconds, c.seconds).ratio > 1) best = i;
   }
   return best;
 }
 
-/// Returns: how many times as fast as `rules` the plan `found` is. If both `raced` in the contest, their pairs of it
+/// Returns: how many times as fast as `rules` the plan `found` is. `paired`: both have run in the same rounds, which
 /// are used. If these leave it open, the two run further rounds in turns, as many as a contest has at most.
 inline paired_speedup gain_over_rules(evaluator& run, const race_settings& settings, const contestant& found,
-                                      const contestant& rules, bool raced, race_batches batches) {
+                                      const contestant& rules, bool paired, race_batches batches) {
   std::vector<double> of_found, of_rules;
-  if (raced) {
+  if (paired) {
     const std::size_t rounds = std::min(found.seconds.size(), rules.seconds.size());
     of_found.assign(found.seconds.begin(), found.seconds.begin() + static_cast<std::ptrdiff_t>(rounds));
     of_rules.assign(rules.seconds.begin(), rules.seconds.begin() + static_cast<std::ptrdiff_t>(rounds));
@@ -54,7 +54,7 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
   for (std::size_t rounds_added = 0; rounds_added < settings.contest_rounds; rounds_added += settings.min_rounds) {
     if (gain.clearly_faster() || gain.clearly_slower()) break;
     std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
-    race{run, stage::contest, settings, settings.min_rounds, batches}.run(two, false);
+    race{run, stage::contest, settings, settings.min_rounds, batches}.run(two);
     constexpr double infinity = std::numeric_limits<double>::infinity();
     // The rule-based plan no longer trains.
     if (two[0].status != status::ok) return {.ratio = infinity, .bounds = {infinity, infinity}};
@@ -93,9 +93,9 @@ class final_contest {
 
   /// Returns: the index in outcome::contest of the plan to take. `found`: the search's plans, the fastest first. The
   /// trainer is left with the training of the plan that is taken, as far as there is one.
-  std::size_t hold(std::vector<plan> found) {
+  std::size_t find_winner(std::vector<plan> found) {
     found_ = std::move(found);
-    search_.run.timed(stage::contest, [&] { race_all(); });
+    search_.run.timed(stage::contest, [&] { time_all(); });
     // What operators cost was learned from steps that are not compiled, so it says nothing of compiled ones.
     if (costs_hold()) guided_->learn(contest());
     describe_contest(search_.log, search_.trials);
@@ -103,8 +103,8 @@ class final_contest {
       if (c.lost > 0) search_.trials.expect_lost(c.lost, c.seconds.size());
     }
     search_.trials.keep_slow_plans();
-    const std::size_t raced = contest().size(), first = fastest_accepted();
-    const std::size_t winner = beside_rules(first, search_.log.compiled || first < raced);
+    const std::size_t in_race = contest().size(), first = fastest_accepted();
+    const std::size_t winner = winner_or_rules(first, search_.log.compiled || first < in_race);
     if (judges_losses()) {
       warn_of_undecided(winner);
       warn_of_few_batches(contest()[winner]);
@@ -131,12 +131,12 @@ class final_contest {
             .same_batches = search_.trials.lengths_differ(),
             .as_trained = search_.log.compiled};
   }
-  double predicted(const plan& p) const {
-    return costs_hold() ? guided_->predicted(p) : std::numeric_limits<double>::quiet_NaN();
+  double predict(const plan& p) const {
+    return costs_hold() ? guided_->predict(p) : std::numeric_limits<double>::quiet_NaN();
   }
 
-  void race_all() {
-    std::vector<racer> racers = plans_.racers(found());
+  void time_all() {
+    std::vector<racer> racers = plans_.racers(search_.fp32(), found());
     for (const plan& p : found_) enter_found(racers, p, search_.log.graph);
     std::vector<racer> left_out;
     if (guided_ != nullptr) left_out = remove_rejected(racers);
@@ -144,15 +144,14 @@ class final_contest {
       std::ranges::move(remove_too_costly_to_compile(racers), std::back_inserter(left_out));
     if (racers.size() > 1) {
       // With a tight budget FP32 need not run again beside batches in which it was timed with the found plan already.
-      const auto* pairs = search_.trials.known(found());
-      const std::size_t judged =
-          pairs != nullptr && !search_.log.compiled ? pairs->trial.sample.batch_seconds.size() : 0;
-      const std::size_t known = std::min(judged, search_.log.baseline.batch_seconds.size());
-      contest() = hold_contest(search_.run, budget_.contest(known), std::move(racers), batches());
+      const auto* answer = search_.trials.find(found());
+      const std::size_t timed =
+          answer != nullptr && !search_.log.compiled ? answer->trial.sample.batch_seconds.size() : 0;
+      const std::size_t pairs = std::min(timed, search_.log.baseline.batch_seconds.size());
+      contest() = time_contest(search_.run, budget_.contest(pairs), std::move(racers), batches());
       if (search_.log.compiled) require_compiled(contest().front());
     } else {
-      contest().push_back(
-          {.label = std::string{reference_label(search_.log.graph)}, .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
+      contest().push_back(fp32_contestant(search_.run));
     }
     if (contest().front().peak_bytes == 0) contest().front().peak_bytes = search_.log.baseline.peak_bytes;
     for (const racer& r : left_out) contest().push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
@@ -161,18 +160,17 @@ class final_contest {
   // Removes and returns the racers whose losses were not accepted, or are unknown and too costly to judge. The
   // trainer's state stays.
   std::vector<racer> remove_rejected(std::vector<racer>& racers) {
-    const checkpoint here = search_.run.save();
     std::vector<racer> rejected;
-    for (auto r = racers.begin() + 1; r != racers.end();) {
-      if (guided_->is_accepted(r->plan) ||
-          (guided_->may_go_on() && search_.trials.judge(r->plan, r->label).trial.accepted)) {
-        ++r;
-      } else {
-        rejected.push_back(std::move(*r));
-        r = racers.erase(r);
+    search_.run.run_and_undo([&] {
+      for (auto r = racers.begin() + 1; r != racers.end();) {
+        if (guided_->is_accepted(r->plan) || guided_->accepts_losses(r->plan, r->label)) {
+          ++r;
+        } else {
+          rejected.push_back(std::move(*r));
+          r = racers.erase(r);
+        }
       }
-    }
-    search_.run.restore(here);
+    });
     search_.run.keep_state();
     return rejected;
   }
@@ -187,7 +185,7 @@ class final_contest {
     if (racers.size() <= most) return {};
     const auto rank = [&](const racer& r) {
       const bool is_found = r.plan == found() || r.plan == guided_->least_memory();
-      return std::tuple{!is_found, !r.rule_based, guided_->predicted(r.plan)};
+      return std::tuple{!is_found, !r.rule_based, guided_->predict(r.plan)};
     };
     std::ranges::sort(racers.begin() + 1, racers.end(), {}, rank);
     const auto first_costly = racers.begin() + static_cast<std::ptrdiff_t>(most);
@@ -198,16 +196,16 @@ class final_contest {
   // Returns: the seconds of FP32's first compiled step, which is undone; 0 if the trainer cannot undo it.
   double seconds_to_compile() {
     if (!search_.run.restores()) return 0;
-    const checkpoint here = search_.run.save();
     const auto compile = [](any_trainer& trainer) {
       const compiled_steps on{trainer};
       const detail::stopwatch watch;
       (void)trainer.run_batch();
       return std::vector<double>{watch.seconds()};
     };
-    const auto seconds = search_.run.record_numbers(search_.fp32(), "compiling", purpose::compile, compile);
-    search_.run.restore(here);
-    return seconds.at(0);
+    double seconds = 0;
+    search_.run.run_and_undo(
+        [&] { seconds = search_.run.record_numbers(search_.fp32(), "compiling", purpose::compile, compile).at(0); });
+    return seconds;
   }
 
   // Throws: if FP32's compiled steps failed in the contest, what they throw when they are tried again, else `error`.
@@ -257,19 +255,19 @@ class final_contest {
     const auto wins = [&](std::size_t at) {
       contestant& c = contest()[at];
       const bool pays = settings.slowdown > 0 || budget_.fits_instead(c, contest().front()) ||
-                        (c.over_fp32.ratio > 1 && !undecided(c));
+                        (c.over_fp32.ratio > 1 && !is_undecided(c));
       return at == 0 || (pays && is_accepted(c));
     };
     for (int bisected = 0;;) {
       const auto order = ranking(
-          contest(), [&](const plan& p) { return predicted(p); }, settings.memory_limit, settings.slowdown);
+          contest(), [&](const plan& p) { return predict(p); }, settings.memory_limit, settings.slowdown);
       const auto first = std::find_if(order.begin(), order.end(), wins);
       const contestant& fastest = contest()[order.front()];
       const auto result = first == order.end() ? 0 : *first;
-      if (guided_ == nullptr || !detail::rejected(fastest)) return result;
+      if (guided_ == nullptr || !detail::is_rejected(fastest)) return result;
       if (may_grow(fastest.plan)) {
         if (!enter_wider(fastest.plan)) return result;
-      } else if (bisected++ == 2 || !enter_part(guided_->accepted_part(fastest.plan))) {
+      } else if (bisected++ == 2 || !enter_part(guided_->bisect_again(fastest.plan))) {
         return result;
       }
     }
@@ -279,7 +277,7 @@ class final_contest {
   bool enter_wider(const plan& rejected) {
     plan wider = guided_->without_narrowest(rejected);
     search_.run.timed(stage::contest, [&] {
-      while (wider != contest().front().plan && !search_.trials.judge(wider, {}, true).trial.accepted &&
+      while (wider != contest().front().plan && !search_.trials.judge(wider, {.quick = true}).trial.accepted &&
              may_grow(wider))
         wider = guided_->without_narrowest(wider);
     });
@@ -294,7 +292,7 @@ class final_contest {
     found_.front() = part;
     if (search_.log.compiled) {
       contest().clear();
-      search_.run.timed(stage::contest, [&] { race_all(); });
+      search_.run.timed(stage::contest, [&] { time_all(); });
     } else {
       contest().push_back({.label = label_of_found(part, search_.log.graph, contest()), .plan = part});
     }
@@ -303,10 +301,10 @@ class final_contest {
   }
 
   // Returns: true if neither the contest nor the batches that judged its losses say that `c` is faster than FP32.
-  bool undecided(const contestant& c) const {
-    const auto* judged = search_.trials.known(c.plan);
-    const bool clear = !search_.log.compiled && judged != nullptr && judged->trial.accepted &&
-                       judged->trial.bounds.high < search_.trials.fp32_seconds();
+  bool is_undecided(const contestant& c) const {
+    const auto* answer = search_.trials.find(c.plan);
+    const bool clear = !search_.log.compiled && answer != nullptr && answer->trial.accepted &&
+                       answer->trial.bounds.high < search_.trials.fp32_seconds();
     return too_noisy(c) && !clear;
   }
 
@@ -318,19 +316,18 @@ class final_contest {
       return false;
     }
     expect_growing_harm(c.plan);
-    const auto* before = search_.trials.known(c.plan);
+    const auto* before = search_.trials.find(c.plan);
     const bool was_rejected = before != nullptr && !before->trial.accepted;
     search_.run.timed(stage::contest, [&] {
-      const checkpoint here = search_.run.save();
-      (void)search_.trials.judge(c.plan, c.label, guided_ != nullptr);
-      search_.run.restore(here);
+      search_.run.run_and_undo(
+          [&] { (void)search_.trials.judge(c.plan, {.label = c.label, .quick = guided_ != nullptr}); });
       search_.run.keep_state();
     });
-    const auto& judged = *search_.trials.known(c.plan);
-    c.loss = judged.verdict;
-    c.loss_batches = static_cast<std::size_t>(judged.trial.sample.batches);
-    if (judged.trial.accepted || was_rejected) return judged.trial.accepted;
-    search_.log.warnings.push_back(why_not_taken(c, search_.settings.tolerance, guided_ != nullptr));
+    const auto& answer = *search_.trials.find(c.plan);
+    c.loss = answer.verdict;
+    c.loss_batches = static_cast<std::size_t>(answer.trial.sample.batches);
+    if (answer.trial.accepted || was_rejected) return answer.trial.accepted;
+    search_.run.warn(why_not_taken(c, search_.settings.tolerance, guided_ != nullptr));
     return false;
   }
 
@@ -349,14 +346,15 @@ class final_contest {
 
   // Returns: the index of the contestant to take: the winner, or the fastest rule-based plan. That one is kept if it is
   // not slower than FP32 and the winner is not shown to be faster. If FP32 won only because noise hid the gain of the
-  // rule-based plan, that plan is taken. `raced`: the winner took part in the race.
-  std::size_t beside_rules(std::size_t winner, bool raced) {
+  // rule-based plan, that plan is taken. `in_race`: the winner took part in the race.
+  std::size_t winner_or_rules(std::size_t winner, bool in_race) {
     const contestant& won = contest()[winner];
     if (won.rule_based || search_.settings.slowdown > 0) return winner;
     const bool is_fp32 = winner == 0;
     const auto at = fastest_rules(contest(), [&](const contestant& c) {
       const bool fits = !budget_.too_large(c) || budget_.too_large(won);
-      return fits && (is_fp32 ? undecided(c) : !(c.over_fp32.ratio < 1) || budget_.fits_instead(c, contest().front()));
+      return fits &&
+             (is_fp32 ? is_undecided(c) : !(c.over_fp32.ratio < 1) || budget_.fits_instead(c, contest().front()));
     });
     if (!at) return winner;
     contestant& rules = contest()[*at];
@@ -367,10 +365,11 @@ class final_contest {
     }
     paired_speedup gain{};
     search_.run.timed(stage::contest,
-                      [&] { gain = gain_over_rules(search_.run, budget_.contest(0), won, rules, raced, batches()); });
+                      [&] { gain = gain_over_rules(search_.run, budget_.contest(0), won, rules, in_race, batches()); });
     // The backend's own autocast is no plan of operators, so no costs are known of it.
-    const bool known_faster = costs_hold() && !rules.plan.runs_autocast() && guided_->is_faster(won.plan, rules.plan);
-    if (gain.clearly_faster() || (gain.ratio > 1 && known_faster)) return winner;
+    const bool faster_by_costs =
+        costs_hold() && !rules.plan.runs_autocast() && guided_->is_faster(won.plan, rules.plan);
+    if (gain.clearly_faster() || (gain.ratio > 1 && faster_by_costs)) return winner;
     if (!is_accepted(rules)) return winner;
     if (gain.ratio > 1) search_.run.warn(why_rules_are_kept(won, rules, gain));
     return *at;
@@ -389,7 +388,7 @@ class final_contest {
   void warn_of_undecided(std::size_t winner) const {
     const contestant* fastest = nullptr;
     for (const contestant& c : contest()) {
-      const bool open = c.loss && detail::rejected(c) && !is_shown_worse(*c.loss, search_.settings.tolerance);
+      const bool open = c.loss && detail::is_rejected(c) && !is_shown_worse(*c.loss, search_.settings.tolerance);
       if (!open || !c.over_fp32.clearly_faster() || !std::isfinite(c.over_fp32.bounds.high)) continue;
       if (fastest == nullptr || c.over_fp32.ratio > fastest->over_fp32.ratio) fastest = &c;
     }
@@ -398,15 +397,15 @@ class final_contest {
   }
 
   void go_to_training_of(std::size_t winner) {
-    const auto* judged = search_.trials.known(contest()[winner].plan);
+    const auto* answer = search_.trials.find(contest()[winner].plan);
     const std::optional<checkpoint> fp32_end = search_.trials.fp32_end();
     if (guided_ == nullptr) {  // no batch of the contest is training
-      const auto end = winner == 0 ? fp32_end : judged != nullptr && judges_losses() ? judged->end : std::nullopt;
+      const auto end = winner == 0 ? fp32_end : answer != nullptr && judges_losses() ? answer->end : std::nullopt;
       return search_.run.restore(end ? *end : search_.trials.reference().start());
     }
     if (winner == 0 && search_.run.trained().batches == 0 && fp32_end) search_.run.restore(*fp32_end);
-    if (judged != nullptr && judged->end && judged->end->trained.batches > search_.run.trained().batches)
-      search_.run.restore(*judged->end);
+    if (answer != nullptr && answer->end && answer->end->trained.batches > search_.run.trained().batches)
+      search_.run.restore(*answer->end);
   }
 
   search_session search_;
@@ -417,12 +416,46 @@ class final_contest {
   std::optional<double> seconds_to_compile_ = {};
 };
 
+/// For a training that is too short to search in: one look at the losses and times of the rule-based plan. Returns: its
+/// place in the contest if nothing speaks against it, else FP32's.
+inline std::size_t judge_rules_alone(const search_session& search, const starting_plans& plans,
+                                     const search_budget& budget) {
+  constexpr std::size_t batches_of_a_search = 60;  // that are not training
+  outcome& log = search.log;
+  log.compiled = false;  // the times are those of the batches that judge losses
+  log.contest.assign(1, fp32_contestant(search.run));
+  log.contest.front().seconds = log.baseline.batch_seconds;
+  log.contest.front().peak_bytes = log.baseline.peak_bytes;
+  const std::vector<racer> racers = plans.racers(search.fp32(), search.fp32());
+  std::size_t winner = 0;
+  if (racers.size() > 1 && !budget.is_too_short_for_one()) {
+    const racer& rules = racers[1];
+    search.run.timed(stage::losses,
+                     [&] { (void)search.trials.judge(rules.plan, {.label = rules.label, .quick = true}); });
+    const trial& t = search.trials.find(rules.plan)->trial;
+    log.contest.push_back({.label = rules.label, .plan = rules.plan, .rule_based = rules.rule_based});
+    describe_contest(log, search.trials);
+    const bool pays =
+        budget.fits_instead(log.contest.back(), log.contest.front()) || t.bounds.high < search.trials.fp32_seconds();
+    winner = t.accepted && pays ? 1 : 0;
+  }
+  search.run.warn(
+      fmt::format("the training is too short to search in ({} batches; a search takes about {}): {}. More epochs, "
+                  "an earlier search's plan in {} or its ledger make a search pay",
+                  budget.planned(), batches_of_a_search,
+                  winner > 0                      ? "the rule-based plan was looked at, and taken"
+                  : budget.is_too_short_for_one() ? "FP32 stays"
+                                                  : "the rule-based plan was looked at, and FP32 stays",
+                  setting("warm_start")));
+  if (winner == 0 && search.trials.fp32_end()) search.run.restore(*search.trials.fp32_end());
+  return winner;
+}
+
 /// Fills in the contest of the paper's search, which times no plan beside FP32: FP32 and `found`, by their own runs.
 inline void enter_untimed(const search_session& search, const trial& found) {
   std::vector<contestant>& contest = search.log.contest;
   const sample& fp32 = search.log.baseline;
-  contest.assign(
-      1, {.label = std::string{reference_label(search.log.graph)}, .plan = search.fp32(), .over_fp32 = {1, {1, 1}}});
+  contest.assign(1, fp32_contestant(search.run));
   if (found.plan != search.fp32()) {
     contestant& c = contest.emplace_back();
     c.label = label_of_found(found.plan, search.log.graph, contest);
@@ -434,7 +467,7 @@ inline void enter_untimed(const search_session& search, const trial& found) {
   }
   contest.front().seconds = fp32.batch_seconds;
   contest.front().peak_bytes = fp32.peak_bytes;
-  if (search.trials.known(found.plan) != nullptr) describe_contest(search.log, search.trials);
+  if (search.trials.find(found.plan) != nullptr) describe_contest(search.log, search.trials);
 }
 
 }  // namespace comp

@@ -20,6 +20,7 @@
 #include <random>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -51,90 +52,14 @@ class ratio_noise {
   double deviation_ = 0.05, weight_ = 3;
 };
 
-/// Chooses the next question: a plan to race, if its operators are accepted, else a plan whose losses are judged.
-class next_question {
- public:
-  /// Rounds of the race that answers a question.
-  static constexpr std::size_t rounds = 6;
-
-  next_question(const learned_costs& costs, const accepted_operators& accepted, const guided_start& from,
-                double per_byte)
-      : costs_{costs}, accepted_{accepted}, from_{from}, per_byte_{per_byte} {}
-
-  struct question {
-    comp::plan plan;
-    double pays = 0;  // seconds that the training saves, less those that asking costs
-  };
-
-  /// Returns: the question that pays most; nothing if none pays. `best`: the fastest plan that was timed. `noise`:
-  /// standard deviation of two batches' ratio. `test`: batches that a test of losses takes.
-  std::optional<question> choose(const plan& best, double noise, const evaluator& run, std::size_t test) {
-    std::optional<question> found;
-    std::set<plan> candidates{best};
-    const auto look = [&](const precision_levels& levels, bool drawn) {
-      const std::vector<plan> starts{best, accepted_.allowed()};
-      const plan p = drawn ? costs_.perhaps_cheapest(levels, starts, per_byte_, random_)
-                           : costs_.cheapest(levels, starts, per_byte_);
-      if (!candidates.insert(p).second || tried_.contains(p) || p == run.fp32()) return;
-      const double pays = worth(p, best, noise, run, test);
-      if (pays > 0 && (!found || pays > found->pays)) found = question{p, pays};
-    };
-    const precision_levels open = open_levels();
-    for (int i = 0; i == 0 || (costs_.resolves() && i < draws); ++i) {
-      look(accepted_.levels(), i > 0);
-      if (from_.lows.size() > 1) look(open, i > 0);
-    }
-    if (found && !accepted_.is_accepted(found->plan)) tried_.insert(found->plan);
-    return found;
-  }
-
- private:
-  // Draws of costs per question; none if batches cannot tell single operators apart.
-  static constexpr int draws = 8;
-
-  // Operators that were accepted in one low precision may be proposed in the others, too.
-  precision_levels open_levels() const {
-    precision_levels open = accepted_.levels();
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      if (open[i].size() > 1) open[i] = from_.levels[i];
-    }
-    return open;
-  }
-
-  // Returns: the expected value of max(x, 0) for a normal variable x, because a plan that turns out slower is not
-  // taken.
-  static double expected_gain(double mean, double deviation) {
-    if (!(deviation > 0)) return std::max(mean, 0.0);
-    const double z = mean / deviation;
-    const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
-    return mean * std::erfc(-z / std::numbers::sqrt2) / 2 + deviation * density;
-  }
-
-  // Returns: the seconds that the answer is expected to save over the batches to come, less what asking costs.
-  double worth(const plan& p, const plan& best, double noise, const evaluator& run, std::size_t test) const {
-    const double seconds = costs_.batch_seconds(p), gain = costs_.batch_seconds(best) - seconds,
-                 spread = costs_.spread(p, best);
-    const bool covered = accepted_.is_accepted(p);
-    const double count = static_cast<double>(covered ? rounds : test);
-    const double of_answer = seconds * noise / std::sqrt(count);
-    // How far the answer is expected to move the estimate: s^2 / sqrt(s^2 + e^2), as in the knowledge gradient.
-    const double informative_spread = spread * spread / std::hypot(spread, of_answer);
-    const double first = run.has_run(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
-    // A race trains, so it costs what `p` is slower; a test of losses may be undone, so it costs all its batches.
-    const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
-    // The part of the promised gain that is believed.
-    constexpr double trusted = 0.5;
-    return trusted * expected_gain(gain, informative_spread) * std::max(accepted_.budget().to_come() - count, 0.0) -
-           cost;
-  }
-
-  const learned_costs& costs_;
-  const accepted_operators& accepted_;
-  const guided_start& from_;
-  double per_byte_;
-  std::set<plan> tried_ = {};  // plans whose losses were asked about; none is asked about twice
-  std::mt19937_64 random_{1};
-};
+/// Returns: the expected value of max(x, 0) for a normal variable x: what a plan gains that is not taken if it turns
+/// out slower.
+inline double expected_gain(double mean, double deviation) {
+  if (!(deviation > 0)) return std::max(mean, 0.0);
+  const double z = mean / deviation;
+  const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
+  return mean * std::erfc(-z / std::numbers::sqrt2) / 2 + deviation * density;
+}
 
 class guided_search {
  public:
@@ -142,7 +67,6 @@ class guided_search {
       : search_{search},
         chosen_{chosen},
         from_{std::move(from)},
-        fp32_{search.fp32()},
         costs_{search, from_.levels},
         accepted_{search, chosen.bisection, costs_, from_} {}
 
@@ -151,28 +75,28 @@ class guided_search {
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::losses, [&] {
-      plan wanted = joined();
-      while (accepted_.find(wanted) == fp32_ && wanted.has_scaled()) wanted = without_narrowest(wanted, from_.levels);
+      plan wanted = cheapest_with_rules();
+      while (accepted_.find(wanted) == fp32() && wanted.has_scaled()) wanted = without_narrowest(wanted, from_.levels);
     });
-    plan fastest_plan = fp32_;
+    plan best = fp32();
     search_.run.timed(stage::times, [&] {
-      fastest_plan = refined();
-      if (search_.settings.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
-      if (search_.settings.slowdown > 0) least_ = least_memory(fastest_plan);
+      best = refine();
+      if (search_.settings.memory_limit > 0) best = fit_memory(best);
+      if (search_.settings.slowdown > 0) least_ = find_least_memory(best);
     });
-    return fastest_plan;
+    return best;
   }
 
   /// Returns: per operator, what was learned of it. What its precision saves is computed with all other operators as in
   /// `p`.
   std::vector<op_evidence> evidence_beside(const plan& p) const {
-    return weighed(accepted_.evidence(), costs_.costs(), p, fp32_);
+    return add_gains(accepted_.evidence(), costs_.costs(), p, fp32());
   }
 
   /// Returns: the largest part of `p` whose losses are accepted. Call it if the losses of `p` itself were rejected in
   /// the end.
-  plan accepted_part(const plan& p) {
-    plan part = fp32_;
+  plan bisect_again(const plan& p) {
+    plan part = fp32();
     search_.run.timed(stage::losses, [&] { part = accepted_.find_again(p); });
     return part;
   }
@@ -182,7 +106,7 @@ class guided_search {
     const op_graph& graph = search_.log.graph;
     if (!lowers_states(p, graph)) return without_narrowest(p, accepted_.levels());
     plan wider = p;
-    for (std::size_t i = 0; i < p.size(); ++i) wider[i] = graph[i].is_state ? fp32_[i] : p[i];
+    for (std::size_t i = 0; i < p.size(); ++i) wider[i] = graph[i].is_state ? fp32()[i] : p[i];
     return wider;
   }
   /// Returns: how many of FP32's batches what is left of the budget pays for.
@@ -192,10 +116,12 @@ class guided_search {
   const plan& least_memory() const { return least_; }
   /// Returns: true if each operator of `p` has a precision that it also has in an accepted plan.
   bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
+  /// Returns: true if the losses of `p` are accepted; false if the budget is spent.
+  bool accepts_losses(const plan& p, const std::string& label) {
+    return accepted_.budget().left(0) > 0 && accepted_.judge(p, label).trial.accepted;
+  }
   /// Returns: the plan with everything low that was accepted together.
   const plan& allowed() const { return accepted_.allowed(); }
-  /// Returns: true while some of the budget is left.
-  bool may_go_on() const { return accepted_.budget().left(0) > 0; }
   /// Learns times from the contest's batches. Plans with operators that were not accepted are left out, and so is the
   /// backend's own autocast, which is no plan of operators.
   void learn(const std::vector<contestant>& contest) {
@@ -210,13 +136,15 @@ class guided_search {
     learn(racers);
   }
   /// Returns: the seconds of a batch under `p` that the costs learned so far predict.
-  double predicted(const plan& p) const { return costs_.batch_seconds(p); }
+  double predict(const plan& p) const { return costs_.batch_seconds(p); }
   /// Returns: true if these costs say with 97.5% confidence that `p` is faster than `than`.
   bool is_faster(const plan& p, const plan& than) const {
     return costs_.batch_seconds(than) - costs_.batch_seconds(p) > 2 * costs_.spread(p, than);
   }
 
  private:
+  const plan& fp32() const { return search_.run.fp32(); }
+
   plan without_narrowest(const plan& p, precision_levels levels) const {
     const auto bytes = [](precision q) { return traits(q).bytes; };
     const double fewest = bytes(*std::ranges::min_element(p, {}, bytes));
@@ -226,72 +154,123 @@ class guided_search {
 
   // Returns: the cheapest plan, joined with what else the rules and rivals lower. They are judged together because any
   // mixture of accepted operators may be raced afterwards without another test of losses.
-  plan joined() {
+  plan cheapest_with_rules() const {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
     std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
     for (const plan& rule : rules) {
       for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const bool may = contains(from_.levels[i], rule[i]) && !costs_.dropped(rule[i]);
-        if (wanted[i] == fp32_[i] && may) wanted[i] = rule[i];
+        const bool may = contains(from_.levels[i], rule[i]) && !costs_.is_dropped(rule[i]);
+        if (wanted[i] == fp32()[i] && may) wanted[i] = rule[i];
       }
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
         costs_.cheapest(from_.levels, from_.rules, memory_price());  // operators that save memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == fp32_[i]) wanted[i] = small[i];
+      if (wanted[i] == fp32()[i]) wanted[i] = small[i];
     }
     return wanted;
   }
 
   // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
-  double memory_price() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
+  double memory_price() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32()), 1.0); }
 
   // Returns: the price of a byte [s]. It is small, so that it only decides between plans that are about equally fast:
   // the one that stores less is taken.
   double byte_price() const {
-    const double bytes = costs_.bytes(fp32_);
+    const double bytes = costs_.bytes(fp32());
     return bytes > 0 ? chosen_.memory_worth * search_.trials.fp32_seconds() / bytes : 0;
   }
-  plan proposed(const std::vector<plan>& starts, double per_byte) const {
+  plan cheapest_accepted(const std::vector<plan>& starts, double per_byte) const {
     return costs_.cheapest(accepted_.levels(), starts, per_byte);
   }
 
   // Races plans made of accepted operators, and then asks about further plans as long as the answers are worth their
   // cost.
-  plan refined() {
+  plan refine() {
     const plan& allowed = accepted_.allowed();
-    if (allowed == fp32_) return fp32_;
+    if (allowed == fp32()) return allowed;
     std::vector<racer> first;
     const auto enter = [&](const plan& p) {
       const bool there = std::any_of(first.begin(), first.end(), [&](const racer& r) { return r.plan == p; });
-      if (p != fp32_ && !there) first.push_back({.plan = p});
+      if (p != fp32() && !there) first.push_back({.plan = p});
     };
     enter(allowed);
-    enter(proposed({allowed}, byte_price()));
-    for (const plan& rule : from_.rules) enter(accepted_.accepted_part(rule));
+    enter(cheapest_accepted({allowed}, byte_price()));
+    for (const plan& rule : from_.rules) enter(accepted_.restrict_to_accepted(rule));
     timed_.insert(allowed);
     if (first.size() > 1) compare(first, search_.settings.race.min_rounds);
-    next_question ask{costs_, accepted_, from_, byte_price()};
+    const double price = byte_price();
     for (std::size_t i = 0; i < chosen_.questions; ++i) {
-      const plan best = fastest();
-      const auto next = ask.choose(best, noise_.of_a_batch(), search_.run, search_.trials.least());
+      const plan best = fastest_plan();
+      const std::optional<plan> next = next_question(best, price);
       if (!next) break;
-      if (!accepted_.is_accepted(next->plan)) {
-        widen(next->plan);
+      if (!accepted_.is_accepted(*next)) {
+        judge_new_precision(*next);
         continue;
       }
-      std::vector<racer> two{{.plan = best}, {.plan = next->plan}};
-      compare(two, next_question::rounds);
+      std::vector<racer> two{{.plan = best}, {.plan = *next}};
+      compare(two, rounds_of_question);
     }
-    return fastest();
+    return fastest_plan();
+  }
+
+  // Chooses the next question: a plan to race, if its operators are accepted, else a plan whose losses are judged.
+  // Returns: the one that pays most; nothing if none pays. `best`: the fastest plan that was timed. `price`: of a byte
+  // [s].
+  std::optional<plan> next_question(const plan& best, double price) {
+    std::optional<plan> found;
+    double most = 0;
+    std::set<plan> candidates{best};
+    const std::vector<plan> starts{best, accepted_.allowed()};
+    const auto look = [&](const precision_levels& levels, bool by_chance) {
+      const plan p =
+          by_chance ? costs_.perhaps_cheapest(levels, starts, price, random_) : costs_.cheapest(levels, starts, price);
+      if (!candidates.insert(p).second || questions_.contains(p) || p == fp32()) return;
+      if (const double pays = worth(p, best); pays > most) found = p, most = pays;
+    };
+    const precision_levels open = open_levels();
+    for (int i = 0; i == 0 || (costs_.resolves() && i < draws_per_question); ++i) {
+      look(accepted_.levels(), i > 0);
+      if (from_.lows.size() > 1) look(open, i > 0);
+    }
+    if (found && !accepted_.is_accepted(*found)) questions_.insert(*found);
+    return found;
+  }
+
+  // Operators that were accepted in one low precision may be proposed in the others, too.
+  precision_levels open_levels() const {
+    precision_levels open = accepted_.levels();
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (open[i].size() > 1) open[i] = from_.levels[i];
+    }
+    return open;
+  }
+
+  // Returns: the seconds that the answer about `p` is expected to save over the batches to come, less what asking
+  // costs.
+  double worth(const plan& p, const plan& best) const {
+    const double seconds = costs_.batch_seconds(p), gain = costs_.batch_seconds(best) - seconds,
+                 spread = costs_.spread(p, best);
+    const bool is_race = accepted_.is_accepted(p);
+    const double count = static_cast<double>(is_race ? rounds_of_question : search_.trials.least());
+    const double error = seconds * noise_.of_a_batch() / std::sqrt(count);
+    // How far the answer is expected to move the estimate: s^2 / sqrt(s^2 + e^2), as in the knowledge gradient.
+    const double informative_spread = spread * spread / std::hypot(spread, error);
+    const double first = search_.run.has_run(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
+    // A race trains, so it costs what `p` is slower; a test of losses may be undone, so it costs all its batches.
+    const double cost = is_race ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
+    constexpr double part_to_believe = 0.5;  // of the promised gain
+    return part_to_believe * expected_gain(gain, informative_spread) *
+               std::max(accepted_.budget().to_come() - count, 0.0) -
+           cost;
   }
 
   // Judges a plan with a precision that its operators were not accepted in. First the plan with all accepted operators
   // in the new precision that `wanted` uses most: if it is accepted, so is any mixture. If that plan was judged before,
   // `wanted` itself.
-  void widen(const plan& wanted) {
+  void judge_new_precision(const plan& wanted) {
     std::map<precision, std::size_t> uses;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!contains(accepted_.levels()[i], wanted[i])) ++uses[wanted[i]];
@@ -301,15 +280,15 @@ class guided_search {
     for (std::size_t i = 0; i < open.size(); ++i) {
       if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
     }
-    const plan all = lowered_to(low, accepted_.allowed(), open);
-    const plan& question_plan = search_.trials.known(all) == nullptr ? all : wanted;
-    accepted_.widen(question_plan);
-    if (search_.trials.known(question_plan)->trial.accepted) timed_.insert(question_plan);
+    const plan all = lower_to(low, accepted_.allowed(), open);
+    const plan& question = search_.trials.find(all) == nullptr ? all : wanted;
+    accepted_.judge_wider(question);
+    if (search_.trials.find(question)->trial.accepted) timed_.insert(question);
   }
 
   // Returns: the fastest of the timed plans by the costs, which know all races. A single race is too noisy to decide
   // by.
-  plan fastest() const {
+  plan fastest_plan() const {
     return *std::ranges::min_element(timed_, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
   }
 
@@ -321,13 +300,13 @@ class guided_search {
          search_.settings.race,
          rounds,
          {.trains = true, .same_batches = search_.trials.lengths_differ()}}
-        .run(racers, true);
+        .run(racers);
     for (const racer& r : racers) {
       if (r.peak_bytes > 0) peaks_[r.plan] = r.peak_bytes;
       if (r.status == status::ok) timed_.insert(r.plan);
     }
     learn(racers);
-    accepted_.budget().keep_races(costs_.batch_seconds(fastest()));
+    accepted_.budget().keep_races(costs_.batch_seconds(fastest_plan()));
   }
   // Learns how much times vary, and each racer's time relative to the first.
   void learn(const std::vector<racer>& racers) {
@@ -342,24 +321,26 @@ class guided_search {
 
   // Returns: the fastest plan whose measured peak memory is within the limit; if there is none, the one with the lowest
   // peak.
-  plan within_memory(const plan& best) {
+  plan fit_memory(const plan& best) {
     const std::int64_t limit = search_.settings.memory_limit;
-    if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
+    if (best == fp32() || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
     plan least = best;
     for_smaller(best, [&](const plan& next) {
-      if (spares(next, least, best)) least = next;
+      if (needs_less_memory(next, least, best)) least = next;
       return peak_of(least, best) > limit;
     });
     return least;
   }
 
   // Returns: the plan with the lowest measured peak among those that are no slower than settings.slowdown allows.
-  plan least_memory(const plan& best) {
+  plan find_least_memory(const plan& best) {
     plan least = best;
-    const double slowest = 1 + search_.settings.slowdown;
+    const auto is_too_slow = [&](const plan& p) {
+      return costs_.batch_seconds(p) > costs_.batch_seconds(best) * (1 + search_.settings.slowdown);
+    };
     for_smaller(best, [&](const plan& next) {
-      if (costs_.batch_seconds(next) > costs_.batch_seconds(best) * slowest) return false;
-      if (spares(next, least, best) && costs_.batch_seconds(next) <= costs_.batch_seconds(best) * slowest) least = next;
+      if (is_too_slow(next)) return false;
+      if (needs_less_memory(next, least, best) && !is_too_slow(next)) least = next;  // its race may have shown it slow
       return true;
     });
     return least;
@@ -370,15 +351,15 @@ class guided_search {
   void for_smaller(const plan& best, auto look) {
     plan last = best;
     double price = std::max(4 * byte_price(), 1e-4 * memory_price());
-    for (int doubled = 0; best != fp32_ && doubled < 14; ++doubled, price *= 2) {
-      const plan next = proposed({best, accepted_.allowed()}, price);
+    for (int doubled = 0; best != fp32() && doubled < 14; ++doubled, price *= 2) {
+      const plan next = cheapest_accepted({best, accepted_.allowed()}, price);
       if (next != last && next != best && !look(next)) return;
       last = next;
     }
   }
 
   // Returns: true if `next` ran, with a lower peak than `least`.
-  bool spares(const plan& next, const plan& least, const plan& best) {
+  bool needs_less_memory(const plan& next, const plan& least, const plan& best) {
     const std::int64_t peak = peak_of(next, best);
     return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
   }
@@ -394,13 +375,19 @@ class guided_search {
     return peaks_.contains(p) ? peaks_.at(p) : 0;
   }
 
+  // Rounds of the race that answers a question; draws of costs per question, none if batches cannot tell operators
+  // apart.
+  static constexpr std::size_t rounds_of_question = 6;
+  static constexpr int draws_per_question = 8;
+
   search_session search_;
   const strategy::guided& chosen_;
   guided_start from_;
-  plan fp32_, least_ = {};
+  plan least_ = {};
   learned_costs costs_;
   accepted_operators accepted_;
-  std::set<plan> timed_ = {};
+  std::set<plan> timed_ = {}, questions_ = {};  // those whose losses were asked about; none is asked about twice
+  std::mt19937_64 random_{1};
   ratio_noise noise_ = {};
   std::map<plan, std::int64_t> peaks_ = {};
 };

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learns on a trainer what operators and casts cost: from a profile in FP32 and one in each low precision, if the
-// backend can profile, and then from whole batches. It then finds the cheapest plan under these costs.
+// backend can profile, and then from whole batches. It then finds the cheapest plan under these costs. And orders
+// operators by how much lowering them is thought to harm: by the errors that the backend measures (`sensitivity`), or
+// else by the policy's lists.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <comp/core/concepts.hpp>
+#include <comp/core/decision.hpp>
 #include <comp/search/decision/budget.hpp>
-#include <comp/search/decision/harm_scores.hpp>
+#include <comp/search/decision/starting_plans.hpp>
 #include <comp/search/outcome.hpp>
+#include <comp/search/trainer/evaluator.hpp>
 #include <comp/strategy/cost_model.hpp>
 #include <comp/strategy/min_cut.hpp>
 #include <comp/strategy/plan_costs.hpp>
@@ -72,13 +76,77 @@ class cast_changes {
   std::vector<std::vector<use>> of_;                                // per operator
 };
 
+/// Returns: the factor for an operator's measured error. An error is measured in a few steps, and hides what builds
+/// up over a training; the policy's lists hold experience of that.
+inline double risk_of(category by_policy) {
+  return by_policy == category::allow ? 0.25 : by_policy == category::deny ? 1 : 0.5;
+}
+
+/// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity if `wanted` does
+/// not lower it. An error that is NaN counts as infinite.
+/// Throws: what the backend throws; `error` if the number of scores is not that of the operators.
+inline std::vector<double> errors_of(evaluator& run, const guided_start& from, const checkpoint& start,
+                                     const plan& fp32, const plan& wanted) {
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
+  std::vector<double> all(wanted.size(), infinity);
+  for (const precision low : from.lows) {
+    if (std::find(wanted.begin(), wanted.end(), low) == wanted.end()) continue;
+    run.restore(start);
+    const auto measure = [low](auto& trainer) {
+      std::vector<double> each;
+      for (const op_error& e : trainer.sensitivity(low)) {
+        each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity : std::max(e.output, e.gradient));
+      }
+      return each;
+    };
+    const std::vector<double> errors = run.record_numbers(fp32, fmt::format("sensitivity to {}", name(low)),
+                                                          purpose::sensitivity, measure, index_of(low));
+    require<error>(errors.size() == wanted.size(), "{} scores for {} operators", errors.size(), wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] == low) all[i] = errors[i] * risk_of(from.decisions[i].category);
+    }
+  }
+  return all;
+}
+
+/// Returns: per operator 0 if the policy allows low precision, 1 if it has no opinion, 2 if it denies it.
+inline std::vector<double> policy_order(const std::vector<decision>& decisions) {
+  std::vector<double> order(decisions.size());
+  std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& by_policy) {
+    return by_policy.category == category::allow ? 0 : by_policy.category == category::deny ? 2 : 1;
+  });
+  return order;
+}
+
+/// Returns: per operator a number that grows with its expected harm: its error, if the backend measures it (`scored` is
+/// then set to true), else its place in the policy's order. `start`: the state that FP32 began from.
+inline std::vector<double> harm_order(evaluator& run, const guided_start& from, const checkpoint& start,
+                                      const plan& fp32, const plan& wanted, bool& scored) {
+  if (run.trainer().has.sensitivity) {
+    try {
+      std::vector<double> by_error = errors_of(run, from, start, fp32, wanted);
+      scored = true;
+      return by_error;
+    } catch (const interrupted&) {
+      throw;
+    } catch (const std::exception& e) {
+      run.warn(
+          fmt::format("sensitivities were not used ({}): operators were tried in the order of "
+                      "the policy's lists",
+                      e.what()));
+      run.restore_kept_state();
+    }
+  }
+  return policy_order(from.decisions);
+}
+
 }  // namespace detail
 
 /// Returns: `evidence` with `saves` and `casts` set: the seconds that an operator saves in its `low` precision compared
 /// with the one in `base`, and the seconds of casts that this adds, with all other operators as in `chosen`. Takes time
 /// linear in operators and edges. Requires: all arguments describe the same operators.
-inline std::vector<op_evidence> weighed(std::vector<op_evidence> evidence, const plan_costs& costs, const plan& chosen,
-                                        const plan& base) {
+inline std::vector<op_evidence> add_gains(std::vector<op_evidence> evidence, const plan_costs& costs,
+                                          const plan& chosen, const plan& base) {
   const detail::cast_changes casts{costs, chosen};
   for (std::size_t i = 0; i < evidence.size(); ++i) {
     op_evidence& f = evidence[i];
@@ -93,30 +161,31 @@ class learned_costs {
  public:
   /// `levels`: per operator, the precisions that it may have; that of the most conservative plan comes first.
   learned_costs(const search_session& search, const precision_levels& levels)
-      : search_{search}, fp32_{search.fp32()}, model_{search.log.graph, levels} {}
+      : search_{search}, model_{search.log.graph, levels} {}
 
   /// Profiles FP32 and each precision of `lows`. A precision in which a batch is hopelessly slow is dropped instead,
   /// because its profile would take as long.
   void profile(const std::vector<precision>& lows) {
-    model_.learn_batch(fp32_, search_.trials.fp32_seconds());
-    profile(fp32_);
+    const plan& fp32 = search_.fp32();
+    model_.learn_batch(fp32, search_.trials.fp32_seconds());
+    profile(fp32);
     for (const precision low : lows) {
-      const plan all = lowered_to(low, fp32_, model_.levels());
-      if (all == fp32_) continue;
-      if (hopeless(all, low)) {
-        dropped_.insert(low);
+      const plan all = lower_to(low, fp32, model_.levels());
+      if (all == fp32) continue;
+      if (is_hopeless(all, low)) {
+        hopeless_.insert(low);
       } else {
         profile(all);
       }
     }
   }
-  bool dropped(precision p) const { return dropped_.contains(p); }
+  bool is_dropped(precision p) const { return hopeless_.contains(p); }
 
   /// Learns the time of a batch from those that judged the losses of `t`. They ran at another moment than FP32's
   /// batches, when the machine may have been faster or slower, so their time is never trusted to better than 1%.
   void learn(const trial& t) {
-    const double known = std::log(t.bounds.high / t.bounds.low) / 4;
-    model_.learn_batch(t.plan, t.seconds, std::isfinite(known) && known > 0 ? std::max(known, 0.01) : 0.03);
+    const double error = std::log(t.bounds.high / t.bounds.low) / 4;
+    model_.learn_batch(t.plan, t.seconds, std::isfinite(error) && error > 0 ? std::max(error, 0.01) : 0.03);
   }
   /// Learns that a batch under `p` took `ratio` times as long as one under `beside` in the same rounds. `spread`: the
   /// standard deviation of `ratio`, relative to it.
@@ -153,17 +222,18 @@ class learned_costs {
  private:
   plan cheapest(plan_costs costs, const precision_levels& levels, const std::vector<plan>& starts,
                 double per_byte) const {
+    const plan& fp32 = search_.fp32();
     std::set<precision> lows;
     for (std::size_t i = 0; i < costs.size(); ++i) {
       for (const precision p : all_precisions) {
         double& seconds = costs.seconds[i][index_of(p)];
-        const bool may = p == fp32_[i] || (!dropped(p) && contains(levels[i], p));
+        const bool may = p == fp32[i] || (!is_dropped(p) && contains(levels[i], p));
         if (!may) seconds = std::numeric_limits<double>::infinity();
-        if (std::isfinite(seconds) && p != fp32_[i]) lows.insert(p);
+        if (std::isfinite(seconds) && p != fp32[i]) lows.insert(p);
         seconds += per_byte * model_.bytes(i, p);
       }
     }
-    plan best = strategy::min_cut_plan(costs, fp32_);
+    plan best = strategy::min_cut_plan(costs, fp32);
     if (lows.size() < 2) return best;
     for (const plan& start : starts) {
       if (!std::isfinite(costs.seconds_of(start))) continue;
@@ -177,7 +247,7 @@ class learned_costs {
 
   // Runs one batch with everything in `low`: FP16 on a CPU can be 50 times slower than FP32. A slow one is run once
   // more, because a first batch may only be warming up. BF16 and TF32 have never been hopeless and are not tried.
-  bool hopeless(const plan& all, precision low) {
+  bool is_hopeless(const plan& all, precision low) {
     if (low == precision::bf16 || low == precision::tf32) return false;
     const double fp32 = search_.trials.fp32_seconds();
     const auto work = [&](const trial& begun) {
@@ -187,13 +257,13 @@ class learned_costs {
       if (got.ok() && got.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, got, detail::cut_if_not_finite);
       return got;
     };
-    const trial t = search_.run.run(stage::losses, all, fmt::format("all {}", name(low)), work, purpose::first_look);
-    search_.run.record(t);
+    const trial t =
+        search_.run.run_and_record(stage::losses, all, fmt::format("all {}", name(low)), work, purpose::first_look);
     if (!t.sample.ok() || t.sample.batch_seconds.empty()) return false;  // some operators may run in it nevertheless
     const double slower = t.sample.batch_seconds.back() / fp32;
     if (slower <= too_slow) return false;
-    search_.log.warnings.push_back(fmt::format(
-        "{} was not searched: a batch with all operators in it took {:.3g} times FP32's", name(low), slower));
+    search_.run.warn(fmt::format("{} was not searched: a batch with all operators in it took {:.3g} times FP32's",
+                                 name(low), slower));
     return true;
   }
 
@@ -209,7 +279,7 @@ class learned_costs {
       std::vector<op_time> times(flat.size() / 2);
       for (std::size_t i = 0; i < times.size(); ++i) times[i] = {flat[2 * i], flat[2 * i + 1]};
       if (!model_.learn_profile(p, times)) {
-        search_.log.warnings.push_back(
+        search_.run.warn(
             fmt::format("a profile of {} operators was not used (one time for each of {} is "
                         "needed, finite, not negative, not all zero): {}",
                         times.size(), p.size(), instead));
@@ -217,15 +287,14 @@ class learned_costs {
     } catch (const interrupted&) {
       throw;
     } catch (const std::exception& e) {
-      search_.log.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
+      search_.run.warn(fmt::format("no profile ({}): {}", e.what(), instead));
       search_.run.restore_kept_state();
     }
   }
 
   search_session search_;
-  plan fp32_;
   cost_model model_;
-  std::set<precision> dropped_ = {};
+  std::set<precision> hopeless_ = {};
 };
 
 }  // namespace comp

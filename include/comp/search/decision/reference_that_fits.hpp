@@ -8,8 +8,8 @@
 #pragma once
 
 #include <algorithm>
-#include <comp/search/decision/harm_scores.hpp>
 #include <comp/search/decision/learned_costs.hpp>
+#include <comp/search/decision/starting_plans.hpp>
 #include <comp/search/losses/paths.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
@@ -36,7 +36,7 @@ class reference_that_fits {
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
       double elements = 0;
       for (const tensor_info& t : graph[i].outputs) elements += detail::elements_of(t);
-      spared_.push_back(elements * (traits(fp32_[i]).bytes - traits(low_[i]).bytes));
+      bytes_saved_.push_back(elements * (traits(fp32_[i]).bytes - traits(low_[i]).bytes));
     }
   }
 
@@ -59,7 +59,7 @@ class reference_that_fits {
   }
 
  private:
-  plan lowered(std::size_t count) const {
+  plan lower_first(std::size_t count) const {
     plan p = fp32_;
     for (std::size_t k = 0; k < count; ++k) p[order_[k]] = low_[order_[k]];
     return p;
@@ -70,74 +70,71 @@ class reference_that_fits {
     std::size_t too_few = 0, enough = order_.size();
     while (too_few + 1 < enough) {
       const std::size_t middle = (too_few + enough) / 2;
-      (trained(lowered(middle), 1).ok() ? enough : too_few) = middle;
+      (train(lower_first(middle), 1).ok() ? enough : too_few) = middle;
     }
-    return lowered(enough);
+    return lower_first(enough);
   }
 
-  sample trained(const plan& p, std::size_t batches) {
+  sample train(const plan& p, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
       sample got;
       run_.train(begun, p, batches, got, detail::cut_if_not_finite);
       return got;
     };
-    const trial t = run_.run(stage::baseline, p, "in place of fp32", work);
-    run_.record(t);
-    return t.sample;
+    return run_.run_and_record(stage::baseline, p, "in place of fp32", work).sample;
   }
 
   // Returns: low operators of `found` that lower the losses when they are put back to FP32; empty if there are none, or
   // no questions are left. Those that are thought most harmful are asked about first.
   std::vector<std::size_t> harmful_in(const plan& found) {
-    double held = 0;
+    double bytes_of_fp32 = 0;
     std::vector<std::size_t> suspects;
     for (const std::size_t op : order_) {
-      if (found[op] == fp32_[op]) held += spared_[op];
-      if (found[op] != fp32_[op] && !judged_[op]) suspects.push_back(op);
+      if (found[op] == fp32_[op]) bytes_of_fp32 += bytes_saved_[op];
+      if (found[op] != fp32_[op] && !asked_[op]) suspects.push_back(op);
     }
-    has_room_ = std::max(has_room_, held);
-    sample judged;
+    has_room_ = std::max(has_room_, bytes_of_fp32);
+    sample low;
     while (!suspects.empty() && left_ > 0) {
-      const std::vector<std::size_t> raised = next_raised(suspects);
-      if (raised.empty()) continue;
+      const std::vector<std::size_t> to_raise = take_next(suspects);
+      if (to_raise.empty()) continue;
       plan p = low_;
-      for (const std::size_t op : raised) p[op] = fp32_[op];
-      if (judged.batches == 0) judged = trained(found, batches_);
-      const sample other = trained(p, batches_);
-      if (other.status == status::out_of_memory) {
-        no_room_ = std::min(no_room_, spared_[raised.front()]);
+      for (const std::size_t op : to_raise) p[op] = fp32_[op];
+      if (low.batches == 0) low = train(found, batches_);
+      const sample high = train(p, batches_);
+      if (high.status == status::out_of_memory) {
+        no_room_ = std::min(no_room_, bytes_saved_[to_raise.front()]);
         continue;
       }
       --left_;
-      for (const std::size_t op : raised) has_room_ = std::max(has_room_, spared_[op]), judged_[op] = true;
-      if (is_better(other, judged)) return raised;
+      for (const std::size_t op : to_raise) has_room_ = std::max(has_room_, bytes_saved_[op]), asked_[op] = true;
+      if (is_better(high, low)) return to_raise;
     }
     return {};
   }
 
   // Takes suspects from the end. Returns: as many as are known to fit in FP32 together, or a single one if that is not
   // known; none if it is known not to fit.
-  std::vector<std::size_t> next_raised(std::vector<std::size_t>& suspects) const {
-    std::vector<std::size_t> raised;
-    double used = 0;
+  std::vector<std::size_t> take_next(std::vector<std::size_t>& suspects) const {
+    std::vector<std::size_t> operators;
+    double bytes = 0;
     for (; !suspects.empty(); suspects.pop_back()) {
-      used += spared_[suspects.back()];
-      if (used > has_room_ && !raised.empty()) break;
-      if (used < no_room_) raised.push_back(suspects.back());
-      if (used > has_room_) {
+      bytes += bytes_saved_[suspects.back()];
+      if (bytes > has_room_ && !operators.empty()) break;
+      if (bytes < no_room_) operators.push_back(suspects.back());
+      if (bytes > has_room_) {
         suspects.pop_back();
         break;
       }
     }
-    return raised;
+    return operators;
   }
 
-  bool is_better(const sample& other, const sample& judged) const {
-    if (!other.ok()) return false;
-    const double worse = settings_.direction == loss_direction::higher_is_better ? -1 : 1;
-    const std::vector<double> off = loss_path(other.curve, judged.curve, worse);
-    return !off.empty() && mean_of(off) > settings_.tolerance;
+  bool is_better(const sample& high, const sample& low) const {
+    if (!high.ok()) return false;
+    const std::vector<double> path = loss_path(high.curve, low.curve, detail::loss_sign_of(run_.log()));
+    return !path.empty() && mean_of(path) > settings_.tolerance;
   }
 
   evaluator& run_;
@@ -145,17 +142,18 @@ class reference_that_fits {
   checkpoint start_;
   plan fp32_, low_;
   std::vector<std::size_t> order_;
-  std::vector<double> spared_ = {};  // per operator, the bytes of its outputs that lowering it saves
-  std::vector<bool> judged_ = std::vector<bool>(fp32_.size());
+  std::vector<double> bytes_saved_ = {};  // per operator, the bytes of its outputs that lowering it saves
+  std::vector<bool> asked_ = std::vector<bool>(fp32_.size());
   // Bytes above those of `low_` that are known to fit, and that are known not to.
   double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();
   std::size_t batches_ = 8, left_ = 0;
 };
 
 /// Returns: the most conservative plan that fits in memory. A twentieth of the training may be spent on finding it.
-/// `start`: the state that FP32 began from, in which the trainer is left. `fits`: a plan that is known to fit.
-inline plan most_conservative_plan(evaluator& run, outcome& log, const search_settings& settings,
-                                   const guided_start& from, const checkpoint& start, const plan& fits) {
+/// `start`: the state that FP32 began from, in which the trainer is left. The reference is a plan that fits.
+inline plan most_conservative_plan(evaluator& run, const search_settings& settings, const guided_start& from,
+                                   const checkpoint& start) {
+  const plan& fits = run.fp32();
   plan fp32{from.levels.size()};
   for (std::size_t i = 0; i < fp32.size(); ++i) fp32[i] = from.levels[i].front();
   const auto covers_it = [&](const plan& all) {
@@ -166,11 +164,11 @@ inline plan most_conservative_plan(evaluator& run, outcome& log, const search_se
   };
   plan low = fits;
   for (auto p = from.lows.rbegin(); p != from.lows.rend(); ++p) {
-    if (plan all = lowered_to(*p, fp32, from.levels); covers_it(all)) low = std::move(all);
+    if (plan all = lower_to(*p, fp32, from.levels); covers_it(all)) low = std::move(all);
   }
   bool scored = false;
   run.restore(start);
-  const std::vector<double> harm = detail::harm_order(run, log, from, start, fp32, low, scored);
+  const std::vector<double> harm = detail::harm_order(run, from, start, fp32, low, scored);
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < fp32.size(); ++i) {
     if (low[i] != fp32[i]) order.push_back(i);
@@ -179,8 +177,8 @@ inline plan most_conservative_plan(evaluator& run, outcome& log, const search_se
             [&](std::size_t a, std::size_t b) { return harm[a] != harm[b] ? harm[a] < harm[b] : a < b; });
   run.restore(start);
   constexpr std::size_t batches = 8, unknown = 64;
-  const std::size_t planned = settings.planned_epochs * log.batches_per_epoch;
-  return reference_that_fits{run, log.graph, settings, fp32, low, std::move(order)}.find(
+  const std::size_t planned = settings.planned_epochs * run.log().batches_per_epoch;
+  return reference_that_fits{run, run.log().graph, settings, fp32, low, std::move(order)}.find(
       planned > 0 ? planned / 20 / batches : unknown, batches);
 }
 

@@ -104,35 +104,34 @@ class watched_strategy {
 /// Stage 2 by races.
 class stage_two {
  public:
-  stage_two(evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
+  stage_two(evaluator& run, const race_settings& settings) : run_{run}, settings_{settings} {}
 
   /// Returns: the fastest plan of the space; its most conservative one if none is clearly faster.
   plan run(const any_strategy& strategy, const search_space& space) {
     best_.plan = space.conservative();
     if (space.groups().empty()) return best_.plan;
-    watched_strategy run{strategy.start(space), space, log_.graph};
+    watched_strategy run{strategy.start(space), space, run_.log().graph};
     for (auto plans = run.ask(8); !plans.empty(); plans = run.ask(8)) {
-      hold_race(plans);
+      race_against_best(plans);
       for (const plan& p : plans) run.tell(trials_.at(p));
     }
-    if (!run.warning().empty()) log_.warnings.push_back(run.warning());
+    if (!run.warning().empty()) run_.warn(run.warning());
     return best_.plan;
   }
 
  private:
-  void hold_race(const std::vector<plan>& plans) {
+  void race_against_best(const std::vector<plan>& plans) {
     std::vector<racer> racers{{.plan = best_.plan}};
     for (const plan& p : plans) {
       if (p != best_.plan && !trials_.contains(p)) racers.push_back({.plan = p});
     }
     if (racers.size() == 1 && trials_.contains(best_.plan)) return;
-    race{run_, stage::times, settings_, settings_.max_rounds}.run(racers, true);
+    race{run_, stage::times, settings_, settings_.max_rounds}.run(racers);
     set_reference(racers.front());
     const racer* leader = &racers.front();
     for (std::size_t i = 1; i < racers.size(); ++i) {
       const racer& r = racers[i];
-      const trial t = relative_to(racers.front(), r);
-      trials_[r.plan] = t;
+      trials_[r.plan] = relative_to(racers.front(), r);
       if (beats(r, *leader)) leader = &r;
     }
     if (leader == &racers.front()) return;
@@ -175,7 +174,6 @@ class stage_two {
   }
 
   evaluator& run_;
-  outcome& log_;
   race_settings settings_;
   trial best_ = {};
   std::map<plan, trial> trials_;
@@ -187,7 +185,7 @@ class staged_search {
   staged_search(const search_session& search, const starting_plans& plans)
       : search_{search},
         plans_{plans},
-        from_{plans.where_to_start()},
+        from_{plans.where_to_start(search.fp32())},
         fp32_{.plan = search.fp32(), .sample = search.log.baseline, .accepted = true},
         segments_(search.log.graph.size(), segment_kind::decided) {
     require<settings_error>(search.run.restores() || !search.settings.verbatim,
@@ -207,11 +205,11 @@ class staged_search {
       if (settings.stages == stages::losses_only) return best_ ? best_->plan : fp32_.plan;
     }
     const search_space space = space_of_times();
-    plan fastest = fp32_.plan;
+    plan found = fp32_.plan;
     search_.run.timed(stage::times, [&] {
-      fastest = settings.verbatim ? train_a_batch_of_each(stage2, space) : race_for(stage2, space);
+      found = settings.verbatim ? train_a_batch_of_each(stage2, space) : race_for(stage2, space);
     });
-    return fastest;
+    return found;
   }
 
   /// Returns: the trial of plan* of algorithm 1; nothing if stage 1 found none or did not run.
@@ -228,7 +226,7 @@ class staged_search {
     for (auto plans = watched.ask(1); !plans.empty(); plans = watched.ask(1)) {
       for (const plan& p : plans) watched.tell(with_lower_better(run(p)));
     }
-    if (!watched.warning().empty()) search_.log.warnings.push_back(watched.warning());
+    if (!watched.warning().empty()) search_.run.warn(watched.warning());
   }
   // Strategies take lower losses for better ones, so that losses that are maximised change their sign.
   trial with_lower_better(trial t) const {
@@ -258,25 +256,25 @@ class staged_search {
       if (t.sample.ok() && (!fastest || seconds(t) < seconds(*fastest))) fastest = t;
       return t;
     });
-    if (!best_) best_ = accepted_part(rejected ? rejected->plan : plans_.candidates().space.base());
+    if (!best_) best_ = bisect_rejected(rejected ? rejected->plan : plans_.candidates().space.base());
   }
 
   // Returns: the part of `wanted` whose losses are accepted; nothing if there is none. No budget limits it, because the
   // user chose a strategy and with it what a search may cost.
-  std::optional<trial> accepted_part(plan wanted) {
+  std::optional<trial> bisect_rejected(plan wanted) {
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       // The reference may be low here for want of memory.
       if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32_.plan[i];
     }
     if (wanted == fp32_.plan || !search_.run.restores()) return {};
-    search_.log.warnings.push_back(
+    search_.run.warn(
         "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
     guided_start from = from_;
     from.batches_per_epoch = 0;  // no budget
     learned_costs costs{search_, from.levels};
     const bisection_settings chosen = {};
     const plan part = accepted_operators{search_, chosen, costs, from}.find(wanted);
-    return part == fp32_.plan ? std::nullopt : std::optional{search_.trials.known(part)->trial};
+    return part == fp32_.plan ? std::nullopt : std::optional{search_.trials.find(part)->trial};
   }
 
   // Returns: stage 2's space. The operators that stage 1 decided are as in its plan (the paper's P_s1 in algorithm 2),
@@ -298,13 +296,12 @@ class staged_search {
     if (space.groups().empty() && space.base() == fp32_.plan) return fp32_.plan;
     std::optional<trial> fastest;
     ask(strategy, space, [&](const plan& p) {
-      const trial t = search_.run.run(stage::times, p, {}, [&](const trial& begun) {
+      const trial t = search_.run.run_and_record(stage::times, p, {}, [&](const trial& begun) {
         sample batch;
         search_.run.restore(search_.trials.reference().start());
         search_.run.train(begun, p, 1, batch, detail::never_cut);
         return batch;
       });
-      search_.run.record(t);
       if (t.sample.ok() && (!fastest || t.sample.seconds < fastest->sample.seconds)) fastest = t;
       return t;
     });
@@ -315,19 +312,18 @@ class staged_search {
   // The size of stage 2's space is known only after stage 1. If it is too large for the chosen strategy, greedy
   // searches it, so that the cost of stage 1 is not wasted.
   plan race_for(const any_strategy& strategy, const search_space& space) {
-    const checkpoint here = search_.run.save();
-    stage_two second{search_.run, search_.log, search_.settings.race};
+    stage_two second{search_.run, search_.settings.race};
     const any_strategy* chosen = &strategy;
     const any_strategy greedy{strategy::greedy{}};
     try {
       (void)strategy.start(space);
     } catch (const space_error& e) {
-      search_.log.warnings.push_back(fmt::format("stage 2 was searched by greedy: {}", e.what()));
+      search_.run.warn(fmt::format("stage 2 was searched by greedy: {}", e.what()));
       chosen = &greedy;
     }
-    plan fastest = second.run(*chosen, space);
-    search_.run.restore(here);
-    return fastest;
+    plan found;
+    search_.run.run_and_undo([&] { found = second.run(*chosen, space); });
+    return found;
   }
 
   search_session search_;

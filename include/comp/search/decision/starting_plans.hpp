@@ -1,20 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds what a search knows before its first batch: which operators may change, the plan that "FP32" stands for, the
-// rule-based plans and the rivals. What can be refused without running a batch is refused here.
+// rule-based plans and the rivals, and the signature of what it runs on. What can be refused without running a batch is
+// refused here.
 #pragma once
 
 #include <algorithm>
 #include <comp/autocast/rule_plan.hpp>
+#include <comp/core/clock.hpp>
 #include <comp/core/error.hpp>
 #include <comp/core/rival.hpp>
+#include <comp/policy/advice.hpp>
 #include <comp/policy/plan_name.hpp>
-#include <comp/search/decision/harm_scores.hpp>
+#include <comp/policy/tensor_core.hpp>
+#include <comp/search/decision/budget.hpp>
+#include <comp/search/observers.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/space/spaces.hpp>
 #include <comp/search/times/race.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
-#include <comp/search/trainer/signature.hpp>
+#include <comp/search/trainer/findings.hpp>
+#include <comp/search/trainer/trainer_check.hpp>
+#include <comp/strategy/guided.hpp>
+#include <cstddef>
 #include <exception>
 #include <span>
 #include <string>
@@ -23,6 +31,86 @@
 #include <vector>
 
 namespace comp {
+
+/// Per operator, the precisions that it may have; that of the most conservative plan comes first.
+using precision_levels = std::vector<std::vector<precision>>;
+inline bool contains(const std::vector<precision>& levels, precision p) {
+  return std::find(levels.begin(), levels.end(), p) != levels.end();
+}
+
+/// What a guided search starts from.
+struct guided_start {
+  precision_levels levels = {};          // per operator; that of the most conservative plan first
+  std::vector<decision> decisions = {};  // the policy's answer for each operator
+  std::vector<precision> lows = {};      // the low precisions that are searched, in order of preference
+  std::vector<plan> rules = {};          // rule-based plans, rivals, an earlier search's plan
+  std::size_t batches_per_epoch = 0;     // 0: not known
+};
+
+/// Returns: `base` with each operator in `low` that may have it.
+inline plan lower_to(precision low, const plan& base, const precision_levels& levels) {
+  plan all = base;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (contains(levels[i], low)) all[i] = low;
+  }
+  return all;
+}
+
+/// Returns: the widest precision that an operator is written in, and then the low ones to search in order of
+/// preference: those of the settings, else those that the backend supports and its machine has units for (FP16 on most
+/// CPUs is tens of times slower than FP32). FP32 is a low one for operators in FP64, and needs no unit. Throws:
+/// `settings_error` for a precision that the backend does not support, or that no operator is as wide as, and if the
+/// backend names none.
+inline std::vector<precision> searched_precisions(const any_trainer& trainer, const op_graph& graph,
+                                                  const search_settings& settings) {
+  const std::vector<precision> supported = trainer.supported_precisions();
+  require<settings_error>(!supported.empty(), "{}", detail::sentence_of_no_precisions);
+  const hardware machine = trainer.hardware();
+  const auto has = [&](precision p) { return std::ranges::find(supported, p) != supported.end(); };
+  const precision widest = widest_written(graph);
+  require<settings_error>(
+      widest == precision::fp32 || has(widest),
+      "the model has operators in fp64 (the backend supports {}): name fp64 among its precisions, or "
+      "write the model in fp32",
+      names_of(supported));
+  const bool any_fp32 = widest == precision::fp32 || std::ranges::any_of(graph, [](const op_info& op) {
+                          return op.choosable && op.as_written == precision::fp32;
+                        });
+  std::vector<precision> searched{widest};
+  for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
+    require<settings_error>(has(p), "precision {} was asked for (the backend supports {}): leave it out", name(p),
+                            names_of(supported));
+    require<settings_error>(
+        p != precision::fp64 || settings.precisions.empty() || widest == p,
+        "precision fp64 was asked for (no operator is written in it, and plans only lower): leave it "
+        "out, or write the model in fp64");
+    const bool wanted =
+        !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && policy::no_unit(p, machine).empty());
+    if (wanted && std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
+  }
+  return searched;
+}
+
+/// Returns: `part=value` pairs joined by "; ". What only chooses among trials (strategies, tolerance) is left out, so
+/// that recorded runs can be used under other settings. A backend without a signature() is identified by its type, the
+/// batches of an epoch, and FP32's first losses, `first_losses`; without these losses nothing tells its trainings
+/// apart.
+inline std::string search_signature(const any_trainer& trainer, const outcome& log, const search_settings& settings,
+                                    const std::vector<double>& first_losses = {}) {
+  std::string backend = trainer.signature();
+  if (!trainer.has.signature) {
+    if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
+    const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
+    if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
+  }
+  if (log.floor > 0) backend += fmt::format("; floor={:g}", log.floor);
+  if (log.compiled) backend += "; compiled";
+  return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
+                     log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
+                     log.hardware.threads, name(settings.criterion), settings.cut.slower_than_fp32,
+                     settings.cut.slower_than_best, settings.cut.batches, settings.cut.at_once, settings.cut.diverged,
+                     settings.cut.loss_batches);
+}
 
 /// Throws: `plan_error`, naming the rival, for a plan that does not fit the graph, has a precision that is not among
 /// `supported`, or has an operator in a precision that the backend does not run it in.
@@ -46,11 +134,11 @@ inline void require_runs(const rival& r, const op_graph& graph, std::span<const 
 }
 
 /// Returns: the rivals that `source` makes, without those of systems that refuse the model or whose plans do not run:
-/// `warnings` says why. Throws: `settings_error` for a rival without a label, or with a label that the search itself
+/// `findings` says why. Throws: `settings_error` for a rival without a label, or with a label that the search itself
 /// uses; `plan_error` as require_runs does, for a rival that is not rule-based.
 inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& graph, std::span<const precision> lows,
                                     std::span<const precision> supported, const op_support& support,
-                                    std::vector<std::string>& warnings) {
+                                    std::vector<std::string>& findings) {
   if (!source) return {};
   std::vector<rival> all;
   for (rival& r : source(graph, lows)) {
@@ -67,7 +155,7 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
     if (r.refusal.empty()) {
       all.push_back(std::move(r));
     } else {
-      warnings.push_back(fmt::format("\"{}\" was no rival: {}", r.label, r.refusal));
+      findings.push_back(fmt::format("\"{}\" was no rival: {}", r.label, r.refusal));
     }
   }
   return all;
@@ -79,25 +167,25 @@ template <class Labelled>
 std::string label_of_found(const plan& p, const op_graph& graph, const std::vector<Labelled>& others) {
   const std::string words = "comp: " + name(p, graph);
   std::string label = words;
-  const auto taken = [&](const Labelled& other) { return other.label == label; };
-  for (int n = 2; std::any_of(others.begin(), others.end(), taken); ++n) label = fmt::format("{} ({})", words, n);
+  const auto has_label = [&](const Labelled& other) { return other.label == label; };
+  for (int n = 2; std::any_of(others.begin(), others.end(), has_label); ++n) label = fmt::format("{} ({})", words, n);
   return label;
 }
 
 /// Enters a plan. Equal plans share a row and are timed once; their labels are joined, and name their family once:
 /// "rule-based bf16 = tvm bf16".
 inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
-  const auto known = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
-  if (known == racers.end()) {
+  const auto row = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
+  if (row == racers.end()) {
     racers.push_back({.plan = p, .label = std::string{label}, .rule_based = rule_based});
     return;
   }
-  known->rule_based = known->rule_based || rule_based;
-  if (known->label == label) return;
+  row->rule_based = row->rule_based || rule_based;
+  if (row->label == label) return;
   constexpr std::string_view family = "rule-based ";
-  if (label.starts_with(family) && known->label.find(family) != std::string::npos) label.remove_prefix(family.size());
-  known->label += " = ";
-  known->label += label;
+  if (label.starts_with(family) && row->label.find(family) != std::string::npos) label.remove_prefix(family.size());
+  row->label += " = ";
+  row->label += label;
 }
 
 /// Enters a plan that the search found, once. FP32 is not entered again, as it is there first.
@@ -110,15 +198,17 @@ inline void enter_found(std::vector<racer>& racers, const plan& p, const op_grap
 
 class starting_plans {
  public:
-  /// `log` has the graph and the hardware already. The precisions that are searched are written to it, and warnings.
+  /// `log` has the graph and the hardware already, and gets the precisions that are searched. `findings`: gets what the
+  /// user should know, a sentence each.
   /// Throws: `settings_error`, `graph_error`, `plan_error`, and what the policy throws.
-  starting_plans(any_trainer& trainer, any_policy policy, const search_settings& settings, outcome& log)
+  starting_plans(any_trainer& trainer, any_policy policy, const search_settings& settings, outcome& log,
+                 std::vector<std::string>& findings)
       : policy_{std::move(policy)}, settings_{settings}, log_{log} {
     const std::vector<precision> supported = trainer.supported_precisions();
     log.precisions = searched_precisions(trainer, log.graph, settings);
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
     if (lows_.empty() && settings.precisions.empty() && supported.size() > 1) {
-      log.warnings.push_back(
+      findings.push_back(
           fmt::format("no precision below FP32 was searched: this machine computes none faster. Name those that are to "
                       "be tried all the same in {}",
                       setting("precisions")));
@@ -132,18 +222,21 @@ class starting_plans {
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
       if (is_fixed(i) && log.graph[i].choosable) fp32_[i] = candidates_.decisions[i].compute;
     }
-    rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, log.warnings);
+    rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, findings);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
     if (widest_written(log.graph) == precision::fp64 && contains(lows_, precision::fp32) && !settings.verbatim)
       rivals_.push_back({"rule-based all fp32", all_in(precision::fp32), true});
-    if (trainer.has.own_autocast && any_may_change() && !settings.verbatim) add_autocast(trainer);
-    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change() && !settings.verbatim) add_tuned(trainer);
+    if (trainer.has.own_autocast && any_may_change() && !settings.verbatim) add_autocast(trainer, findings);
+    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change() && !settings.verbatim) add_tuned(trainer, findings);
+    if (!settings.warm_start.empty() && settings.warm_start.size() != fp32_.size()) {
+      findings.push_back(fmt::format("the earlier plan was not used: it has {} operators, this model {}",
+                                     settings.warm_start.size(), fp32_.size()));
+    }
   }
 
-  /// Returns: the plan that "FP32" stands for: the most conservative one that the backend runs.
+  /// Returns: the most conservative plan that the backend runs, which "FP32" stands for if it fits in memory
+  /// (evaluator::fp32).
   const plan& fp32() const { return fp32_; }
-  /// Puts `p` in the place of FP32, which does not fit in memory.
-  void replace_fp32(const plan& p) { fp32_ = p; }
   /// Returns: the low precisions that are searched, in order of preference.
   const std::vector<precision>& lows() const { return lows_; }
   const op_support& runs() const { return runs_; }
@@ -158,33 +251,29 @@ class starting_plans {
     return plans;
   }
 
-  /// Returns: what a guided search starts from. Warns if an earlier search's plan does not fit this model. `states`:
-  /// whether states may be lowered, which takes a long test.
-  guided_start where_to_start(bool states = false) const {
+  /// Returns: what a guided search starts from. `fp32`: the plan that "FP32" stands for. `states`: whether states may
+  /// be lowered, which takes a long test.
+  guided_start where_to_start(const plan& fp32, bool states = false) const {
     guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
-    for (std::size_t i = 0; i < fp32_.size(); ++i) {
-      std::vector<precision>& levels = from.levels.emplace_back(1, fp32_[i]);
+    for (std::size_t i = 0; i < fp32.size(); ++i) {
+      std::vector<precision>& levels = from.levels.emplace_back(1, fp32[i]);
       if (!may_change(i) || (log_.graph[i].is_state && !states)) continue;
       for (const precision low : lows_) {
-        if (low != fp32_[i] && runs_.supports(i, low)) levels.push_back(low);
+        if (low != fp32[i] && runs_.supports(i, low)) levels.push_back(low);
       }
     }
     from.rules = rules();
-    for (const precision low : lows_) from.rules.push_back(lowered_to(low, fp32_, from.levels));
+    for (const precision low : lows_) from.rules.push_back(lower_to(low, fp32, from.levels));
     for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
-    if (settings_.warm_start.size() == fp32_.size()) {
+    if (settings_.warm_start.size() == fp32.size())
       from.rules.push_back(with_fixed(settings_.warm_start.as_autocast(false)));
-    } else if (!settings_.warm_start.empty()) {
-      log_.warnings.push_back(fmt::format("the earlier plan was not used: it has {} operators, this model {}",
-                                          settings_.warm_start.size(), fp32_.size()));
-    }
     return from;
   }
 
-  /// Returns: the plans that take part in the contest: FP32, the rule-based plans, the rivals and `proposal`.
-  std::vector<racer> racers(const plan& proposal) const {
+  /// Returns: the plans that take part in the contest: `fp32`, the rule-based plans, the rivals and `proposal`.
+  std::vector<racer> racers(const plan& fp32, const plan& proposal) const {
     std::vector<racer> all;
-    enter(all, fp32_, reference_label(log_.graph));
+    enter(all, fp32, reference_label(log_.graph));
     for (const precision low : lows_) {
       if (has_rule(low)) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
     }
@@ -236,7 +325,7 @@ class starting_plans {
 
   // Adds the backend's own autocast as a rival. It runs by itself: comp's imitation of it could be slower than it, or
   // lower other operators, and would then be too easily beaten.
-  void add_autocast(any_trainer& trainer) {
+  void add_autocast(any_trainer& trainer, std::vector<std::string>& findings) {
     for (const precision low : lows_) {
       if (low != precision::bf16 && low != precision::fp16) continue;
       try {
@@ -248,13 +337,13 @@ class starting_plans {
         if (real.count_lowered(log_.graph) > 0)
           rivals_.push_back({fmt::format("rule-based autocast {}", name(low)), std::move(real), true});
       } catch (const std::exception& e) {
-        log_.warnings.push_back(fmt::format("the backend's own autocast to {} was no rival: {}", name(low), e.what()));
+        findings.push_back(fmt::format("the backend's own autocast to {} was no rival: {}", name(low), e.what()));
       }
     }
   }
 
   // Adds tuned FP32 as a rival, if no lower precision is searched: plans in those are tuned, too, and beat it.
-  void add_tuned(any_trainer& trainer) {
+  void add_tuned(any_trainer& trainer, std::vector<std::string>& findings) {
     try {
       const plan tuned = trainer.tuned_fp32();
       if (tuned.is_tuned() && tuned.as_autocast(false) == fp32_)
@@ -264,18 +353,80 @@ class starting_plans {
     } catch (const interrupted&) {
       throw;
     } catch (const std::exception& e) {
-      log_.warnings.push_back(fmt::format("tuned FP32 was no rival: {}", e.what()));
+      findings.push_back(fmt::format("tuned FP32 was no rival: {}", e.what()));
     }
   }
 
   any_policy policy_;
   const search_settings& settings_;
-  outcome& log_;
+  const outcome& log_;
   std::vector<precision> lows_ = {};
   op_support runs_ = {};
   candidate_space candidates_ = {};
   plan fp32_ = {};
   std::vector<rival> rivals_ = {};
+};
+
+/// What a search knows before it trains. What can be refused without a batch is refused here, and the trainer and the
+/// policy are checked.
+struct search_start {
+  /// Throws: `settings_error`, `space_error`, what starting_plans throws; `error` if a search would be pointless.
+  search_start(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
+               const search_settings& settings, any_trainer& trainer, any_observer& observers)
+      : log{empty_outcome(settings, trainer)}, plans{trainer, policy, settings, log, findings} {
+    log.batches_per_epoch = trainer.batches_per_epoch();
+    if (settings.stages == stages::both) guide = stage1.guide();
+    std::size_t candidates = 0;
+    if (settings.stages == stages::times_only) {
+      (void)stage2.start(
+          space_without_losses(plans.candidates(), log.graph, plans.lows(), settings.times_tie, plans.runs()));
+    } else if (guide == nullptr) {
+      candidates = stage1.start(plans.candidates().space).at_most();
+    }
+    if (settings.self_check && !search_budget{settings, log.batches_per_epoch, guide != nullptr}.is_too_short())
+      checked = detail::check_at_start(trainer, log.graph, policy, plans.fp32());
+    require<error>(checked.why_pointless().empty(), "{}", checked.why_pointless());
+    log.cost(stage::baseline).seconds += watch.seconds();
+    for (std::string& fault : checked.findings()) findings.push_back(std::move(fault));
+    if (std::string none = policy::no_faster_precision(log.hardware);
+        !none.empty() && log.hardware.kind == device_kind::cuda)
+      findings.push_back(std::move(none));  // of a CPU the warning about precisions says it
+    if (is_modelled(log.hardware)) {
+      findings.push_back(
+          fmt::format("all times are {}, and none was measured on one: time the plan there before its "
+                      "speedup is relied on",
+                      log.hardware.name));
+    }
+    log.compiled = trainer.run_compiled(false);
+    observers.search_started({log.graph, log.hardware, search_signature(trainer, log, settings, checked.first_losses),
+                              settings.tolerance,
+                              candidates > 0 ? candidates + 2 : 0,  // and one of FP32, and one of the winner
+                              &log, [&](std::string sentence) { findings.push_back(std::move(sentence)); }});
+    for (const std::string& finding : findings) detail::warn(log, observers, finding);
+  }
+
+  const detail::stopwatch watch = {};
+  std::vector<std::string> findings = {};  // what the user should know; observers are told when the search has started
+  outcome log;
+  starting_plans plans;
+  const strategy::guided* guide = nullptr;  // the settings of the default strategy; null if the user chose others
+  check_report checked = {};
+
+ private:
+  static outcome empty_outcome(const search_settings& settings, any_trainer& trainer) {
+    settings.check();
+    require<settings_error>(trainer.has.validate || settings.criterion != criterion::scores,
+                            "plans are to be judged by scores ({}, or choose another criterion",
+                            by_language("this backend has no validate()): give it double validate()",
+                                        "there is no score): give score=..."));
+    outcome log{.graph = trainer.graph(), .hardware = trainer.hardware()};
+    log.tolerance = settings.tolerance;
+    log.floor = settings.floor;
+    log.higher_is_better = settings.direction == loss_direction::higher_is_better;
+    log.memory_limit = settings.memory_limit;
+    log.criterion = settings.criterion;
+    return log;
+  }
 };
 
 }  // namespace comp

@@ -38,9 +38,9 @@ namespace comp {
 
 /// Settings of the test.
 struct loss_test_settings {
-  double tolerance = 0.01;  // a fraction of FP32's mean loss, or of the losses' deviation if that is larger
-  double level = 0.05;      // chance of a wrong answer, whenever one is given
-  std::size_t least = 16;   // how many batches are needed before a candidate is accepted
+  double tolerance = paper_tolerance;  // a fraction of FP32's mean loss, or of the losses' deviation if that is larger
+  double level = 0.05;                 // chance of a wrong answer, whenever one is given
+  std::size_t least = 16;              // how many batches are needed before a candidate is accepted
   /// How many times its growth so far a clearly growing harm is expected to grow further. 0: once, but not for the last
   /// answer.
   double more_growth = 0;
@@ -290,12 +290,11 @@ inline loss_verdict judge_score(evaluator& run, reference_run& reference, double
     const sample& fp32 = reference.so_far();
     verdict.difference = score_lost(fp32, candidate);
     if (!(verdict.difference <= verdict.line) && run.restores()) {
-      const checkpoint here = run.save();
-      for (const sample& s : reference.run_spread(2, static_cast<std::size_t>(fp32.batches))) {
+      run.run_and_undo([&] { (void)reference.run_spread(2, static_cast<std::size_t>(fp32.batches)); });
+      for (const sample& s : reference.spread()) {
         const double moved = std::abs(score_lost(fp32, s));
         if (std::isfinite(moved)) verdict.line = std::max(verdict.line, tolerance + moved);
       }
-      run.restore(here);
     }
   }
   const bool as_good = candidate.ok() && verdict.difference <= verdict.line;

@@ -66,6 +66,13 @@ inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const 
 
 namespace comp {
 
+/// How a plan is judged.
+struct loss_question {
+  std::string label = {};
+  bool quick = false;  // it is one of many, so the fewest batches decide even if settings.level would ask for more
+  std::function<bool(double)> affords = {};  // says whether the answer may cost so many more seconds; none: any number
+};
+
 /// Judges plans and remembers the answers, so that no plan is judged twice.
 class loss_trials {
  public:
@@ -73,13 +80,15 @@ class loss_trials {
     comp::trial trial = {};
     loss_verdict verdict = {};
     bool is_final = true;  // false: a quick answer, which the whole test may change
+    bool at_end = true;    // while it is judged: the trainer is in the state after its batches
     // The state after the batches of an accepted candidate; empty once a plan at least as fast is accepted.
     std::optional<checkpoint> end = {};
   };
 
   /// `smaller`: the plans that are tried in place of `fp32` if it does not fit in memory.
-  loss_trials(evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
-      : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
+  loss_trials(evaluator& run, outcome& log, const search_settings& settings, const plan& fp32,
+              std::vector<plan> smaller = {})
+      : run_{run}, log_{log}, settings_{settings}, reference_{run, log, fp32, std::move(smaller)} {}
 
   reference_run& reference() { return reference_; }
 
@@ -99,14 +108,12 @@ class loss_trials {
     run_.record(t);
     require_trained(run_, t.sample, t.sample.batches);
     log_.baseline = t.sample;
-    if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores, run_.restores());
+    if (log_.batches_per_epoch == 0) count_epoch(run_, log_, by_scores);
     require<error>(!by_scores || (t.sample.score && std::isfinite(*t.sample.score)),
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check {}",
                    by_language("validate()", "score"));
-    if (run_.restores() && !run_.last_was_recalled()) epoch_end_ = run_.save();
+    if (run_.restores() && !t.recalled) epoch_end_ = run_.save();
   }
-  /// Returns whether a decision may cost so many more seconds. If it is empty, a decision may cost any number.
-  std::function<bool(double)> affords = {};
 
   /// Sets the number of batches after which a plan is accepted or rejected by what they say, even if that is little.
   void set_max_batches(std::size_t batches) { max_batches_ = std::max(batches, min_batches_); }
@@ -139,14 +146,13 @@ class loss_trials {
   std::optional<checkpoint> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
 
   /// Returns: the last answer for `p`; nullptr if it was not judged.
-  const result* known(const plan& p) const {
+  const result* find(const plan& p) const {
     const auto at = results_.find(p);
     return at == results_.end() ? nullptr : &at->second;
   }
 
-  /// Judges `p`. `quick`: this is one question of many, so the fewest batches decide even if settings.level would ask
-  /// for more. Such an answer may not be `is_final`; a call without `quick` then runs the whole test.
-  const result& judge(const plan& p, std::string label = {}, bool quick = false) {
+  /// Judges `p`. A quick answer may not be `is_final`; a call that is not quick then runs the whole test.
+  const result& judge(const plan& p, const loss_question& asked = {}) {
     // The quick answer that the whole test now replaces. Its batches count if a test has fewer than 16 batches or it
     // has too few. Otherwise the test begins anew, because these batches are the reason why the plan was chosen.
     result unsettled;
@@ -154,23 +160,23 @@ class loss_trials {
       if (run_.rejects(p)) reject(at->second);
       const bool has_enough_batches = by_epochs() || !at->second.trial.accepted ||
                                       static_cast<std::size_t>(at->second.trial.sample.batches) >= min_batches_;
-      if (has_enough_batches && (quick || at->second.is_final)) return at->second;
+      if (has_enough_batches && (asked.quick || at->second.is_final)) return at->second;
       if (min_batches_ < 16 || !has_enough_batches) unsettled = std::move(at->second);
       results_.erase(at);
     }
-    result judgement = by_turns()    ? judge_in_turns(p, label)
-                       : by_epochs() ? judge_whole_epoch(p, label)
-                                     : judge_same_batches(p, label, quick, unsettled);
-    while (!quick && !judgement.is_final) {
+    result judgement = by_turns()    ? judge_in_turns(p, asked.label)
+                       : by_epochs() ? judge_whole_epoch(p, asked.label)
+                                     : judge_same_batches(p, asked, unsettled);
+    while (!asked.quick && !judgement.is_final) {
       run_.record(judgement.trial, unsettled.trial.sample.batches);
       unsettled = std::move(judgement);
-      judgement = judge_same_batches(p, label, quick, unsettled);
+      judgement = judge_same_batches(p, asked, unsettled);
     }
-    if (judgement.trial.accepted && !recalled_ && !leaves_sound(judgement.trial)) run_.reject(p);
+    if (judgement.trial.accepted && judgement.at_end && !leaves_sound(judgement.trial)) run_.reject(p);
     if (run_.rejects(p)) reject(judgement);
-    if (judgement.trial.accepted && run_.restores() && !recalled_) {
-      for (auto& [other, known_result] : results_) {
-        if (known_result.trial.seconds >= judgement.trial.seconds) known_result.end.reset();
+    if (judgement.trial.accepted && run_.restores() && judgement.at_end) {
+      for (auto& [other, earlier] : results_) {
+        if (earlier.trial.seconds >= judgement.trial.seconds) earlier.end.reset();
       }
       judgement.end = run_.save();
       run_.keep_state();
@@ -196,21 +202,21 @@ class loss_trials {
  private:
   // Returns: the seconds of a batch under the fastest plan that is accepted now; infinity if there is none.
   double fastest_seconds() const {
-    double fastest = std::numeric_limits<double>::infinity();
-    for (const auto& [plan, known_result] : results_) {
-      if (known_result.trial.accepted) fastest = std::min(fastest, known_result.trial.seconds);
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [plan, earlier] : results_) {
+      if (earlier.trial.accepted) least = std::min(least, earlier.trial.seconds);
     }
-    return fastest;
+    return least;
   }
 
   // Returns: true if the state after an accepted candidate's batches is sound, as far as that costs no batch.
   bool leaves_sound(const trial& t) {
     return ends_lost(t.sample) ? leave_sound(run_, t.stage) : leave_finite(run_, t.stage);
   }
-  static void reject(result& judged) {
-    judged.trial.accepted = false;
-    judged.verdict.answer = loss_answer::rejected;
-    judged.end.reset();
+  static void reject(result& judgement) {
+    judgement.trial.accepted = false;
+    judgement.verdict.answer = loss_answer::rejected;
+    judgement.end.reset();
   }
 
   void raise_least(std::size_t batches) {
@@ -219,17 +225,16 @@ class loss_trials {
   }
 
   // Judges by batches. `before`: a quick answer, whose batches count; it has none if this is the first question.
-  result judge_same_batches(const plan& p, std::string label, bool quick, const result& before) {
+  result judge_same_batches(const plan& p, const loss_question& asked, const result& before) {
     result judgement{.trial = before.trial};
     slow_machine_ratio_.reset();
     sample& candidate = judgement.trial.sample;
-    bool trainer_is_at_end = true;
     if (static_cast<std::size_t>(candidate.batches) < max_batches_) {
-      const auto run_more = [&](const trial& begun) { return train_until_decided(begun, p, quick, before); };
+      const auto run_more = [&](const trial& begun) { return train_until_decided(begun, p, asked.quick, before); };
       judgement.trial =
-          run_.run(stage::losses, p, std::move(label), run_more, purpose::judge, {}, before.trial.sample.seconds);
-      trainer_is_at_end = !run_.last_was_recalled();
-    } else if ((trainer_is_at_end = before.end.has_value())) {
+          run_.run(stage::losses, p, asked.label, run_more, purpose::judge, {}, before.trial.sample.seconds);
+      judgement.at_end = !judgement.trial.recalled;
+    } else if ((judgement.at_end = before.end.has_value())) {
       run_.restore(*before.end);
     }
     judgement.verdict.answer = loss_answer::rejected;
@@ -237,15 +242,14 @@ class loss_trials {
       const checkpoint here = run_.save();
       reference_.train_until(
           static_cast<std::size_t>(candidate.batches));  // a recalled candidate may have more batches than FP32 has run
-      if (!trainer_is_at_end && !quick && recalled_too_few(candidate)) {
+      if (!judgement.at_end && !asked.quick && recalled_too_few(candidate)) {
         judgement.is_final = judgement.trial.accepted = false;
         return judgement;
       }
-      judgement.verdict = decide(p, candidate, quick);
-      judgement.is_final = !quick || judgement.verdict.answer == loss_answer::rejected ||
+      judgement.verdict = decide(p, candidate, asked);
+      judgement.is_final = !asked.quick || judgement.verdict.answer == loss_answer::rejected ||
                            losses_.judge_so_far(candidate, min_batches_).answer == loss_answer::accepted;
-      if (trainer_is_at_end) run_.restore(here);
-      recalled_ = !trainer_is_at_end;
+      if (judgement.at_end) run_.restore(here);
     }
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
     pair_times(judgement.trial);
@@ -269,11 +273,8 @@ class loss_trials {
     };
     for (std::size_t n = had_batches > 0 ? next(had_batches) : std::min<std::size_t>(min_batches_, 16); candidate.ok();
          n = next(n)) {
-      if (static_cast<std::size_t>(reference_.so_far().batches) < n) {
-        const checkpoint here = run_.save();
-        reference_.train_until(n);
-        run_.restore(here);
-      }
+      if (static_cast<std::size_t>(reference_.so_far().batches) < n)
+        run_.run_and_undo([&] { reference_.train_until(n); });
       const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
       bool blatant_harm = false;
       const auto look = [&](const sample& so_far) {
@@ -309,9 +310,7 @@ class loss_trials {
     if (now == loss_answer::accepted || losses_.path_wanders(candidate)) return true;
     if (now == loss_answer::go_on && static_cast<std::size_t>(candidate.batches) < 2 * min_batches_) return false;
     // FP32's own spread may turn a rejection around, or be the reason that nothing is decided
-    const checkpoint here = run_.save();
-    reference_.run_spread(1, min_batches_);
-    run_.restore(here);
+    run_.run_and_undo([&] { reference_.run_spread(1, min_batches_); });
     now = losses_.judge_so_far(candidate, min_batches_).answer;
     return now != loss_answer::go_on || losses_.fp32_strays();
   }
@@ -331,11 +330,11 @@ class loss_trials {
     const auto quickest = [](const sample& s) {
       return *std::min_element(s.batch_seconds.begin() + 1, s.batch_seconds.end());
     };
-    const checkpoint here = run_.save();
-    run_.restore(reference_.start());
     sample again;
-    run_.train(begun, reference_.plan(), 4, again, detail::never_cut);
-    run_.restore(here);
+    run_.run_and_undo([&] {
+      run_.restore(reference_.start());
+      run_.train(begun, run_.fp32(), 4, again, detail::never_cut);
+    });
     if (again.batch_seconds.size() < 2) return false;  // the search was asked to stop
     const double slower = quickest(candidate) / quickest(again);
     if (slower < early_cut_.slower_than_fp32) slow_machine_ratio_ = slower;
@@ -344,14 +343,15 @@ class loss_trials {
 
   // Returns: what the batches say. Before a plan is rejected, FP32 with perturbed roundings shows what roundings alone
   // do, unless the harm is beyond doubt.
-  loss_verdict decide(const plan& p, const sample& candidate, bool quick) {
+  loss_verdict decide(const plan& p, const sample& candidate, const loss_question& asked) {
+    const bool quick = asked.quick;
     const bool strayed = !quick && losses_.path_wanders(candidate);
     // The line lies below the tolerance, or above it if FP32's own spread is large (loss_test.hpp).
     const auto line_is_vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };
     const loss_verdict so_far = losses_.judge_so_far(candidate, min_batches_),
                        if_last = losses_.judge_finally(candidate, min_batches_);
     if (p.is_tuned() && !candidate.curve.empty()) {
-      if (const auto known = judge_as_fp32(candidate, if_last)) return *known;
+      if (const auto verdict = judge_as_fp32(candidate, if_last)) return *verdict;
     }
     if (!losses_.harm_beyond_doubt(candidate)) {
       if (!strayed && so_far.answer == loss_answer::accepted &&
@@ -369,10 +369,10 @@ class loss_trials {
       harm.answer = loss_answer::rejected;
       return harm;
     }
-    const loss_verdict known = losses_.judge_so_far(candidate, min_batches_);
+    const loss_verdict now = losses_.judge_so_far(candidate, min_batches_);
     const bool repeat =
-        (losses_.fp32_strays() || strayed || line_is_vague(known)) && known.answer != loss_answer::rejected && !quick;
-    return repeat ? judge_by_repeats(p, candidate) : losses_.judge_finally(candidate, min_batches_);
+        (losses_.fp32_strays() || strayed || line_is_vague(now)) && now.answer != loss_answer::rejected && !quick;
+    return repeat ? judge_by_repeats(p, candidate, asked) : losses_.judge_finally(candidate, min_batches_);
   }
 
   // Tuned FP32 differs from FP32 by roundings alone, unless its kernels are wrong. It is accepted if it stays as near
@@ -398,11 +398,12 @@ class loss_trials {
   // If one pair of trainings differs too much to tell: repeats short pairs of FP32 and the candidate from the same
   // state, each training with perturbed roundings of its own. The differences of such pairs are independent of each
   // other.
-  loss_verdict judge_by_repeats(const plan& p, const sample& candidate) {
+  loss_verdict judge_by_repeats(const plan& p, const sample& candidate, const loss_question& asked) {
     constexpr std::size_t most_pairs = 12, unpaid_pairs = 2;
     std::vector<double> differences{mean_difference(log_.baseline, candidate)};
     for (std::size_t k = 2; k <= most_pairs; ++k) {
-      if (k > unpaid_pairs && affords && !affords(static_cast<double>(min_batches_) * 2 * fp32_seconds())) break;
+      const double seconds = static_cast<double>(min_batches_) * 2 * fp32_seconds();
+      if (k > unpaid_pairs && asked.affords && !asked.affords(seconds)) break;
       const sample fp32 = reference_.run_spread(k - 1, min_batches_)[k - 2];
       const sample candidate_repeat = reference_.run_perturbed(stage::losses, p, k - 1, min_batches_);
       if (!candidate_repeat.ok())
@@ -425,7 +426,7 @@ class loss_trials {
     run_.restore(reference_.start());
     const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
     judgement.trial = run_.run_epoch(stage::losses, p, std::move(label), cut);
-    recalled_ = run_.last_was_recalled();
+    judgement.at_end = !judgement.trial.recalled;
     judgement.verdict = judge_epoch(run_, reference_, settings_, judgement.trial.sample);
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
     pair_times(judgement.trial);
@@ -435,9 +436,9 @@ class loss_trials {
   // FP32, or the fastest accepted plan if there is one: its batches are training and cost nothing.
   result judge_in_turns(const plan& p, std::string label) {
     const result* beside = nullptr;
-    for (const auto& [other, known_result] : results_) {
-      const bool may = known_result.trial.accepted && !run_.rejects(other);
-      if (may && (beside == nullptr || known_result.trial.seconds < beside->trial.seconds)) beside = &known_result;
+    for (const auto& [other, earlier] : results_) {
+      const bool may = earlier.trial.accepted && !run_.rejects(other);
+      if (may && (beside == nullptr || earlier.trial.seconds < beside->trial.seconds)) beside = &earlier;
     }
     const plan reference = beside == nullptr ? run_.fp32() : beside->trial.plan;
     const double reference_seconds = beside == nullptr ? fp32_seconds() : beside->trial.seconds;
@@ -455,11 +456,10 @@ class loss_trials {
       });
       return candidate;
     });
-    recalled_ = run_.last_was_recalled();
+    judgement.at_end = !judgement.trial.recalled;
+    const std::string label_of_turns = beside == nullptr ? "fp32 in turns" : "accepted plan in turns";
     const trial turns =
-        run_.run(stage::baseline, reference, beside == nullptr ? "fp32 in turns" : "accepted plan in turns",
-                 [&](const trial&) { return other; });
-    run_.record(turns);
+        run_.run_and_record(stage::baseline, reference, label_of_turns, [&](const trial&) { return other; });
     run_.trust(run_.fp32());
     if (turns.sample.status == status::not_finite && run_.lost_since()) throw damaged_training{*run_.lost_since()};
     if (beside == nullptr) require_trained(run_, turns.sample, turns.sample.batches);
@@ -488,7 +488,7 @@ class loss_trials {
   std::size_t min_batches_ = 16, max_batches_ = 256;
   // The judged plan's time relative to FP32's, if the machine became slow in between.
   std::optional<double> slow_machine_ratio_ = {};
-  bool lengths_differ_ = false, recalled_ = false;
+  bool lengths_differ_ = false;
 };
 
 }  // namespace comp

@@ -16,7 +16,6 @@
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <span>

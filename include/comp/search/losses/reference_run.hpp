@@ -26,9 +26,8 @@ inline void require_trained(const evaluator& run, const sample& fp32_run, std::i
 }
 
 /// Sets the number of batches of an epoch from FP32's epoch, for a trainer without batches_per_epoch().
-/// `counts_as_training`: the search's batches can be a part of the training. Throws: `settings_error` if plans are
-/// judged by scores after an epoch and the length of an epoch is not known.
-inline void count_epoch(outcome& log, bool by_scores, bool counts_as_training) {
+/// Throws: `settings_error` if plans are judged by scores after an epoch and the length of an epoch is not known.
+inline void count_epoch(evaluator& run, outcome& log, bool by_scores) {
   const sample& fp32 = log.baseline;
   if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
     log.batches_per_epoch = static_cast<std::size_t>(fp32.batches);
@@ -38,27 +37,25 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts_as_training) {
       "run_epoch() does not say how many batches it trained: set sample.batches, or give the trainer "
       "std::uint64_t batches_per_epoch() const";
   require<settings_error>(!by_scores, "plans are to be judged by scores after an epoch, and {}", unknown);
-  if (counts_as_training) log.warnings.push_back(unknown + "; nothing of the search counts as training");
+  if (run.restores()) run.warn(unknown + "; nothing of the search counts as training");
 }
 
-/// The reference plan is FP32, or the most conservative plan that the backend runs. If that does not fit in memory, it
-/// is the first plan of `smaller` that does.
+/// The reference plan (evaluator::fp32) is FP32, or the most conservative plan that the backend runs. If that does not
+/// fit in memory, it is the first plan of `smaller` that does.
 class reference_run {
  public:
-  reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
-      : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_plans_{std::move(smaller)}, start_{run.save()} {
-    run.set_fp32(fp32_);
+  reference_run(evaluator& run, outcome& log, const plan& fp32, std::vector<plan> smaller)
+      : run_{run}, log_{log}, smaller_plans_{std::move(smaller)}, start_{run.save()} {
+    run.set_fp32(fp32);
   }
 
-  const comp::plan& plan() const { return fp32_; }
   const checkpoint& start() const { return start_; }
   const sample& so_far() const { return log_.baseline; }
   /// Returns: the state after the last of its batches; empty if that state is not known, as after a recalled trial.
   const std::optional<checkpoint>& end() const { return end_; }
 
   /// Makes `p` the reference, whose batches begin anew at the start.
-  void replace(const comp::plan& p) {
-    fp32_ = p;
+  void replace(const plan& p) {
     run_.set_fp32(p);
     log_.baseline = {};
     end_.reset();
@@ -67,11 +64,10 @@ class reference_run {
 
   /// Returns: what `train(plan)` gives for the first plan that fits in memory; that plan becomes the reference.
   trial train_first_that_fits(auto train) {
-    trial t = train(fp32_);
-    for (; t.sample.status == status::out_of_memory && !smaller_plans_.empty(); t = train(fp32_)) {
+    trial t = train(run_.fp32());
+    for (; t.sample.status == status::out_of_memory && !smaller_plans_.empty(); t = train(run_.fp32())) {
       run_.record(t);
-      fp32_ = std::move(smaller_plans_.front());
-      run_.set_fp32(fp32_);
+      run_.set_fp32(smaller_plans_.front());
       smaller_plans_.erase(smaller_plans_.begin());
     }
     return t;
@@ -88,7 +84,7 @@ class reference_run {
 
   /// Runs `p` from the start with perturbed roundings. The perturbation depends on `seed` alone, from 1 on, so that
   /// plans with the same seed can be compared.
-  sample run_perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
+  sample run_perturbed(stage where, const plan& p, std::size_t seed, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
       run_.trainer().perturb(seed);
@@ -97,17 +93,15 @@ class reference_run {
       return perturbed_run;
     };
     trial t;
-    run_.end_search_on_throw([&] {
-      t = run_.run(where, p, "roundings perturbed", work, purpose::perturbed, seed);
-      run_.record(t);
-    });
+    run_.end_search_on_throw(
+        [&] { t = run_.run_and_record(where, p, "roundings perturbed", work, purpose::perturbed, seed); });
     return t.sample;
   }
 
   /// Returns: `count` runs of FP32 with perturbed roundings, which show how much equally good trainings differ.
   const std::vector<sample>& run_spread(std::size_t count, std::size_t batches) {
     while (spread_.size() < count)
-      spread_.push_back(run_perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
+      spread_.push_back(run_perturbed(stage::baseline, run_.fp32(), spread_.size() + 1, batches));
     return spread_;
   }
   const std::vector<sample>& spread() const { return spread_; }
@@ -118,15 +112,15 @@ class reference_run {
     const auto work = [&](const trial& begun) {
       restore_end(begun);
       sample more;
-      run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, detail::cut_if_not_finite);
+      run_.train(begun, run_.fp32(), batches - static_cast<std::size_t>(all.batches), more, detail::cut_if_not_finite);
       return more;
     };
-    const auto run = [&](const comp::plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
-    const trial t = so_far().batches > 0 ? run(fp32_) : train_first_that_fits(run);
+    const auto run = [&](const plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
+    const trial t = so_far().batches > 0 ? run(run_.fp32()) : train_first_that_fits(run);
     const sample& added = t.sample;
     require_trained(run_, added, all.batches + added.batches);
     end_.reset();
-    if (run_.restores() && !run_.last_was_recalled()) end_ = run_.save();
+    if (run_.restores() && !t.recalled) end_ = run_.save();
     detail::append(all, added);
     log_.baseline = std::move(all);
     run_.record(t);
@@ -140,13 +134,12 @@ class reference_run {
     run_.restore(start_);
     sample repeated;
     if (so_far().batches > 0)
-      run_.train(begun, fp32_, static_cast<std::size_t>(so_far().batches), repeated, detail::cut_if_not_finite);
+      run_.train(begun, run_.fp32(), static_cast<std::size_t>(so_far().batches), repeated, detail::cut_if_not_finite);
   }
 
   evaluator& run_;
   outcome& log_;
-  comp::plan fp32_;
-  std::vector<comp::plan> smaller_plans_;  // plans that need less memory, in the order in which they are tried
+  std::vector<plan> smaller_plans_;  // plans that need less memory, in the order in which they are tried
   checkpoint start_;
   std::optional<checkpoint> end_;
   std::vector<sample> spread_;

@@ -109,7 +109,7 @@ inline std::optional<sample> replace_damaged(evaluator& run, stage where, bool k
   if (path.from == nullptr) return {};
   checkpoint here = run.save();
   sample fp32_instead;
-  const trial t = run.run(
+  const trial t = run.run_and_record(
       where, run.fp32(), "fp32 from this state",
       [&](const trial& begun) {
         sample result{.loss = 0};
@@ -131,15 +131,38 @@ inline std::optional<sample> replace_damaged(evaluator& run, stage where, bool k
         return result;
       },
       purpose::check);
-  run.record(t);
   if (t.sample.status == status::failed) require_trained(run, t.sample, t.sample.batches);
-  if (!keep || !t.sample.ok() || run.last_was_recalled()) run.restore(here);
+  if (!keep || !t.sample.ok() || t.recalled) run.restore(here);
   run.trust_state();
   return t.sample.status == status::not_finite ? std::optional{std::move(fp32_instead)} : std::nullopt;
 }
 
 /// Returns: true if the trainer's state was sound; it is sound now in any case, as replace_damaged() says.
 inline bool leave_sound(evaluator& run, stage where, bool keep = false) { return !replace_damaged(run, where, keep); }
+
+/// Call it when a search ends. Trains FP32 once more if a run failed and FP32 has not trained since: if FP32 fails,
+/// too, the trainer is at fault and not the plan. Throws: `error` with the trainer's message.
+inline void require_fp32_trains(evaluator& run) {
+  const std::vector<trial>& trials = run.log().trials;
+  const auto failed = [](const trial& t) { return t.sample.status == status::failed && trains(t.purpose); };
+  const auto of_fp32 = [&](const trial& t) { return t.sample.ok() && t.plan == run.fp32(); };
+  const auto last = std::find_if(trials.rbegin(), trials.rend(), failed);
+  if (last == trials.rend() || std::any_of(trials.rbegin(), last, of_fp32)) return;
+  run.timed(stage::baseline, [&] {
+    run.run_and_undo([&] {
+      require_trained(run, run.run_batch(stage::baseline, run.fp32(), "fp32 after a run that failed").sample, 0);
+    });
+    run.trainer().set_precision(run.log().plan);
+  });
+}
+
+/// Call it when a search ends. If a plan lost the last batches of a trainer that cannot restore its state, FP32 trains
+/// on, until a loss is finite. Throws: `damaged_training` if none is.
+inline void require_undamaged(evaluator& run) {
+  if (!run.lost_since()) return;
+  while (run.lost_since()) (void)run.run_batch(stage::baseline, run.fp32(), "fp32 after a lost batch");
+  run.trainer().set_precision(run.log().plan);
+}
 
 /// Returns: false if the trainer counts more extreme values in its state than in the last sound state. The trainer is
 /// left as leave_sound() says. Costs no batch if it counts no more.

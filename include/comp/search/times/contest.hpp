@@ -32,7 +32,7 @@ inline bool too_noisy(const contestant& c) {
 inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
   const std::vector<contestant>& contest = result.contest;
   const auto at = std::find_if(contest.begin(), contest.end(), [](const contestant& c) {
-    return c.status == status::ok && !detail::rejected(c) && too_noisy(c);
+    return c.status == status::ok && !detail::is_rejected(c) && too_noisy(c);
   });
   if (at == contest.end()) return {};
   const interval& bounds = at->over_fp32.bounds;
@@ -41,6 +41,11 @@ inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
       "the machine, or with a higher {}",
       reference_name(result.graph), at->label, bounds.low, bounds.high,
       by_language("settings.race.fp32_rounds", "race={\"fp32_rounds\": ...}"));
+}
+
+/// Returns: FP32's entry, without times.
+inline contestant fp32_contestant(const evaluator& run) {
+  return {.label = std::string{reference_label(run.log().graph)}, .plan = run.fp32(), .over_fp32 = {1, {1, 1}}};
 }
 
 /// Runs further rounds of FP32 and the fastest plan if noise hides which of the two is faster: at most three times as
@@ -57,7 +62,7 @@ inline void add_rounds(evaluator& run, const race_settings& settings, std::vecto
   for (int repetition = 0; repetition < 3 && too_noisy(*fastest); ++repetition) {
     std::vector<racer> pair_of_racers{{.plan = contest.front().plan, .label = contest.front().label},
                                       {.plan = fastest->plan, .label = fastest->label}};
-    race{run, stage::contest, settings, rounds, batches}.run(pair_of_racers, false);
+    race{run, stage::contest, settings, rounds, batches}.run(pair_of_racers);
     if (pair_of_racers[0].status != status::ok || pair_of_racers[1].status != status::ok) return;
     fp32_seconds.insert(fp32_seconds.end(), pair_of_racers[0].seconds.begin(), pair_of_racers[0].seconds.end());
     fastest_seconds.insert(fastest_seconds.end(), pair_of_racers[1].seconds.begin(), pair_of_racers[1].seconds.end());
@@ -66,10 +71,10 @@ inline void add_rounds(evaluator& run, const race_settings& settings, std::vecto
 }
 
 /// Times the racers; FP32 is the first. A racer that is hopelessly slower than FP32 stops early and keeps its times.
-inline std::vector<contestant> hold_contest(evaluator& run, const race_settings& settings, std::vector<racer> racers,
+inline std::vector<contestant> time_contest(evaluator& run, const race_settings& settings, std::vector<racer> racers,
                                             race_batches batches = {}) {
   if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
-  race{run, stage::contest, settings, settings.contest_rounds, batches}.run(racers, false);
+  race{run, stage::contest, settings, settings.contest_rounds, batches}.run(racers);
   const plan last = run.unchecked().low;
   const bool is_sound = leave_sound(run, stage::contest, true);
   if (!is_sound) run.reject(last);
@@ -93,18 +98,17 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
 /// Adds to a contestant what its losses said. If it had too few rounds together with FP32, its time relative to FP32
 /// comes from the batches that judged its losses, unless the contest timed compiled steps: these batches were not.
 inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
-  const auto* judged = trials.known(c.plan);
-  if (judged == nullptr) return;
-  c.loss = judged->verdict;
-  c.loss_batches = static_cast<std::size_t>(judged->trial.sample.batches);
-  if (c.seconds.empty()) c.status = judged->trial.sample.status;
-  if (c.peak_bytes == 0) c.peak_bytes = judged->trial.sample.peak_bytes;
+  const auto* answer = trials.find(c.plan);
+  if (answer == nullptr) return;
+  const trial& t = answer->trial;
+  c.loss = answer->verdict;
+  c.loss_batches = static_cast<std::size_t>(t.sample.batches);
+  if (c.seconds.empty()) c.status = t.sample.status;
+  if (c.peak_bytes == 0) c.peak_bytes = t.sample.peak_bytes;
   if (log.compiled) return;
-  const std::vector<double>&fp32_seconds = log.baseline.batch_seconds,
-        &own_seconds = judged->trial.sample.batch_seconds;
+  const std::vector<double>&fp32_seconds = log.baseline.batch_seconds, &own_seconds = t.sample.batch_seconds;
   const std::size_t pairs = std::min(fp32_seconds.size(), own_seconds.size());
   if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6) {
-    const trial& t = judged->trial;
     if (pairs > 6) {  // both ran the same batches, though not in turns
       c.over_fp32 =
           compare_paired(std::span{fp32_seconds}.subspan(1, pairs - 1), std::span{own_seconds}.subspan(1, pairs - 1));
@@ -121,16 +125,16 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
 inline void describe_contest(outcome& log, const loss_trials& trials) {
   for (contestant& c : log.contest) describe(c, log, trials);
   contestant& fp32 = log.contest.front();
-  const contestant* known = nullptr;
+  const contestant* link = nullptr;
   for (const contestant& c : log.contest) {
-    if (&c != &fp32 && std::isfinite(c.over_fp32.ratio) && !c.seconds.empty()) known = &c;
+    if (&c != &fp32 && std::isfinite(c.over_fp32.ratio) && !c.seconds.empty()) link = &c;
   }
   for (contestant& c : log.contest) {
-    if (known == nullptr || &c == &fp32 || std::isfinite(c.over_fp32.ratio)) continue;
-    const paired_speedup against_known = compare_paired(known->seconds, c.seconds);
-    c.over_fp32.ratio = known->over_fp32.ratio * against_known.ratio;
-    c.over_fp32.bounds = {known->over_fp32.bounds.low * against_known.bounds.low,
-                          known->over_fp32.bounds.high * against_known.bounds.high};
+    if (link == nullptr || &c == &fp32 || std::isfinite(c.over_fp32.ratio)) continue;
+    const paired_speedup over_link = compare_paired(link->seconds, c.seconds);
+    c.over_fp32.ratio = link->over_fp32.ratio * over_link.ratio;
+    c.over_fp32.bounds = {link->over_fp32.bounds.low * over_link.bounds.low,
+                          link->over_fp32.bounds.high * over_link.bounds.high};
   }
   if (fp32.seconds.empty() && !log.compiled) fp32.seconds = log.baseline.batch_seconds;
 }
@@ -177,17 +181,17 @@ inline paired_speedup speedup_over(const contestant& a, const contestant& b, con
 }
 
 /// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN if these are not known.
-using predicted_seconds = std::function<double(const plan&)>;
+using time_prediction = std::function<double(const plan&)>;
 
 /// Returns: for each contestant the logarithm of its time relative to one of them; infinity for one that cannot win. If
 /// the race is clear its times count; else the learned costs count, because they draw on all races. If these are not
 /// known, a plan that is not clearly faster than FP32 counts as no faster. `memory_limit`: contestants that need more
 /// bytes cannot win if another one fits; 0: no limit.
-inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
-                                        std::int64_t memory_limit = 0) {
+inline std::vector<double> times_to_rank(const std::vector<contestant>& contest, const time_prediction& predict,
+                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
   const auto ran = [](const contestant& c) {
-    return c.status == status::ok && !c.seconds.empty() && !detail::rejected(c);
+    return c.status == status::ok && !c.seconds.empty() && !detail::is_rejected(c);
   };
   const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
   const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
@@ -197,11 +201,11 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
   const auto reference =
       std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
         const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
-        return of_a != of_b ? of_a < of_b : predicted(a.plan) > predicted(b.plan);
+        return of_a != of_b ? of_a < of_b : predict(a.plan) > predict(b.plan);
       });
   for (std::size_t i = 0; i < contest.size(); ++i) {
     const contestant& c = contest[i];
-    const double expected = std::log(predicted(c.plan) / predicted(reference->plan));
+    const double expected = std::log(predict(c.plan) / predict(reference->plan));
     if (i == 0 && c.seconds.empty() && std::isfinite(expected))
       times[i] = expected;  // FP32 may have had no round, if rounds are scarce
     if (!usable(c)) continue;
@@ -214,7 +218,7 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
     times[i] = clear || !std::isfinite(expected) ? std::log(slowdown.ratio) : expected;
   }
   for (std::size_t i = 1; i < contest.size() && std::isfinite(times[0]); ++i) {
-    if (contest[i].over_fp32.within_noise() && !std::isfinite(predicted(contest[i].plan)))
+    if (contest[i].over_fp32.within_noise() && !std::isfinite(predict(contest[i].plan)))
       times[i] = std::max(times[i], times[0]);
   }
   return times;
@@ -224,11 +228,11 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
 /// fast as the first, FP32 comes first, then the lower loss, then the smaller memory. Contestants that tie with the
 /// first have its label in `tie`. `slowdown`: if above 0, those slower than the fastest by this fraction at most are
 /// ordered by memory.
-inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
+inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const time_prediction& predict,
                                         std::int64_t memory_limit = 0, double slowdown = 0) {
   constexpr double noticeable = 0.003;  // logarithms of times that differ by less are equal
   const double largest_slowdown = std::max(noticeable, std::log1p(slowdown));
-  const std::vector<double> times = judged_times(contest, predicted, memory_limit);
+  const std::vector<double> times = times_to_rank(contest, predict, memory_limit);
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < contest.size(); ++i) {
     if (std::isfinite(times[i]) || i == 0) order.push_back(i);

@@ -49,15 +49,14 @@ class race {
   race(evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_batches batches = {})
       : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds}, batches_{batches} {}
 
-  /// Runs the race. The first racer is the reference and leaves only when its rounds are over. `drop_slower`: true for
-  /// candidates of a search: clearly slower ones stop running, and the race ends when each is decided against the
-  /// reference. False for a contest: only racers that are hopeless against the reference leave, and the race ends when
-  /// the fastest is clear.
-  void run(std::vector<racer>& racers, bool drop_slower) {
+  /// Runs the race. The first racer is the reference and leaves only when its rounds are over. Of candidates
+  /// (stage::times) clearly slower ones stop running, and the race ends when each is decided against the reference. In
+  /// a contest only racers that are hopeless against the reference leave, and the race ends when the fastest is clear.
+  void run(std::vector<racer>& racers) {
     std::optional<compiled_steps<evaluator>> compiled;
     if (batches_.as_trained) compiled.emplace(run_);
     start_ = run_.save();
-    for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, drop_slower); ++round) {
+    for (std::size_t round = 0; round < max_rounds_ && !is_decided(racers, round); ++round) {
       round_start_ = batches_.same_batches ? std::optional{run_.save()} : std::nullopt;
       bool first = true;
       for (std::size_t i = 0; i < racers.size(); ++i) {
@@ -72,7 +71,7 @@ class race {
         run_batch(racers, r, false);
       }
       for (std::size_t i = 1; i < racers.size(); ++i) {
-        if (!racers[i].has_left && must_leave(racers, racers[i], drop_slower)) racers[i].has_left = true;
+        if (!racers[i].has_left && must_leave(racers, racers[i])) racers[i].has_left = true;
       }
     }
     if (!batches_.trains) run_.restore(start_);
@@ -111,16 +110,16 @@ class race {
                           const checkpoint& sound) {
     const std::size_t batches = bad.ok() ? std::max(run_.unchecked().count, before.count + 1) - before.count : 1;
     checkpoint from = sound, to = start_;  // a recalled run leaves the trainer as it is
-    const trial fp32 = run_.run(stage_, run_.fp32(), "fp32 in place of a bad batch", [&](const trial& begun) {
-      sample all;
-      run_.restore(sound);
-      run_.train(begun, run_.fp32(), before.count, all, detail::never_cut);
-      from = run_.save();
-      run_.train(begun, run_.fp32(), before.count + batches, all, detail::never_cut);
-      to = run_.save();
-      return all;
-    });
-    run_.record(fp32);
+    const trial fp32 =
+        run_.run_and_record(stage_, run_.fp32(), "fp32 in place of a bad batch", [&](const trial& begun) {
+          sample all;
+          run_.restore(sound);
+          run_.train(begun, run_.fp32(), before.count, all, detail::never_cut);
+          from = run_.save();
+          run_.train(begun, run_.fp32(), before.count + batches, all, detail::never_cut);
+          to = run_.save();
+          return all;
+        });
     run_.restore(to);
     if (fp32.sample.status == status::failed) {
       if (batches_.as_trained) return remove(racers.front(), status::failed), bad.seconds;
@@ -132,7 +131,7 @@ class race {
       leave(racers, before.low);
       return fp32.sample.seconds / static_cast<double>(fp32.sample.batches);
     }
-    const trial second_try = run_.run(stage_, r.plan, "a bad batch again", [&](const trial& begun) {
+    const trial second_try = run_.run_and_record(stage_, r.plan, "a bad batch again", [&](const trial& begun) {
       sample again;
       run_.restore(from);
       run_.train(begun, r.plan, batches, again, detail::never_cut);
@@ -142,7 +141,6 @@ class race {
       if (detail::is_damaged(after_it, detail::probe_state(run_, begun), run_.log())) again.status = status::diverged;
       return again;
     });
-    run_.record(second_try);
     run_.restore(to);
     if (!second_try.sample.ok()) {
       remove(r, second_try.sample.status == status::diverged ? status::not_finite : second_try.sample.status);
@@ -169,40 +167,41 @@ class race {
     r.has_left = true;
   }
 
-  bool running(const racer& r) const { return !r.has_left && r.rounds_at_most >= max_rounds_; }
-  const racer& fastest(const std::vector<racer>& racers) const {
-    const auto first = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return running(r); });
+  bool is_contest() const { return stage_ == stage::contest; }
+  bool runs_on(const racer& r) const { return !r.has_left && r.rounds_at_most >= max_rounds_; }
+  const racer& fastest_racer(const std::vector<racer>& racers) const {
+    const auto first = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return runs_on(r); });
     const racer* best = first == racers.end() ? &racers.front() : &*first;
     for (const racer& r : racers) {
-      if (running(r) && median(r.seconds) < median(best->seconds)) best = &r;
+      if (runs_on(r) && median(r.seconds) < median(best->seconds)) best = &r;
     }
     return *best;
   }
 
-  bool must_leave(const std::vector<racer>& racers, const racer& r, bool drop_slower) const {
-    const racer& opponent = drop_slower ? fastest(racers) : racers.front();
+  bool must_leave(const std::vector<racer>& racers, const racer& r) const {
+    const racer& opponent = is_contest() ? racers.front() : fastest_racer(racers);
     if (&opponent == &r) return false;
     const std::size_t rounds = std::min(r.seconds.size(), opponent.seconds.size());
-    if (rounds < settings_.min_rounds) return always_hopeless(r, opponent, rounds);
+    if (rounds < settings_.min_rounds) return is_always_hopeless(r, opponent, rounds);
     const auto slowdown = compare_paired(r.seconds, opponent.seconds);
-    return slowdown.ratio > settings_.hopeless || (drop_slower && slowdown.clearly_faster());
+    return slowdown.ratio > settings_.hopeless || (!is_contest() && slowdown.clearly_faster());
   }
 
   // A single slow batch may be noise, so of few rounds each has to be hopeless.
-  bool always_hopeless(const racer& r, const racer& other, std::size_t rounds) const {
+  bool is_always_hopeless(const racer& r, const racer& other, std::size_t rounds) const {
     for (std::size_t i = 0; i < rounds; ++i) {
       if (r.seconds[i] <= settings_.hopeless * other.seconds[i]) return false;
     }
     return rounds >= 2;
   }
 
-  bool decided(const std::vector<racer>& racers, std::size_t rounds, bool drop_slower) const {
-    const auto running_count = std::count_if(racers.begin(), racers.end(),
-                                             [&](const racer& r) { return !r.has_left && rounds < r.rounds_at_most; });
-    if (running_count <= 1) return rounds > 0;
+  bool is_decided(const std::vector<racer>& racers, std::size_t rounds) const {
+    const auto left = std::count_if(racers.begin(), racers.end(),
+                                    [&](const racer& r) { return !r.has_left && rounds < r.rounds_at_most; });
+    if (left <= 1) return rounds > 0;
     if (rounds < settings_.min_rounds) return false;
     if (run_.times_are_modelled()) return true;
-    const racer& opponent = drop_slower ? racers.front() : fastest(racers);
+    const racer& opponent = is_contest() ? fastest_racer(racers) : racers.front();
     return std::all_of(racers.begin(), racers.end(), [&](const racer& r) {
       if (r.has_left || &r == &opponent || rounds >= r.rounds_at_most) return true;
       const auto comparison = compare_paired(opponent.seconds, r.seconds);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <comp/core/clock.hpp>
-#include <comp/core/statistics.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
 #include <comp/search/trainer/findings.hpp>
@@ -121,9 +120,10 @@ class evaluator {
   }
   void set_fp32(const plan& p) { fp32_ = p; }
 
-  /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat. Acceptance and
-  /// times are set from the sample alone; a caller that knows more sets them again. `seconds_before`: the seconds of
-  /// its sample that an earlier trial already counted.
+  /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat; such a trial is
+  /// `recalled`, and the trainer's state is not the one that it ended in. Acceptance and times are set from the sample
+  /// alone; a caller that knows more sets them again. `seconds_before`: the seconds of its sample that an earlier trial
+  /// already counted.
   trial run(stage where, const plan& p, std::string label, auto work, purpose what = purpose::judge,
             std::optional<std::size_t> repeat = {}, double seconds_before = 0) {
     throw_if_stop_requested();
@@ -137,8 +137,8 @@ class evaluator {
     std::optional<trial> recorded;
     failure_ = nullptr;
     if (may_recall_) end_search_on_throw([&] { recorded = observers_.recall(t); });
-    last_was_recalled_ = recorded.has_value();
-    if (recorded) {
+    t.recalled = recorded.has_value();
+    if (t.recalled) {
       t.sample = recorded->sample;
       ++log_.recalled;
       recalled_seconds_ += t.sample.seconds - seconds_before;
@@ -147,12 +147,24 @@ class evaluator {
     } else {
       end_search_on_throw([&] { observers_.trial_started(t); });
       run_and_catch(t, [&] { return work(t); });
-      last_was_recalled_ = false;
     }
     if (trains(t.purpose)) plans_run_.insert({p, compiled_});
     detail::summarise_times(t);
     t.accepted = t.sample.ok();
     return t;
+  }
+  /// run() and record(), for a trial that is judged by its sample alone.
+  trial run_and_record(stage where, const plan& p, std::string label, auto work, purpose what = purpose::judge,
+                       std::optional<std::size_t> repeat = {}) {
+    trial t = run(where, p, std::move(label), work, what, repeat);
+    record(t);
+    return t;
+  }
+  /// Runs `work`, and puts the trainer back to its present state.
+  void run_and_undo(auto work) {
+    const checkpoint here = save();
+    work();
+    restore(here);
   }
   /// Runs `work` so that what it throws ends the search. Observers, and FP32's batches that a candidate waits for, are
   /// run within a candidate's run; without this their exceptions would count as the candidate's failure.
@@ -226,7 +238,7 @@ class evaluator {
   /// timed nor returned: it pays for what is made once (primitives, workspaces, compiled code). Compiled steps get a
   /// second one, because code is compiled anew when sizes vary.
   trial run_batch(stage where, const plan& p, std::string label) {
-    const trial t = run(where, p, std::move(label), [&](const trial& begun) {
+    return run_and_record(where, p, std::move(label), [&](const trial& begun) {
       sample warm_up, timed_batch;
       if (!warmed_up_.contains({p, compiled_})) {
         train(begun, p, compiled_ ? 2 : 1, warm_up, detail::never_cut);
@@ -235,8 +247,6 @@ class evaluator {
       train(begun, p, 1, timed_batch, detail::never_cut);
       return timed_batch;
     });
-    record(t);
-    return t;
   }
   /// Returns: true if times are modelled: those of a plan do not vary.
   bool times_are_modelled() const { return is_modelled(log_.hardware); }
@@ -248,7 +258,7 @@ class evaluator {
   /// `work` threw; `error` with its message if that was recorded.
   std::vector<double> record_numbers(const plan& p, std::string label, purpose what, auto work,
                                      std::optional<std::size_t> repeat = {}) {
-    const trial t = run(
+    const trial t = run_and_record(
         stage::baseline, p, std::move(label),
         [&](const trial&) {
           const detail::stopwatch watch;
@@ -259,7 +269,6 @@ class evaluator {
           return answer;
         },
         what, repeat);
-    record(t);
     if (failure_) std::rethrow_exception(failure_);
     require<error>(t.sample.ok(), "{}",
                    t.sample.message.empty() ? std::string{name(t.sample.status)} : t.sample.message);
@@ -272,12 +281,11 @@ class evaluator {
   /// Returns: the exception that ended the last failed run; null if none did.
   const std::exception_ptr& failure() const { return failure_; }
 
-  /// Returns: true if the last trial came from a ledger. The trainer's state is then not the one that the trial ended
-  /// in.
-  bool last_was_recalled() const { return last_was_recalled_; }
-
-  /// As detail::warn().
-  void warn(const std::string& sentence) { detail::warn(log_, observers_, sentence); }
+  /// Adds a sentence to the outcome's warnings and tells observers at once; nothing if there is no problem. A search
+  /// warns in no other way.
+  void warn(const detail::problem& found) {
+    if (found) detail::warn(log_, observers_, *found);
+  }
 
   /// Runs `work` and adds its wall time to a stage. Recalled runs are added with the time that they took once.
   void timed(stage where, auto&& work) {
@@ -440,8 +448,7 @@ class evaluator {
   std::set<std::pair<plan, bool>> warmed_up_, plans_run_;  // each with whether its steps were compiled
   batch_clock clock_;
   std::exception_ptr search_error_, failure_;
-  bool may_recall_ = true, last_was_recalled_ = false, stop_requested_ = false, scores_search_epochs_ = false;
-  bool compiled_ = false;
+  bool may_recall_ = true, stop_requested_ = false, scores_search_epochs_ = false, compiled_ = false;
 };
 
 }  // namespace comp

@@ -96,6 +96,10 @@ inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph)
       unknown);
 }
 
+inline constexpr const char* sentence_of_no_precisions =
+    "supported_precisions() gave none (a search needs to know what it may try): name what the trainer computes in, or leave "
+    "the member out";
+
 /// Checks what run_batch() gave, before anything is filled in.
 inline problem problem_of_sample(const sample& got) {
   const auto bad_time = [](double seconds) { return !(seconds > 0) || !std::isfinite(seconds); };

@@ -11,9 +11,7 @@
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/run_samples.hpp>
-#include <comp/search/trainer/signature.hpp>
 #include <cstddef>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -94,7 +92,7 @@ inline void check_without_running(const any_trainer& trainer, const op_graph& gr
   report.add("kinds", problem_of_kinds(policy, graph), "no operator kind looks like a misspelt one");
   const std::vector<precision> supported = trainer.supported_precisions();
   if (supported.empty()) {
-    report.add("supported_precisions", check_report::verdict::fatal, no_precisions);
+    report.add("supported_precisions", check_report::verdict::fatal, sentence_of_no_precisions);
   } else {
     report.add("supported_precisions", problem{}, names_of(supported));
   }
@@ -171,6 +169,21 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
     }
     trainer.set_precision(fp32);
   });
+}
+
+/// Warns of what makes the result of a search doubtful. `self_check`: also of what a sound trainer never does.
+/// `first_losses`: the losses at the training's start tell it apart.
+inline void warn_of_faults(evaluator& run, bool self_check, bool first_losses) {
+  const outcome& log = run.log();
+  if (self_check) {
+    for (const std::string& finding : problems_of_ignored_precisions(log)) run.warn(finding);
+    run.warn(problem_of_ledger(run.trainer(), log, first_losses));
+    if (!is_modelled(log.hardware)) run.warn(run.clock().find_contradiction(run.fp32()));
+    run.warn(problem_of_learning(log));
+  }
+  for (const std::string& finding : problems_of_failed_runs(log)) run.warn(finding);
+  run.warn(problem_of_lost_batches(log, run.fp32()));
+  run.warn(problem_of_memory(log));
 }
 
 COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& policy) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/training_progress.hpp>

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <comp/core/later_plan.hpp>
 #include <comp/core/plan.hpp>
-#include <comp/core/statistics.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/space/spaces.hpp>
 #include <comp/search/training/guard.hpp>

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/plan.hpp>
-#include <comp/core/statistics.hpp>
 #include <comp/search/losses/paths.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/trainer/evaluator.hpp>
@@ -21,7 +20,6 @@
 #include <comp/search/training/training_record.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,10 +38,10 @@ inline constexpr double beyond_wandering = 2.7;
 
 /// The question that FP32's training next to a plan is to answer.
 struct shadow_question {
-  double line = 0.01;    // harm is a difference above this fraction of the loss
-  double drift = 3e-4;   // the fraction of the loss by which harm is thought to grow per batch
-  double missed = 0.05;  // the chance that a plan with such a drift is taken for harmless
-  double known = 0;      // logarithm of the likelihood ratio that earlier batches gave
+  double line = paper_tolerance;  // harm is a difference above this fraction of the loss
+  double drift = 3e-4;            // the fraction of the loss by which harm is thought to grow per batch
+  double missed = 0.05;           // the chance that a plan with such a drift is taken for harmless
+  double known = 0;               // logarithm of the likelihood ratio that earlier batches gave
 };
 
 /// Returns: the question for a plan's first batches: harm that would reach three times the tolerance within a hundred
