@@ -241,8 +241,8 @@ TEST_CASE_FIXTURE(with_bench, "a recalled run is not made: the observer's sample
     const trial got = b.epoch(parse_plan("b1"), never);
     CHECK(got.sample.loss == 5);
     CHECK(got.seconds == doctest::Approx(0.7));
+    CHECK(got.recalled);
   });
-  CHECK(b.run.last_was_recalled());
   CHECK(b.trainer.count().batches == 0);
   CHECK(b.watcher.calls == std::vector<std::string>{"recall", "trial_done"});
   CHECK(b.log.cost(stage::losses).seconds >= 7);
@@ -251,7 +251,7 @@ TEST_CASE_FIXTURE(with_bench, "a recalled run is not made: the observer's sample
   SUBCASE("the same plan again is another run") {
     const trial second = b.run.run_epoch(stage::losses, parse_plan("b1"), "", never);
     CHECK(second.repeat == 1);
-    CHECK_FALSE(b.run.last_was_recalled());
+    CHECK_FALSE(second.recalled);
     CHECK(b.trainer.count().batches == 10);
   }
 }
@@ -262,7 +262,7 @@ TEST_CASE_FIXTURE(with_bench, "repeats are counted per stage and plan and go on 
   CHECK(b.run.run_batch(stage::times, parse_plan("11"), "").repeat == 0);
   CHECK(b.run.run_batch(stage::times, parse_plan("b1"), "").repeat == 1);
   comp::evaluator later{b.erased, b.observers, b.log};
-  const trial next = later.run_training_epoch(parse_plan("b1"), never);
+  const trial next = later.run_epoch(stage::training, parse_plan("b1"), "", never);
   CHECK(next.number == 4);
   CHECK(later.run_batch(stage::times, parse_plan("b1"), "").repeat == 2);
 }

@@ -98,6 +98,14 @@ inline plan as_written(const op_graph& graph) {
   return all;
 }
 
+/// Returns: `p` with the precisions of `other` for the operators `i` for which `takes(i)` is true.
+plan mix(plan p, const plan& other, auto takes) {
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (takes(i)) p[i] = other[i];
+  }
+  return p;
+}
+
 /// Returns: true if a state that the training keeps is in a lower precision than without a plan (op_info::is_state).
 inline bool lowers_states(const plan& p, const op_graph& graph) {
   for (std::size_t i = 0; i < p.size(); ++i) {

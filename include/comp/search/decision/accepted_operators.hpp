@@ -85,11 +85,8 @@ class accepted_operators {
     return true;
   }
   /// Returns: `p` with each operator put back to FP32 whose precision was not accepted.
-  plan restrict_to_accepted(plan p) const {
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      if (!contains(levels_[i], p[i])) p[i] = fp32()[i];
-    }
-    return p;
+  plan restrict_to_accepted(const plan& p) const {
+    return mix(p, fp32(), [&](std::size_t i) { return !contains(levels_[i], p[i]); });
   }
   /// Returns: per operator, what the losses of plans said of it.
   const std::vector<op_evidence>& evidence() const { return evidence_; }
@@ -154,10 +151,7 @@ class accepted_operators {
   void start_from_rules(const plan& wanted) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {
-      plan part = fp32();
-      for (std::size_t i = 0; i < part.size(); ++i) {
-        if (rule[i] == wanted[i]) part[i] = rule[i];
-      }
+      plan part = mix(fp32(), rule, [&](std::size_t i) { return rule[i] == wanted[i]; });
       if (part != fp32() && part != wanted) rules.push_back(std::move(part));
     }
     std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });

@@ -197,7 +197,7 @@ class final_contest {
   double seconds_to_compile() {
     if (!search_.run.restores()) return 0;
     const auto compile = [](any_trainer& trainer) {
-      const compiled_steps on{trainer};
+      const switch_on compiled{[&](bool on) { (void)trainer.run_compiled(on); }};
       const detail::stopwatch watch;
       (void)trainer.run_batch();
       return std::vector<double>{watch.seconds()};
@@ -243,7 +243,7 @@ class final_contest {
         gain.ratio, name(found(), search_.log.graph), winner.label));
   }
   sample compiled_batch(const contestant& c) const {
-    const compiled_steps on{search_.run};
+    const switch_on compiled{[&](bool on) { (void)search_.run.run_compiled(on); }};
     return search_.run.run_batch(stage::contest, c.plan, c.label).sample;
   }
 

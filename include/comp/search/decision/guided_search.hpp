@@ -105,9 +105,7 @@ class guided_search {
   plan without_narrowest(const plan& p) const {
     const op_graph& graph = search_.log.graph;
     if (!lowers_states(p, graph)) return without_narrowest(p, accepted_.levels());
-    plan wider = p;
-    for (std::size_t i = 0; i < p.size(); ++i) wider[i] = graph[i].is_state ? fp32()[i] : p[i];
-    return wider;
+    return mix(p, fp32(), [&](std::size_t i) { return graph[i].is_state; });
   }
   /// Returns: how many of FP32's batches what is left of the budget pays for.
   double batches_left() const { return accepted_.budget().left(0) / search_.trials.fp32_seconds(); }
@@ -158,19 +156,16 @@ class guided_search {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
     std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
+    const auto is_high = [&](std::size_t i) { return wanted[i] == fp32()[i]; };
     for (const plan& rule : rules) {
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const bool may = contains(from_.levels[i], rule[i]) && !costs_.is_dropped(rule[i]);
-        if (wanted[i] == fp32()[i] && may) wanted[i] = rule[i];
-      }
+      wanted = mix(wanted, rule, [&](std::size_t i) {
+        return is_high(i) && contains(from_.levels[i], rule[i]) && !costs_.is_dropped(rule[i]);
+      });
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
         costs_.cheapest(from_.levels, from_.rules, memory_price());  // operators that save memory may be wanted later
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == fp32()[i]) wanted[i] = small[i];
-    }
-    return wanted;
+    return mix(wanted, small, is_high);
   }
 
   // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.

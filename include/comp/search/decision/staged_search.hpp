@@ -259,13 +259,12 @@ class staged_search {
     if (!best_) best_ = bisect_rejected(rejected ? rejected->plan : plans_.candidates().space.base());
   }
 
-  // Returns: the part of `wanted` whose losses are accepted; nothing if there is none. No budget limits it, because the
-  // user chose a strategy and with it what a search may cost.
-  std::optional<trial> bisect_rejected(plan wanted) {
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      // The reference may be low here for want of memory.
-      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32_.plan[i];
-    }
+  // Returns: the part of `rejected` whose losses are accepted; nothing if there is none. No budget limits it, because
+  // the user chose a strategy and with it what a search may cost.
+  std::optional<trial> bisect_rejected(const plan& rejected) {
+    // The reference may be low for want of memory.
+    const plan wanted =
+        mix(rejected, fp32_.plan, [&](std::size_t i) { return !contains(from_.levels[i], rejected[i]); });
     if (wanted == fp32_.plan || !search_.run.restores()) return {};
     search_.run.warn(
         "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");

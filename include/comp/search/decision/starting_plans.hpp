@@ -49,11 +49,7 @@ struct guided_start {
 
 /// Returns: `base` with each operator in `low` that may have it.
 inline plan lower_to(precision low, const plan& base, const precision_levels& levels) {
-  plan all = base;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (contains(levels[i], low)) all[i] = low;
-  }
-  return all;
+  return mix(base, plan{base.size(), low}, [&](std::size_t i) { return contains(levels[i], low); });
 }
 
 /// Returns: the widest precision that an operator is written in, and then the low ones to search in order of
@@ -305,22 +301,15 @@ class starting_plans {
     return all;
   }
   plan all_in(precision low) const {
-    plan all = fp32_;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (log_.graph[i].choosable && !log_.graph[i].is_state) all[i] = low;
-    }
-    return with_fixed(std::move(all));
+    const auto takes_low = [&](std::size_t i) { return log_.graph[i].choosable && !log_.graph[i].is_state; };
+    return with_fixed(mix(fp32_, plan{fp32_.size(), low}, takes_low));
   }
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 
   // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend
   // cannot run it in.
   plan with_fixed(plan p) const {
-    p = runs_.with_substitutes(std::move(p));
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      if (is_fixed(i)) p[i] = fp32_[i];
-    }
-    return p;
+    return mix(runs_.with_substitutes(std::move(p)), fp32_, [&](std::size_t i) { return is_fixed(i); });
   }
 
   // Adds the backend's own autocast as a rival. It runs by itself: comp's imitation of it could be slower than it, or
@@ -419,13 +408,13 @@ struct search_start {
                             "plans are to be judged by scores ({}, or choose another criterion",
                             by_language("this backend has no validate()): give it double validate()",
                                         "there is no score): give score=..."));
-    outcome log{.graph = trainer.graph(), .hardware = trainer.hardware()};
-    log.tolerance = settings.tolerance;
-    log.floor = settings.floor;
-    log.higher_is_better = settings.direction == loss_direction::higher_is_better;
-    log.memory_limit = settings.memory_limit;
-    log.criterion = settings.criterion;
-    return log;
+    return {.graph = trainer.graph(),
+            .hardware = trainer.hardware(),
+            .criterion = settings.criterion,
+            .tolerance = settings.tolerance,
+            .floor = settings.floor,
+            .higher_is_better = settings.direction == loss_direction::higher_is_better,
+            .memory_limit = settings.memory_limit};
   }
 };
 

@@ -53,8 +53,8 @@ class race {
   /// (stage::times) clearly slower ones stop running, and the race ends when each is decided against the reference. In
   /// a contest only racers that are hopeless against the reference leave, and the race ends when the fastest is clear.
   void run(std::vector<racer>& racers) {
-    std::optional<compiled_steps<evaluator>> compiled;
-    if (batches_.as_trained) compiled.emplace(run_);
+    std::optional<switch_on> compiled;
+    if (batches_.as_trained) compiled.emplace([this](bool on) { (void)run_.run_compiled(on); });
     start_ = run_.save();
     for (std::size_t round = 0; round < max_rounds_ && !is_decided(racers, round); ++round) {
       round_start_ = batches_.same_batches ? std::optional{run_.save()} : std::nullopt;

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,23 +24,22 @@
 
 namespace comp {
 
-/// While it lives, the steps of a trainer or evaluator run compiled, as far as a compiler has them. What run_compiled()
-/// throws at the end is dropped, because the caller has to see the first exception.
-template <class T>
-class compiled_steps {
+/// While it lives, something is on: `set(true)` is called at its begin and `set(false)` at its end. What that throws is
+/// dropped, because the caller has to see the first exception.
+class switch_on {
  public:
-  explicit compiled_steps(T& of) : of_{of} { (void)of_.run_compiled(true); }
-  ~compiled_steps() {
+  explicit switch_on(std::function<void(bool)> set) : set_{std::move(set)} { set_(true); }
+  switch_on(const switch_on&) = delete;
+  switch_on& operator=(const switch_on&) = delete;
+  ~switch_on() {
     try {
-      (void)of_.run_compiled(false);
+      set_(false);
     } catch (...) {
     }
   }
-  compiled_steps(const compiled_steps&) = delete;
-  compiled_steps& operator=(const compiled_steps&) = delete;
 
  private:
-  T& of_;
+  std::function<void(bool)> set_;
 };
 
 /// A plan damaged the training of a trainer that cannot restore its state: from batch `since` on, counted from 0, every
@@ -136,7 +136,7 @@ class evaluator {
     t.repeat = repeat ? *repeat : repeats_[{where, what, p}]++;
     std::optional<trial> recorded;
     failure_ = nullptr;
-    if (may_recall_) end_search_on_throw([&] { recorded = observers_.recall(t); });
+    end_search_on_throw([&] { recorded = observers_.recall(t); });
     t.recalled = recorded.has_value();
     if (t.recalled) {
       t.sample = recorded->sample;
@@ -220,12 +220,6 @@ class evaluator {
       begin_batches(p);
       return run_watched_epoch(begun, cut);
     });
-  }
-  /// Trains an epoch of the training after a search. It is never recalled from a ledger, because its purpose is the
-  /// weights, not a result.
-  trial run_training_epoch(const plan& p, auto cut) {
-    may_recall_ = false;
-    return run_epoch(stage::training, p, "", cut);
   }
 
   /// Has steps run compiled from now on, or operator by operator. Returns: whether a compiler has any part of a step.
@@ -448,7 +442,7 @@ class evaluator {
   std::set<std::pair<plan, bool>> warmed_up_, plans_run_;  // each with whether its steps were compiled
   batch_clock clock_;
   std::exception_ptr search_error_, failure_;
-  bool may_recall_ = true, stop_requested_ = false, scores_search_epochs_ = false, compiled_ = false;
+  bool stop_requested_ = false, scores_search_epochs_ = false, compiled_ = false;
 };
 
 }  // namespace comp

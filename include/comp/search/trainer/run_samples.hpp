@@ -173,11 +173,6 @@ inline void summarise_times(trial& t) {
   t.bounds = median_interval(std::move(times));
 }
 
-}  // namespace detail
-}  // namespace comp
-
-namespace comp::detail {
-
 // Recognises a batch after which the weights may be damaged: its loss is not finite, or it has exploded.
 
 /// Returns: 1 if a larger loss is worse, else -1.
@@ -207,4 +202,6 @@ inline bool ends_badly(const outcome& log, const sample& run) {
   return ends_lost(run) || explodes(log, run.curve.empty() ? run.loss : run.curve.back());
 }
 
-}  // namespace comp::detail
+}  // namespace detail
+
+}  // namespace comp

@@ -19,58 +19,49 @@ namespace comp {
 
 namespace detail {
 
-class trainer_check {
- public:
-  explicit trainer_check(any_trainer& trainer, check_report& report) : trainer_{trainer}, report_{report} {}
+inline std::string sentence_of_lost_losses(double loss) {
+  return fmt::format("the loss in FP32 is {}, batch after batch ({}plans are judged against FP32's losses): {}", loss,
+                     by_language("a comp::sample's loss is NaN until it is set, and += leaves it NaN; ", ""),
+                     by_language("begin with loss = 0, or look at the data and the learning rate",
+                                 "look at the data and the learning rate, or at what comp.doctor says of a step"));
+}
 
-  /// Trains the next batches under `p`, up to one that fails. What is wrong with FP32's batches is reported. A low
-  /// precision may fail, because a search copes with that.
-  sample run_batches(const plan& p, std::size_t count, bool lowered = false) {
-    sample run{.loss = 0};
-    problem wrong, fatal;
-    try {
-      trainer_.set_precision(p);
-      while (run.ok() && static_cast<std::size_t>(run.batches) < count) {
-        const stopwatch watch;
-        sample next = trainer_.run_batch();
-        if (!wrong) wrong = problem_of_sample(next);
-        const double loss = next.loss;
-        complete(next, watch.seconds());
-        append(run, next);
-        if (next.not_finite > 0 && !lowered) ++count;  // another batch tells whether all of them are lost
-        if (keeps_losing(run)) {
-          run.status = status::not_finite;
-          if (!lowered) fatal = sentence_of_lost_losses(loss);
-        }
-      }
-    } catch (const interrupted&) {
-      throw;
-    } catch (...) {
-      if (!fail_by_exception(run)) {
-        wrong =
-            "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or "
-            "what derives from std::exception";
-      } else if (run.status == status::failed && !lowered) {  // the search has plans that need less memory
-        wrong = fmt::format("a batch in FP32 ended with an exception: {}", run.message);
+/// Trains the next batches under `p`, up to one that fails. What is wrong with FP32's batches is reported. A low
+/// precision may fail, because a search copes with that.
+inline sample run_batches(any_trainer& trainer, check_report& report, const plan& p, std::size_t count,
+                          bool lowered = false) {
+  sample run{.loss = 0};
+  problem wrong, fatal;
+  try {
+    trainer.set_precision(p);
+    while (run.ok() && static_cast<std::size_t>(run.batches) < count) {
+      const stopwatch watch;
+      sample next = trainer.run_batch();
+      if (!wrong) wrong = problem_of_sample(next);
+      const double loss = next.loss;
+      complete(next, watch.seconds());
+      append(run, next);
+      if (next.not_finite > 0 && !lowered) ++count;  // another batch tells whether all of them are lost
+      if (keeps_losing(run)) {
+        run.status = status::not_finite;
+        if (!lowered) fatal = sentence_of_lost_losses(loss);
       }
     }
-    if (wrong) report_.add("batch", verdict::wrong, *wrong);
-    if (fatal) report_.add("loss", verdict::fatal, *fatal);
-    return run;
+  } catch (const interrupted&) {
+    throw;
+  } catch (...) {
+    if (!fail_by_exception(run)) {
+      wrong =
+          "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or "
+          "what derives from std::exception";
+    } else if (run.status == status::failed && !lowered) {  // the search has plans that need less memory
+      wrong = fmt::format("a batch in FP32 ended with an exception: {}", run.message);
+    }
   }
-
- private:
-  static std::string sentence_of_lost_losses(double loss) {
-    return fmt::format("the loss in FP32 is {}, batch after batch ({}plans are judged against FP32's losses): {}", loss,
-                       by_language("a comp::sample's loss is NaN until it is set, and += leaves it NaN; ", ""),
-                       by_language("begin with loss = 0, or look at the data and the learning rate",
-                                   "look at the data and the learning rate, or at what comp.doctor says of a step"));
-  }
-
-  using verdict = check_report::verdict;
-  any_trainer& trainer_;
-  check_report& report_;
-};
+  if (wrong) report.add("batch", check_report::verdict::wrong, *wrong);
+  if (fatal) report.add("loss", check_report::verdict::fatal, *fatal);
+  return run;
+}
 
 /// Calls `work(put_back)` and puts the trainer back to its present state, whatever `work` throws. `work` may call
 /// `put_back()` in between, too.
@@ -127,7 +118,7 @@ inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, 
   check_without_running(trainer, graph, policy, report);
   if (!trainer.has.save) return report;
   run_and_undo(trainer, [&](auto&&) {
-    report.first_losses = trainer_check{trainer, report}.run_batches(fp32, trainer.has.signature ? 1 : 2).curve;
+    report.first_losses = run_batches(trainer, report, fp32, trainer.has.signature ? 1 : 2).curve;
   });
   return report;
 }
@@ -140,13 +131,12 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
   const op_support support{trainer, graph, lows};
   const plan fp32 = support.widest(graph);
   run_and_undo(trainer, [&](const auto& put_back) {
-    trainer_check run{trainer, report};
     const std::size_t before = report.lines.size();
-    const sample first = run.run_batches(fp32, 2);
+    const sample first = run_batches(trainer, report, fp32, 2);
     report.first_losses = first.curve;
     if (report.lines.size() == before) report.add("batch", verdict::ok, fmt::format("loss {:.6g}", first.loss));
     put_back();
-    const sample again = run.run_batches(fp32, 1);
+    const sample again = run_batches(trainer, report, fp32, 1);
     if (first.curve.size() == 2 && again.curve.size() == 1)
       report.add("restore", problem_of_restore(first.curve, again.curve), "the same batch, the same loss");
     if (trainer.has.batches_per_epoch && first.ok()) {
@@ -154,13 +144,11 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
       check_epoch(trainer, fp32, report);
     }
     for (const precision low : lows) {
-      plan p = fp32;
-      for (std::size_t i = 0; i < p.size(); ++i) {
-        if (graph[i].choosable && support.supports(i, low)) p[i] = low;
-      }
+      const auto may = [&](std::size_t i) { return graph[i].choosable && support.supports(i, low); };
+      const plan p = mix(fp32, plan{fp32.size(), low}, may);
       if (p == fp32) continue;
       put_back();
-      const sample lowered = run.run_batches(p, 2, true);
+      const sample lowered = run_batches(trainer, report, p, 2, true);
       const problem ignored = changes_nothing(first, lowered) ? problem{sentence_of_ignored(low)} : std::nullopt;
       const std::string what_happened =
           lowered.ok() ? fmt::format("loss {:.6g}", lowered.loss)

@@ -32,23 +32,6 @@ namespace comp {
 
 namespace detail {
 
-/// While an object of this class lives, the trainer knows that its epochs are no experiments.
-class post_training_notice {
- public:
-  explicit post_training_notice(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
-  post_training_notice(const post_training_notice&) = delete;
-  post_training_notice& operator=(const post_training_notice&) = delete;
-  ~post_training_notice() {
-    try {
-      trainer_.post_training(false);
-    } catch (...) {  // the caller has to see the exception that ended the training, not this one
-    }
-  }
-
- private:
-  any_trainer& trainer_;
-};
-
 /// Returns: the logarithm of the likelihood ratio of slow harm, from the batches by which the search judged its plan.
 inline double evidence_of_search(const outcome& search) {
   std::vector<double> path;
@@ -92,12 +75,13 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
                       from.current, from.plans.size());
   for (const plan& p : from.plans) require_fits(p, graph);
   require_in_order(from.later, graph);
-  outcome log{.plan = from.plans.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
-  log.baseline.loss = from.baseline_loss;
-  log.tolerance = from.tolerance;
-  log.floor = from.floor;
-  log.higher_is_better = from.higher_is_better;
-  return log;
+  return {.plan = from.plans.front(),
+          .graph = graph,
+          .baseline = {.loss = from.baseline_loss},
+          .batches_per_epoch = from.batches_per_epoch,
+          .tolerance = from.tolerance,
+          .floor = from.floor,
+          .higher_is_better = from.higher_is_better};
 }
 
 /// Trains epoch by epoch, and decides after each whether the plan is kept.
@@ -133,13 +117,13 @@ class guarded_training {
     report_progress();
     while (result().epochs.size() < settings_.epochs) {
       if (change_plan_where_due()) continue;  // its batches may reach the next change, or the end
-      if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch(plans_.fp32());
+      if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch();
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
       const bool in_block = watches_by_blocks() && blocks_.in_block();
-      const comp::plan now = in_block ? plans_.fp32() : plans_.current();
+      const comp::plan now = in_block ? run_.fp32() : plans_.current();
       const std::size_t part = batches_before_change();
-      watched_epoch epoch = part > 0 ? epochs_.train_batches(now, plans_.fp32(), watch, part, "a part of an epoch")
-                                     : epochs_.train_epoch(now, plans_.fp32(), watch);
+      watched_epoch epoch =
+          part > 0 ? epochs_.train_batches(now, watch, part, "a part of an epoch") : epochs_.train_epoch(now, watch);
       if (epoch.run.ok() && settings_.guard.on && part == 0) check_level(epoch);
       if (!epoch.run.ok()) {
         shadow_watch_.drop_shadow();
@@ -232,17 +216,19 @@ class guarded_training {
     give_up(epoch, status::not_finite, std::move(message));
   }
   void report_progress() {
-    training_progress now = record_.progress();
-    now.plans = plans_.all();
-    now.current = plans_.index();
-    now.checks = shadow_watch_.state();
-    changes_.tell(now);
-    now.batches_per_epoch = log_.batches_per_epoch;
-    now.baseline_loss = log_.baseline.loss;
-    now.tolerance = log_.tolerance;
-    now.floor = log_.floor;
-    now.higher_is_better = log_.higher_is_better;
-    observers_.training_progressed(now);
+    observers_.training_progressed({.so_far = result(),
+                                    .plans = plans_.all(),
+                                    .current = plans_.index(),
+                                    .begun = record_.begun(),
+                                    .normal = normal().state(),
+                                    .checks = shadow_watch_.state(),
+                                    .later = changes_.later(),
+                                    .raise_tried = changes_.raise_tried(),
+                                    .batches_per_epoch = log_.batches_per_epoch,
+                                    .baseline_loss = log_.baseline.loss,
+                                    .tolerance = log_.tolerance,
+                                    .floor = log_.floor,
+                                    .higher_is_better = log_.higher_is_better});
   }
 
   // An epoch ended badly, and the state at its start was restored. If its loss was the reason, FP32 trains the epoch,
@@ -255,7 +241,7 @@ class guarded_training {
     record_.count_comparison();
     const checkpoint start = run_.save();
     epoch_watch watch{normal(), false, loss_sign_};
-    watched_epoch fp32 = epochs_.train_epoch(plans_.fp32(), plans_.fp32(), watch);
+    watched_epoch fp32 = epochs_.train_epoch(run_.fp32(), watch);
     using sign = shown_harm::sign;
     const bool fp32_is_better = !fp32.run.ok()                ? false
                                 : bad.shown_by == sign::ended ? true
@@ -278,7 +264,7 @@ class guarded_training {
       normal().relax();
     } else {
       harm_bisection bisection{
-          run_, {bad.shown_by, start, bad.losses, fp32.losses, normal().window()}, plans_.current(), plans_.fp32()};
+          run_, {bad.shown_by, start, bad.losses, fp32.losses, normal().window()}, plans_.current()};
       const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(bad.run, fp32.run));
       run_.restore(after);
       give_up(result().epochs.size(), bad.run.status, bad.message(), part);
@@ -298,24 +284,24 @@ class guarded_training {
   // of the plan. Returns: false if FP32 is not better when both are repeated.
   bool continue_from_fp32(std::vector<double> losses) {
     const fp32_shadow shadow = *shadow_watch_.shadow();
-    std::vector<double> fp32 = shadow.losses();
+    std::vector<double> fp32 = shadow.fp32.losses();
     std::string message =
         fmt::format("{}: in {} batches from epoch {} on its loss came to be {:.2g}% above FP32's on the same batches",
-                    shadow.watches_beginning() ? "slow harm" : "no progress", fp32.size(), shadow.epoch(),
+                    shadow.at_beginning ? "slow harm" : "no progress", fp32.size(), shadow.epoch,
                     100 * end_of_path(paired_differences(losses, fp32)).mean);
     const std::size_t last = losses.size() / 3;
-    shown_harm harm{shown_harm::sign::high_losses, shadow.start(), std::move(losses), std::move(fp32), last};
-    harm_bisection bisection{run_, std::move(harm), plans_.current(), plans_.fp32()};
+    shown_harm harm{shown_harm::sign::high_losses, shadow.start, std::move(losses), std::move(fp32), last};
+    harm_bisection bisection{run_, std::move(harm), plans_.current()};
     if (!bisection.repeats()) {
       run_.restore_kept_state();
       return false;
     }
     const auto part =
-        bisection.find_harmless(plans_.next(), seconds_for_bisection(record_.last_run(), shadow.so_far()));
-    run_.restore(shadow.end());
-    record_.replace(shadow.epoch(), shadow.begun(), shadow.so_far(), log_.batches_per_epoch);
+        bisection.find_harmless(plans_.next(), seconds_for_bisection(record_.last_run(), shadow.fp32.so_far()));
+    run_.restore(shadow.fp32.end());
+    record_.replace(shadow.epoch, shadow.begun, shadow.fp32.so_far(), log_.batches_per_epoch);
     keep_state();
-    give_up(shadow.epoch(), status::diverged, std::move(message), part);
+    give_up(shadow.epoch, status::diverged, std::move(message), part);
     report_progress();
     return true;
   }
@@ -340,9 +326,8 @@ class guarded_training {
   bool change_plan_where_due() {
     if (auto due = changes_.take_due(record_.batches())) {
       // What was given up for its harm is not lowered again.
-      for (std::size_t i = 0; i < due->plan.size() && !result().fallbacks.empty(); ++i) {
-        if (plans_.current()[i] == plans_.fp32()[i]) due->plan[i] = plans_.fp32()[i];
-      }
+      const auto is_high = [&](std::size_t i) { return plans_.current()[i] == run_.fp32()[i]; };
+      if (!result().fallbacks.empty()) due->plan = mix(due->plan, run_.fp32(), is_high);
       due->batch = record_.batches();  // the search, or FP32 in a comparison, may have trained beyond it
       change_to(*std::move(due));
     }
@@ -351,7 +336,7 @@ class guarded_training {
   void change_to(later_plan next) {
     if (next.plan == plans_.current()) return;
     shadow_watch_.drop_shadow();
-    if (!only_raises(plans_.current(), next.plan, plans_.fp32())) shadow_watch_.plan_changed(result().epochs.size());
+    if (!only_raises(plans_.current(), next.plan, run_.fp32())) shadow_watch_.plan_changed(result().epochs.size());
     plans_.change_to(next.plan);
     run_.trainer().go_on_under(next.plan);
     record_.add_change(std::move(next));
@@ -359,7 +344,7 @@ class guarded_training {
   // Trains the last part's first batches both with the plan and in a higher precision, and goes on from the better one.
   // Returns: true if it was tried.
   bool try_higher_precision() {
-    const plan up = raised(plans_.current(), run_.trainer().supported_precisions(), plans_.fp32());
+    const plan up = raise_precision(plans_.current(), run_.trainer().supported_precisions(), run_.fp32());
     if (up == plans_.current()) return false;
     const std::size_t now = record_.batches(), all = settings_.epochs * log_.batches_per_epoch;
     const std::size_t left =
@@ -367,8 +352,8 @@ class guarded_training {
     const std::size_t next = changes_.batches_to_next(now, log_.batches_per_epoch);
     const auto evidence = static_cast<std::size_t>(settings_.guard.evidence * static_cast<double>(all));
     const std::size_t most =
-        std::min(next > 0 ? std::min(left, next) : left, std::max({raise_trial::fewest_batches, evidence, left / 4}));
-    if (most < raise_trial::fewest_batches || !run_.restores()) {
+        std::min(next > 0 ? std::min(left, next) : left, std::max({fewest_to_compare, evidence, left / 4}));
+    if (most < fewest_to_compare || !run_.restores()) {
       record_.warn(fmt::format(
           "a higher precision for the last {} batches was not tried ({}): {}", left,
           run_.restores()
@@ -379,8 +364,7 @@ class guarded_training {
     }
     shadow_watch_.drop_shadow();
     record_.count_comparison();
-    raise_trial trial{run_, plans_.current(), up, worth_raising * log_.tolerance};
-    const branch& better = trial.decide(most);
+    const auto [better, gain] = compare_raised(run_, plans_.current(), up, worth_raising * log_.tolerance, most);
     if (better.ends_lost()) {  // its weights may be damaged; the guard sees it when the plan trains these batches again
       run_.restore_kept_state();
       return false;
@@ -389,8 +373,8 @@ class guarded_training {
     record_.replace(result().epochs.size(), record_.begun(), better.so_far(), log_.batches_per_epoch);
     if (better.plan() == up) {
       change_to({now, up,
-                 fmt::format("in {} batches its loss was {:.2g}% +- {:.2g}% {}", better.size(), 100 * trial.gain().mean,
-                             200 * trial.gain().error, loss_sign_ < 0 ? "higher" : "lower")});
+                 fmt::format("in {} batches its loss was {:.2g}% +- {:.2g}% {}", better.size(), 100 * gain.mean,
+                             200 * gain.error, loss_sign_ < 0 ? "higher" : "lower")});
     }
     keep_progress();
     return true;
@@ -454,7 +438,7 @@ COMP_INLINE training_result train_after(const post_training& settings, any_train
       search.graph.size(), graph.size());
   require_fits(search.plan, graph);
   require_in_order(search.later, graph);
-  const post_training_notice until_the_end{trainer};
+  const switch_on notice{[&](bool on) { trainer.post_training(on); }};  // its epochs are no experiments
   training_progress from = progress_after(search, settings.guard);
   if (const std::size_t trained = from.so_far.epochs.size(); trained > settings.epochs) {
     from.so_far.warnings.push_back(
@@ -469,7 +453,7 @@ COMP_INLINE training_result train_on(const post_training& settings, any_trainer&
                                      training_progress from) {
   require_part(settings.finish);
   const outcome log = search_behind(trainer.graph(), from);
-  const post_training_notice until_the_end{trainer};
+  const switch_on notice{[&](bool on) { trainer.post_training(on); }};  // its epochs are no experiments
   return guarded_training{settings, trainer, observers, log, std::move(from)}.run();
 }
 

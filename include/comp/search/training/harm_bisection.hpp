@@ -51,12 +51,12 @@ struct harmless_part {
 
 class harm_bisection {
  public:
-  harm_bisection(evaluator& run, shown_harm harm, plan harmful, plan fp32)
-      : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)}, fp32_{std::move(fp32)} {}
+  harm_bisection(evaluator& run, shown_harm harm, plan harmful)
+      : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)} {}
 
   /// Returns: true if the plan shows the harm again and FP32 does not; otherwise it came by chance. The trainer is left
   /// in another state.
-  bool repeats() { return !shows_harm(fp32_, "fp32 again") && shows_harm(harmful_, "the plan again"); }
+  bool repeats() { return !shows_harm(run_.fp32(), "fp32 again") && shows_harm(harmful_, "the plan again"); }
 
   /// Returns: the plan without the harmful operators; nothing if `seconds` are too short to find them. `trusted`: the
   /// part of the plan that is asked about first. The trainer is left in another state.
@@ -64,7 +64,7 @@ class harm_bisection {
     const double seconds_before = run_.seconds();
     std::vector<std::size_t> operators;
     for (std::size_t i = 0; i < harmful_.size(); ++i) {
-      if (harmful_[i] != fp32_[i]) operators.push_back(i);
+      if (harmful_[i] != run_.fp32()[i]) operators.push_back(i);
     }
     const auto is_trusted = [&](std::size_t op) { return trusted[op] == harmful_[op]; };
     std::sort(operators.begin(), operators.end(),
@@ -77,7 +77,7 @@ class harm_bisection {
                      false,
                      {.questions = 8 + 2 * operators.size(), .worth = 0}};
     const auto part_of_plan = [&](const std::vector<std::size_t>& chosen) {
-      plan p = fp32_;
+      plan p = run_.fp32();
       for (const std::size_t i : chosen) p[operators[i]] = harmful_[operators[i]];
       return p;
     };
@@ -98,9 +98,10 @@ class harm_bisection {
   bool shows_harm(const plan& p, std::string label) {
     const double seconds_before = run_.seconds();
     bool is_clear = false;
-    trial t = run_.run(stage::training, p, std::move(label), [&](const trial& begun) {
+    const trial t = run_.run_and_record(stage::training, p, std::move(label), [&](const trial& begun) {
       run_.restore(harm_.start);
-      if (p == fp32_ || p == harmful_) run_.trainer().perturb(1);  // else a run may repeat the earlier one to the bit
+      if (p == run_.fp32() || p == harmful_)
+        run_.trainer().perturb(1);  // else a run may repeat the earlier one to the bit
       sample part_run;
       run_.train(begun, p, harm_.plan.size(), part_run, [&](const sample& so_far) {
         if (keeps_losing(so_far)) return status::not_finite;
@@ -111,10 +112,8 @@ class harm_bisection {
       return part_run;
     });
     const std::vector<double> losses = make_lower_better(t.sample.curve, loss_sign_of(run_.log()));
-    const bool ended = !t.sample.ok();
-    run_.record(std::move(t));
     longest_run_ = std::max(longest_run_, run_.seconds() - seconds_before);
-    return ended || is_harmful(losses);
+    return !t.sample.ok() || is_harmful(losses);
   }
 
   bool is_harmful(const std::vector<double>& losses) const {
@@ -154,7 +153,7 @@ class harm_bisection {
 
   evaluator& run_;
   shown_harm harm_;
-  plan harmful_, fp32_;
+  plan harmful_;
   double longest_run_ = 0;  // seconds of the longest run
 };
 

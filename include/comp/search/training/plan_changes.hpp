@@ -25,10 +25,7 @@ namespace comp {
 inline std::vector<plan> conservative_plans(const plan& p, std::span<const decision> decisions, const plan& base) {
   std::vector<plan> plans{p};
   const auto add = [&](auto keeps) {
-    plan next = p.as_autocast(false);
-    for (std::size_t i = 0; i < next.size(); ++i) {
-      if (!keeps(decisions[i].category)) next[i] = base[i];
-    }
+    plan next = mix(p.as_autocast(false), base, [&](std::size_t i) { return !keeps(decisions[i].category); });
     if (std::find(plans.begin(), plans.end(), next) == plans.end()) plans.push_back(std::move(next));
   };
   add([](category c) { return c != category::deny; });
@@ -67,9 +64,7 @@ class fallback_plans {
     plans_.resize(current_);
     plans_.push_back(next);
     for (plan& each : rest) {
-      for (std::size_t i = 0; i < each.size(); ++i) {
-        if (each[i] != next[i]) each[i] = fp32[i];
-      }
+      each = mix(each, fp32, [&](std::size_t i) { return each[i] != next[i]; });
       if (each != plans_.back()) plans_.push_back(std::move(each));
     }
   }
@@ -78,12 +73,6 @@ class fallback_plans {
   std::vector<plan> plans_;
   std::size_t current_;
 };
-
-}  // namespace detail
-
-}  // namespace comp
-
-namespace comp::detail {
 
 // Knows at which batches of a training the plan changes, or may change, for another reason than harm.
 
@@ -127,10 +116,8 @@ class plan_changes {
     return next;
   }
 
-  void tell(training_progress& to) const {
-    to.later = later_;
-    to.raise_tried = raise_tried_;
-  }
+  const std::vector<later_plan>& later() const { return later_; }
+  bool raise_tried() const { return raise_tried_; }
 
  private:
   bool raises(std::size_t epoch) const { return !raise_tried_ && finish_ > 0 && epoch > 0; }
@@ -155,50 +142,40 @@ class plan_changes {
 
 /// Returns: `p` with each operator below 16 bits in BF16, FP16 or FP32, the first that the trainer supports; `fp32` if
 /// no operator is below 16 bits.
-inline plan raised(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
+inline plan raise_precision(const plan& p, const std::vector<precision>& supported, const plan& fp32) {
   if (std::none_of(p.begin(), p.end(), is_scaled)) return fp32;
   const auto has = [&](precision q) { return std::find(supported.begin(), supported.end(), q) != supported.end(); };
   const precision usual = has(precision::bf16)   ? precision::bf16
                           : has(precision::fp16) ? precision::fp16
                                                  : precision::fp32;
-  plan up = p.as_autocast(false);
-  for (std::size_t i = 0; i < up.size(); ++i) {
-    if (is_scaled(up[i])) up[i] = usual;
-  }
-  return up;
+  return mix(p.as_autocast(false), plan{p.size(), usual}, [&](std::size_t i) { return is_scaled(p[i]); });
 }
 
-class raise_trial {
- public:
-  /// Fewer batches than this tell nothing.
-  static constexpr std::size_t fewest_batches = 16;
+/// Fewer batches than this tell nothing.
+inline constexpr std::size_t fewest_to_compare = 16;
 
-  /// Begins at the trainer's present state. `worth`: the fraction of the loss that a raised plan has to gain.
-  raise_trial(evaluator& run, const plan& low, const plan& raised, double worth)
-      : low_{run, low, "the plan beside a higher precision"},
-        raised_{run, raised, "a higher precision beside the plan"},
-        worth_{worth} {}
-
-  /// Trains both for as many batches as an answer takes, `most` at most. Returns: the branch to go on from.
-  const branch& decide(std::size_t most) {
-    for (std::size_t batches = fewest_batches; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
-      if (low_.train_to(batches) != status::ok || raised_.train_to(batches) != status::ok) break;
-      if (low_.ends_lost() || raised_.ends_lost()) continue;
-      gain_ = mean_of_path(paired_differences(low_.losses(), raised_.losses()));
-      // As far as noise shows, the loss is as low without it.
-      if (gain_.mean + 2 * gain_.error < worth_) break;
-      if (gain_.mean > worth_ && gain_.mean > beyond_wandering * gain_.error) return raised_;
-    }
-    return low_;
-  }
-
-  /// Returns: how much lower the raised plan's loss is, as a fraction of it.
-  const path_mean& gain() const { return gain_; }
-
- private:
-  branch low_, raised_;
-  double worth_;
-  path_mean gain_ = {};
+struct raise_result {
+  branch better;        // the one to go on from
+  path_mean gain = {};  // how much lower the raised plan's loss is, as a fraction of it
 };
 
-}  // namespace comp::detail
+/// Trains `low` and `high` from the trainer's present state, for as many batches as an answer takes, `most` at most.
+/// `worth`: the fraction of the loss that the raised plan has to gain.
+inline raise_result compare_raised(evaluator& run, const plan& low, const plan& high, double worth, std::size_t most) {
+  branch of_low{run, low, "the plan beside a higher precision"},
+      of_high{run, high, "a higher precision beside the plan"};
+  path_mean gain;
+  for (std::size_t batches = fewest_to_compare; batches <= most; batches = std::max(batches + 1, batches * 5 / 4)) {
+    if (of_low.train_to(batches) != status::ok || of_high.train_to(batches) != status::ok) break;
+    if (of_low.ends_lost() || of_high.ends_lost()) continue;
+    gain = mean_of_path(paired_differences(of_low.losses(), of_high.losses()));
+    // As far as noise shows, the loss is as low without it.
+    if (gain.mean + 2 * gain.error < worth) break;
+    if (gain.mean > worth && gain.mean > beyond_wandering * gain.error) return {std::move(of_high), gain};
+  }
+  return {std::move(of_low), gain};
+}
+
+}  // namespace detail
+
+}  // namespace comp

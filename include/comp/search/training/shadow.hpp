@@ -94,20 +94,18 @@ class branch {
 
   /// Trains until the branch has `batches` batches. Returns: how the trainer, which is left in another state, ended.
   status train_to(std::size_t batches) {
-    trial t = run_.run(stage::training, plan_, label_, [&](const trial& begun) {
+    const trial t = run_.run_and_record(stage::training, plan_, label_, [&](const trial& begun) {
       run_.restore(end_);
       sample more;
       run_.train(begun, plan_, batches - size(), more, cut_if_not_finite);
       return more;
     });
-    const status ended = t.sample.status;
     if (t.sample.ok()) {
       end_ = {};  // before the next state is made, because a state is large
       end_ = run_.save();
       append(so_far_, t.sample);
     }
-    run_.record(std::move(t));
-    return ended;
+    return t.sample.status;
   }
 
   const comp::plan& plan() const { return plan_; }
@@ -128,67 +126,23 @@ class branch {
   sample so_far_ = {.loss = 0};
 };
 
-// Trains FP32 next to a plan, on the same batches from the same state, as far as it is asked to. Its losses are
-// compared with those that the plan's own training recorded, so that evidence costs FP32's batches alone. Two states
-// are kept: its first one and its present one.
+/// FP32's training next to a plan, on the same batches from the same state. Its losses are compared with those that the
+/// plan's own training recorded, so that evidence costs FP32's batches alone. Two states are kept: its first one and
+/// its present one.
+struct fp32_shadow {
+  branch fp32;
+  std::size_t epoch;  // it begins after so many epochs, and the part of the next one that is `begun`
+  std::optional<sample> begun;
+  shadow_question question;
+  bool at_beginning;  // the question is about the plan's first batches, not a later check
+  checkpoint start = fp32.end();
+  std::size_t batches_before_harm = 0;  // fewer show no harm, because it did not appear again when it was repeated
 
-class fp32_shadow {
- public:
-  /// Begins at the trainer's present state, after `epoch` epochs and the part of the next one that is `begun`.
-  /// `at_beginning`: the question is about the plan's first batches, not a later check.
-  fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun,
-              const shadow_question& question, bool at_beginning)
-      : run_{run},
-        fp32_{run, std::move(fp32), "fp32 beside the plan"},
-        start_{fp32_.end()},
-        epoch_{epoch},
-        begun_{std::move(begun)},
-        question_{question},
-        at_beginning_{at_beginning} {}
-
-  /// Trains FP32 until it has `batches` batches, and restores the trainer's state. Returns: true if FP32 trained.
-  bool train_to(std::size_t batches) {
-    const bool trained = fp32_.train_to(batches) == status::ok;
-    run_.restore_kept_state();
-    return trained;
+  /// Judges the batches so far. `path`: the differences of their losses.
+  shadow_answer judge(std::span<const double> path) const {
+    const shadow_answer answer = judge_shadow(question, path);
+    return answer == shadow_answer::harmful && fp32.size() < batches_before_harm ? shadow_answer::suspicious : answer;
   }
-
-  /// Returns: how many of the batches that the plan has are to be compared next.
-  std::size_t next_look(std::size_t plan_batches) const {
-    return std::min(plan_batches, std::max({first_look, size() + 3, size() + size() / 4}));
-  }
-  /// Judges the batches so far. `plan`: the plan's losses; lower is better.
-  shadow_answer judge(const std::vector<double>& plan) const {
-    const auto answer = judge_shadow(question_, paired_differences(plan, losses()));
-    return answer == shadow_answer::harmful && size() < batches_before_harm_ ? shadow_answer::suspicious : answer;
-  }
-  /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
-  void require_twice_the_batches() { batches_before_harm_ = 2 * size(); }
-
-  /// Returns: true if `batches` batches could bring an answer. Ask it after the first look.
-  bool could_answer(const std::vector<double>& plan, double batches) const {
-    return could_tell(question_, paired_differences(plan, losses()), batches);
-  }
-
-  std::size_t size() const { return fp32_.size(); }
-  const sample& so_far() const { return fp32_.so_far(); }
-  std::vector<double> losses() const { return fp32_.losses(); }
-  const checkpoint& start() const { return start_; }
-  const checkpoint& end() const { return fp32_.end(); }
-  std::size_t epoch() const { return epoch_; }
-  const std::optional<sample>& begun() const { return begun_; }
-  /// Returns: true if the question is about the plan's first batches; false for a later check.
-  bool watches_beginning() const { return at_beginning_; }
-
- private:
-  evaluator& run_;
-  branch fp32_;
-  checkpoint start_;
-  std::size_t epoch_;
-  std::optional<sample> begun_;
-  shadow_question question_;
-  bool at_beginning_;
-  std::size_t batches_before_harm_ = 0;
 };
 
 // Decides when FP32 trains next to a plan, and how far: from the plan's start until it is known to do no slow harm, and
@@ -206,43 +160,51 @@ class shadow_watch {
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
   /// Call it before an epoch. Begins FP32's training if the plan is new, or the epoch is to be checked.
-  void begin_epoch(const plan& fp32) {
+  void begin_epoch() {
     if (shadow_) return;
     const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
     // The batches of the search have already shown that it does no slow harm.
     if (beginning.known < std::log(beginning.missed)) checks_.pass_beginning();
-    if (!state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look) {
-      shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
-    } else if (epoch > 0 && !record_.begun() && checks_.is_due(done, record_.means())) {
-      shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_check(guard_.worse, epoch), false);
-    }
+    const bool watches_beginning = !state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look;
+    const bool checks = epoch > 0 && !record_.begun() && checks_.is_due(done, record_.means());
+    if (!watches_beginning && !checks) return;
+    shadow_.emplace(fp32_shadow{.fp32 = {run_, run_.fp32(), "fp32 beside the plan"},
+                                .epoch = done,
+                                .begun = record_.begun(),
+                                .question = watches_beginning ? beginning : shadow_of_check(guard_.worse, epoch),
+                                .at_beginning = watches_beginning});
   }
 
   /// Call it after an epoch of the plan, or a part of one. Trains FP32 on the plan's batches, as many as an answer
   /// takes. Returns: the plan's losses if they show harm; else nothing.
   std::vector<double> find_harm() {
     if (!shadow_) return {};
-    const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
+    const std::vector<double> plan = record_.losses_since(shadow_->epoch, shadow_->begun);
     if (plan.empty()) pass_check();  // without losses of batches nothing can be compared
     while (shadow_) {
-      const shadow_answer answer = shadow_->judge(plan);
-      if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->so_far().curve)};
-      const std::size_t next = shadow_->next_look(plan.size());
-      if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
+      const std::size_t now = shadow_->fp32.size(),
+                        next = std::min(plan.size(), std::max({first_look, now + 3, now + now / 4}));
+      const std::vector<double> path = paired_differences(plan, shadow_->fp32.losses());
+      const shadow_answer answer = shadow_->judge(path);
+      if (answer == shadow_answer::harmful)
+        return {plan.begin(), plan.begin() + std::ssize(shadow_->fp32.so_far().curve)};
+      if (answer == shadow_answer::harmless || !affords(next, answer, path)) {
         pass_check();
-      } else if (next == shadow_->size()) {
+      } else if (next == now) {
         break;  // FP32 trains on when the plan has trained further
       } else {
-        if (shadow_->size() == 0) record_.count_comparison();
-        if (!shadow_->train_to(next)) pass_check();
+        if (now == 0) record_.count_comparison();
+        const status ended = shadow_->fp32.train_to(next);
+        run_.restore_kept_state();
+        if (ended != status::ok) pass_check();
       }
     }
     return {};
   }
 
   /// Call it if the harm that find_harm() found did not repeat: from now on twice as many batches have to show it.
-  void require_twice_the_batches() { shadow_->require_twice_the_batches(); }
+  void require_twice_the_batches() { shadow_->batches_before_harm = 2 * shadow_->fp32.size(); }
   /// Ends FP32's training, because the batches that follow are not the plan's.
   void drop_shadow() { shadow_.reset(); }
   void plan_changed(std::size_t epoch) {
@@ -252,7 +214,7 @@ class shadow_watch {
 
  private:
   void pass_check() {
-    shadow_->watches_beginning() ? checks_.pass_beginning() : checks_.record_passed(shadow_->epoch());
+    shadow_->at_beginning ? checks_.pass_beginning() : checks_.record_passed(shadow_->epoch);
     shadow_.reset();
   }
 
@@ -260,15 +222,15 @@ class shadow_watch {
 
   // Returns: true if more of FP32's batches may be run. Their time is lost, because either they are undone or the
   // plan's are. A later check may take an epoch.
-  bool affords(std::size_t batches, shadow_answer answer, const std::vector<double>& plan) const {
-    if (shadow_->size() < first_look) return true;
+  bool affords(std::size_t batches, shadow_answer answer, std::span<const double> path) const {
+    if (shadow_->fp32.size() < first_look) return true;
     constexpr double when_suspicious = 5;
     const bool suspicious = answer == shadow_answer::suspicious;
-    const double slower = seconds_per_batch(shadow_->so_far()) / seconds_per_batch(record_.last_run());
+    const double slower = seconds_per_batch(shadow_->fp32.so_far()) / seconds_per_batch(record_.last_run());
     double most_batches = guard_.evidence * planned_batches() / slower * (suspicious ? when_suspicious : 1);
-    if (!shadow_->watches_beginning())
-      most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));
-    return static_cast<double>(batches) <= most_batches && (suspicious || shadow_->could_answer(plan, most_batches));
+    if (!shadow_->at_beginning) most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));
+    return static_cast<double>(batches) <= most_batches &&
+           (suspicious || could_tell(shadow_->question, path, most_batches));
   }
 
   const guard_settings& guard_;

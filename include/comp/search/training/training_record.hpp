@@ -60,7 +60,6 @@ class training_record {
   }
   /// Returns: the mean loss of each epoch; lower is better.
   const std::vector<double>& means() const { return means_; }
-  training_progress progress() const { return {.so_far = result_, .begun = begun_, .normal = normal_.state()}; }
 
   void count_comparison() { ++result_.compared; }
   void add_change(later_plan to) {
@@ -210,34 +209,30 @@ class epoch_runner {
   /// Keeps references to its arguments. `log`: gets the number of an epoch's batches, if it is not known.
   epoch_runner(evaluator& run, outcome& log, training_record& record) : run_{run}, log_{log}, record_{record} {}
 
-  /// Trains the next epoch under `p`, or the rest of one that was begun. `fp32`: what judges lost batches.
-  watched_epoch train_epoch(const plan& p, const plan& fp32, epoch_watch& watch) {
-    if (record_.begun()) {
-      return train_batches(p, fp32, watch, log_.batches_per_epoch - record_.begun_batches(), "");
-    }
-    trial t = run_.run_training_epoch(p, [&watch](const sample& so_far) { return watch(so_far); });
+  /// Trains the next epoch under `p`, or the rest of one that was begun.
+  watched_epoch train_epoch(const plan& p, epoch_watch& watch) {
+    if (record_.begun()) return train_batches(p, watch, log_.batches_per_epoch - record_.begun_batches(), "");
+    trial t = run_.run_epoch(stage::training, p, "", [&watch](const sample& so_far) { return watch(so_far); });
     t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
     run_.record(t);
     if (log_.batches_per_epoch == 0 && t.sample.ok()) log_.batches_per_epoch = t.sample.curve.size();
     if (t.sample.ok()) record_.warn_of_length(t.sample, log_.batches_per_epoch);
-    return judge_end(std::move(t.sample), fp32, watch);
+    return judge_end(std::move(t.sample), watch);
   }
 
   /// Trains `batches` batches of an epoch. `label`: empty if they end it.
-  watched_epoch train_batches(const plan& p, const plan& fp32, epoch_watch& watch, std::size_t batches,
-                              std::string label) {
-    trial t = run_.run(stage::training, p, std::move(label), [&](const trial& as) {
+  watched_epoch train_batches(const plan& p, epoch_watch& watch, std::size_t batches, std::string label) {
+    trial t = run_.run_and_record(stage::training, p, std::move(label), [&](const trial& as) {
       sample part;
       run_.train(as, p, batches, part, [&watch](const sample& so_far) { return watch(so_far); });
       return part;
     });
-    run_.record(t);
-    return judge_end(std::move(t.sample), fp32, watch);
+    return judge_end(std::move(t.sample), watch);
   }
 
  private:
-  watched_epoch judge_end(sample run, const plan& fp32, const epoch_watch& watch) {
-    if (run.ok() && ends_damaged(watch.losses_of(run), fp32)) {
+  watched_epoch judge_end(sample run, const epoch_watch& watch) {
+    if (run.ok() && ends_damaged(watch.losses_of(run))) {
       run.status = status::not_finite;
       run_.restore_kept_state();
     }
@@ -249,19 +244,18 @@ class epoch_runner {
   // Returns: true if the weights are damaged: the last batch was lost, and FP32 loses those that follow, too (they are
   // undone). Later batches would then begin from a state that cannot be trained. A trainer that cannot restore its
   // state is judged by its last batches instead.
-  bool ends_damaged(const std::vector<double>& losses, const plan& fp32) {
+  bool ends_damaged(const std::vector<double>& losses) {
     if (losses.empty() || std::isfinite(losses.back())) return false;
     if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_damage;
-    const checkpoint here = run_.save();
-    const trial t = run_.run(stage::training, fp32, "fp32 after a lost batch", [&](const trial& as) {
+    const auto work = [&](const trial& as) {
       sample next;
-      run_.train(as, fp32, static_cast<std::size_t>(lost_in_a_row_that_damage), next, [](const sample& so_far) {
+      run_.train(as, run_.fp32(), static_cast<std::size_t>(lost_in_a_row_that_damage), next, [](const sample& so_far) {
         return std::isfinite(so_far.curve.back()) ? status::stopped_early : cut_if_not_finite(so_far);
       });
       return next;
-    });
-    run_.record(t);
-    run_.restore(here);
+    };
+    trial t;
+    run_.run_and_undo([&] { t = run_.run_and_record(stage::training, run_.fp32(), "fp32 after a lost batch", work); });
     return t.sample.status == status::not_finite;
   }
 
