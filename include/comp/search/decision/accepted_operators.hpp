@@ -64,9 +64,9 @@ class accepted_operators {
   void judge_wider(const plan& p) {
     search_.run.run_and_undo([&] {
       search_.trials.set_max_batches(budget_.batches_of_a_test());
-      const auto& got = judge(p);
-      if (got.trial.sample.ok() && std::isfinite(got.trial.seconds)) costs_.learn(got.trial);
-      if (got.trial.accepted) add(p);
+      const auto& answer = judge(p);
+      if (answer.trial.sample.ok() && std::isfinite(answer.trial.seconds)) costs_.learn(answer.trial);
+      if (answer.trial.accepted) add(p);
     });
     search_.run.keep_state();
   }
@@ -117,16 +117,16 @@ class accepted_operators {
     if (!quick) search_.trials.set_max_batches(budget_.batches_of_a_test());
     const auto* before = search_.trials.find(p);
     const bool is_new = before == nullptr || (!quick && !before->is_final);
-    const auto& got = judge(p, {}, quick);
-    if (is_new && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
-      costs_.learn(got.trial);
-      if (got.trial.accepted) budget_.record_time(got.trial.seconds);
+    const auto& answer = judge(p, {}, quick);
+    if (is_new && answer.trial.sample.ok() && std::isfinite(answer.trial.seconds)) {
+      costs_.learn(answer.trial);
+      if (answer.trial.accepted) budget_.record_time(answer.trial.seconds);
     }
-    if (!got.trial.accepted) return false;
+    if (!answer.trial.accepted) return false;
     if (allowed_ != fp32()) before_.push_back(allowed_);
     allowed_ = p;
-    if (got.end) last_ = got.end;
-    budget_.keep_trial(got.trial);
+    if (answer.end) last_ = answer.end;
+    budget_.keep_trial(answer.trial);
     return true;
   }
 
@@ -213,14 +213,14 @@ class accepted_operators {
       for (const auto i : question) p[items[i].op] = wanted[items[i].op];
       return p;
     };
-    std::size_t recorded = 0;
+    std::size_t records = 0;
     plan rejected = wanted;
     for (auto question = parts.next(); question && budget_.left(all) > 0; question = parts.next()) {
       const plan p = plan_of(*question);
       const bool yes = ask(p, true);
       if (!yes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
       parts.tell(yes);
-      if (parts.harmful().size() > recorded) record_harm(items[parts.harmful()[recorded++]].op, rejected);
+      if (parts.harmful().size() > records) record_harm(items[parts.harmful()[records++]].op, rejected);
     }
     allowed_ = plan_of(parts.accepted());
     std::vector<std::size_t> harmful;

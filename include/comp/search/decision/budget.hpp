@@ -43,12 +43,12 @@ class search_budget {
   bool is_too_short_for_one() const { return is_too_short() && planned() < 60; }
 
   /// Returns: settings under which the contest takes at most about a twentieth of the training. With a tight budget
-  /// FP32 does not run again if enough of its batches were already timed. `timed`: how many were.
-  race_settings contest(std::size_t timed) const {
+  /// FP32 does not run again if enough of its batches were already timed with the found plan. `pairs`: how many were.
+  race_settings contest(std::size_t pairs) const {
     race_settings chosen = settings_.race;
     if (per_epoch_ > 0 && guided_)
       chosen.contest_rounds = std::clamp(planned() / 40, chosen.min_rounds, chosen.contest_rounds);
-    if (is_tight()) chosen.fp32_rounds = timed > chosen.min_rounds ? 0 : chosen.min_rounds;
+    if (is_tight()) chosen.fp32_rounds = pairs > chosen.min_rounds ? 0 : chosen.min_rounds;
     return chosen;
   }
 

@@ -145,9 +145,9 @@ class final_contest {
     if (racers.size() > 1) {
       // With a tight budget FP32 need not run again beside batches in which it was timed with the found plan already.
       const auto* answer = search_.trials.find(found());
-      const std::size_t timed =
+      const std::size_t of_found =
           answer != nullptr && !search_.log.compiled ? answer->trial.sample.batch_seconds.size() : 0;
-      const std::size_t pairs = std::min(timed, search_.log.baseline.batch_seconds.size());
+      const std::size_t pairs = std::min(of_found, search_.log.baseline.batch_seconds.size());
       contest() = time_contest(search_.run, budget_.contest(pairs), std::move(racers), batches());
       if (search_.log.compiled) require_compiled(contest().front());
     } else {
@@ -339,9 +339,10 @@ class final_contest {
   void expect_growing_harm(const plan& p) const {
     constexpr std::size_t most = search_budget::most_for_growing_harm;
     if (search_.trials.by_epochs() || !may_grow(p)) return;
-    const double left = guided_ != nullptr ? guided_->batches_left() : 0;
+    const double batches_left = guided_ != nullptr ? guided_->batches_left() : 0;
     const std::size_t least = lowers_states(p, search_.log.graph) ? most : std::min(budget_.batches() / 4, most);
-    search_.trials.expect_growth(std::max(static_cast<std::size_t>(std::clamp(left / 2, 0.0, double{most})), least));
+    search_.trials.expect_growth(
+        std::max(static_cast<std::size_t>(std::clamp(batches_left / 2, 0.0, double{most})), least));
   }
 
   // Returns: the index of the contestant to take: the winner, or the fastest rule-based plan. That one is kept if it is

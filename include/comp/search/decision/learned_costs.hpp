@@ -252,10 +252,10 @@ class learned_costs {
     const double fp32 = search_.trials.fp32_seconds();
     const auto work = [&](const trial& begun) {
       search_.run.restore(search_.trials.reference().start());
-      sample got;
-      search_.run.train(begun, all, 1, got, detail::cut_if_not_finite);
-      if (got.ok() && got.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, got, detail::cut_if_not_finite);
-      return got;
+      sample run;
+      search_.run.train(begun, all, 1, run, detail::cut_if_not_finite);
+      if (run.ok() && run.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, run, detail::cut_if_not_finite);
+      return run;
     };
     const trial t =
         search_.run.run_and_record(stage::losses, all, fmt::format("all {}", name(low)), work, purpose::first_look);

@@ -78,9 +78,9 @@ class reference_that_fits {
   sample train(const plan& p, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
-      sample got;
-      run_.train(begun, p, batches, got, detail::cut_if_not_finite);
-      return got;
+      sample run;
+      run_.train(begun, p, batches, run, detail::cut_if_not_finite);
+      return run;
     };
     return run_.run_and_record(stage::baseline, p, "in place of fp32", work).sample;
   }

@@ -85,8 +85,8 @@ class candidate_cut {
  private:
   // A look reads the whole epoch so far. It is made after each of the first 16 batches, and then 8 times per doubling
   // of length, so that all looks together read the epoch only a few times.
-  static bool is_due(std::size_t timed, std::size_t recorded) {
-    const std::size_t n = std::max(timed, recorded);
+  static bool is_due(std::size_t times, std::size_t losses) {
+    const std::size_t n = std::max(times, losses);
     return n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) == 0;
   }
 

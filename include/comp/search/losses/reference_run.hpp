@@ -117,11 +117,11 @@ class reference_run {
     };
     const auto run = [&](const plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
     const trial t = so_far().batches > 0 ? run(run_.fp32()) : train_first_that_fits(run);
-    const sample& added = t.sample;
-    require_trained(run_, added, all.batches + added.batches);
+    const sample& more = t.sample;
+    require_trained(run_, more, all.batches + more.batches);
     end_.reset();
     if (run_.restores() && !t.recalled) end_ = run_.save();
-    detail::append(all, added);
+    detail::append(all, more);
     log_.baseline = std::move(all);
     run_.record(t);
   }

@@ -79,7 +79,7 @@ inline bool looks_wrong(const state_probe& probe, const checkpoint& here, const 
   const auto are_above = [&](const std::vector<double>& curve) {
     const recent_losses last{curve, loss_sign_of(log)};
     const auto is_above = [&](double loss) { return loss_sign_of(log) * loss > 2 * last.high - last.low; };
-    return last.known && std::ranges::all_of(later, is_above);
+    return last.enough && std::ranges::all_of(later, is_above);
   };
   const std::vector<double>& before = path.from->trained.curve;
   return are_above(here.trained.curve) || are_above(before.empty() ? log.baseline.curve : before);

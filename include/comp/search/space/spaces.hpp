@@ -74,10 +74,10 @@ class group_builder {
               [](const weighed_group& a, const weighed_group& b) {  // std's stable_sort is deprecated under clang
                 return a.work != b.work ? a.work > b.work : a.group.operators.front() < b.group.operators.front();
               });
-    std::vector<op_group> taken;
-    taken.reserve(groups_.size());
-    for (weighed_group& w : groups_) taken.push_back(std::move(w.group));
-    return taken;
+    std::vector<op_group> all;
+    all.reserve(groups_.size());
+    for (weighed_group& w : groups_) all.push_back(std::move(w.group));
+    return all;
   }
 
  private:

@@ -196,9 +196,9 @@ class race {
   }
 
   bool is_decided(const std::vector<racer>& racers, std::size_t rounds) const {
-    const auto left = std::count_if(racers.begin(), racers.end(),
-                                    [&](const racer& r) { return !r.has_left && rounds < r.rounds_at_most; });
-    if (left <= 1) return rounds > 0;
+    const auto count = std::count_if(racers.begin(), racers.end(),
+                                     [&](const racer& r) { return !r.has_left && rounds < r.rounds_at_most; });
+    if (count <= 1) return rounds > 0;
     if (rounds < settings_.min_rounds) return false;
     if (run_.times_are_modelled()) return true;
     const racer& opponent = is_contest() ? fastest_racer(racers) : racers.front();

@@ -134,12 +134,12 @@ class evaluator {
     t.label = std::move(label);
     t.purpose = what;
     t.repeat = repeat ? *repeat : repeats_[{where, what, p}]++;
-    std::optional<trial> recorded;
+    std::optional<trial> earlier;
     failure_ = nullptr;
-    end_search_on_throw([&] { recorded = observers_.recall(t); });
-    t.recalled = recorded.has_value();
+    end_search_on_throw([&] { earlier = observers_.recall(t); });
+    t.recalled = earlier.has_value();
     if (t.recalled) {
-      t.sample = recorded->sample;
+      t.sample = earlier->sample;
       ++log_.recalled;
       recalled_seconds_ += t.sample.seconds - seconds_before;
       seconds_ += t.sample.seconds - seconds_before;  // it was paid for, and budgets count it
@@ -412,8 +412,8 @@ class evaluator {
 
   // Returns: the batches of an epoch whose sample does not say how many it had.
   std::int64_t count_batches(const sample& epoch) const {
-    const std::size_t recorded = std::max(epoch.curve.size(), epoch.batch_seconds.size());
-    return static_cast<std::int64_t>(epoch.ok() ? std::max(recorded, log_.batches_per_epoch) : recorded);
+    const std::size_t length = std::max(epoch.curve.size(), epoch.batch_seconds.size());
+    return static_cast<std::int64_t>(epoch.ok() ? std::max(length, log_.batches_per_epoch) : length);
   }
 
   void throw_if_stop_requested() {

@@ -77,11 +77,11 @@ inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph)
     policy::nearest_word near{policy::without_overload(kind)};
     for (const auto* table : {&policy::pytorch_lists::cuda(), &policy::pytorch_lists::cpu()}) {
       for (const auto& entry : table->entries()) {
-        const std::string_view known = policy::without_overload(entry.kind);
-        const bool same_letters = bare_letters(known) == bare_letters(kind);
-        if (same_letters && knows_kind(known))
-          return fmt::format("operator kind \"{}\" is on no list of the policy (\"{}\" is): call it that", kind, known);
-        if (none_is_known) near.offer(known);
+        const std::string_view word = policy::without_overload(entry.kind);
+        const bool same_letters = bare_letters(word) == bare_letters(kind);
+        if (same_letters && knows_kind(word))
+          return fmt::format("operator kind \"{}\" is on no list of the policy (\"{}\" is): call it that", kind, word);
+        if (none_is_known) near.offer(word);
       }
     }
     if (unknown.size() > 120) continue;
@@ -101,26 +101,26 @@ inline constexpr const char* sentence_of_no_precisions =
     "the member out";
 
 /// Checks what run_batch() gave, before anything is filled in.
-inline problem problem_of_sample(const sample& got) {
+inline problem problem_of_sample(const sample& batch) {
   const auto bad_time = [](double seconds) { return !(seconds > 0) || !std::isfinite(seconds); };
-  if (got.seconds < 0 || !std::isfinite(got.seconds))
+  if (batch.seconds < 0 || !std::isfinite(batch.seconds))
     return fmt::format(
         "run_batch() gave {} as its seconds (times decide which plan wins): give the wall time of the "
         "batch, end - begin, or leave 0 and comp takes the time itself",
-        got.seconds);
-  if (const auto at = std::find_if(got.batch_seconds.begin(), got.batch_seconds.end(), bad_time);
-      at != got.batch_seconds.end())
+        batch.seconds);
+  if (const auto at = std::find_if(batch.batch_seconds.begin(), batch.batch_seconds.end(), bad_time);
+      at != batch.batch_seconds.end())
     return fmt::format(
         "run_batch() gave {} as batch_seconds[{}] (times decide which plan wins): give the wall time of the "
         "batch, or leave batch_seconds empty",
-        *at, at - got.batch_seconds.begin());
-  if (got.batches > 1)
+        *at, at - batch.batch_seconds.begin());
+  if (batch.batches > 1)
     return fmt::format("run_batch() says that it trained {} batches (it is asked for the next one): set batches to 1",
-                       got.batches);
-  if (got.curve.size() > 1 || got.batch_seconds.size() > 1)
+                       batch.batches);
+  if (batch.curve.size() > 1 || batch.batch_seconds.size() > 1)
     return fmt::format(
         "run_batch() gave {} losses and {} times (a batch has one of each): give those of this batch alone",
-        got.curve.size(), got.batch_seconds.size());
+        batch.curve.size(), batch.batch_seconds.size());
   return {};
 }
 
@@ -157,10 +157,10 @@ inline bool changes_nothing(const sample& fp32, const sample& low) {
   if (n < 2 || !low.ok() ||
       !std::equal(low.curve.begin(), low.curve.begin() + static_cast<std::ptrdiff_t>(n), fp32.curve.begin()))
     return false;
-  const std::size_t timed = std::min(fp32.batch_seconds.size(), low.batch_seconds.size());
-  if (timed < 2) return true;  // the first batch pays for what is made once, and is left out
+  const std::size_t times_of_both = std::min(fp32.batch_seconds.size(), low.batch_seconds.size());
+  if (times_of_both < 2) return true;  // the first batch pays for what is made once, and is left out
   const std::span<const double> a{fp32.batch_seconds}, b{low.batch_seconds};
-  const paired_speedup times = compare_paired(a.subspan(1, timed - 1), b.subspan(1, timed - 1));
+  const paired_speedup times = compare_paired(a.subspan(1, times_of_both - 1), b.subspan(1, times_of_both - 1));
   return !times.clearly_faster() && !times.clearly_slower() && times.ratio > 0.8 && times.ratio < 1.25;
 }
 inline std::string sentence_of_ignored(precision low) {
@@ -302,34 +302,34 @@ namespace comp {
 
 class batch_clock {
  public:
-  /// Adds a batch under `p`. `reported`: the seconds that the trainer gave, 0 if it gave none. `measured`: those of
+  /// Adds a batch under `p`. `by_trainer`: the seconds that the trainer gave, 0 if it gave none. `by_clock`: those of
   /// comp's clock.
-  void add(const plan& p, double reported, double measured) {
+  void add(const plan& p, double by_trainer, double by_clock) {
     const bool same_plan = last_plan_ == p;
-    if (reported > 0 && std::isfinite(reported)) {
+    if (by_trainer > 0 && std::isfinite(by_trainer)) {
       if (same_plan) {
         auto& times = times_in_a_row_[p];
-        times.reported.push_back(reported);
-        times.measured.push_back(measured);
-      } else if (!last_plan_.empty() && std::abs(std::log(measured / last_measured_)) > clear_log_ratio) {
+        times.by_trainer.push_back(by_trainer);
+        times.by_clock.push_back(by_clock);
+      } else if (!last_plan_.empty() && std::abs(std::log(by_clock / last_by_clock_)) > clear_log_ratio) {
         ++plan_changes_;
-        late_reports_ += std::abs(std::log(reported / last_measured_)) < clear_log_ratio / 2 ? 1U : 0U;
+        late_reports_ += std::abs(std::log(by_trainer / last_by_clock_)) < clear_log_ratio / 2 ? 1U : 0U;
       }
     }
     if (!same_plan) last_plan_ = p;
-    last_measured_ = measured;
+    last_by_clock_ = by_clock;
   }
 
   /// Returns: how the trainer's times contradict comp's clock, by FP32's batches and those of the plan with most
   /// batches; nothing if they agree.
   std::optional<std::string> find_contradiction(const plan& fp32) const {
     const auto fp32_times = medians_of(fp32);
-    if (!fp32_times || fp32_times->measured < shortest_batch) return {};
-    if (fp32_times->reported / fp32_times->measured > 1.5) {
+    if (!fp32_times || fp32_times->by_clock < shortest_batch) return {};
+    if (fp32_times->by_trainer / fp32_times->by_clock > 1.5) {
       return fmt::format(
           "run_batch() gives {:.3g} as the seconds of a batch that takes {:.3g} s by comp's clock (times decide which plan "
           "wins): give the wall time in seconds, or leave 0 and comp takes the time itself",
-          fp32_times->reported, fp32_times->measured);
+          fp32_times->by_trainer, fp32_times->by_clock);
     }
     if (plan_changes_ >= 2 && late_reports_ * 5 >= plan_changes_ * 4) {
       return "run_batch() gives the seconds of the batch before (after a change of plans they fit that one by comp's clock): "
@@ -337,16 +337,17 @@ class batch_clock {
     }
     const auto most_timed =
         std::max_element(times_in_a_row_.begin(), times_in_a_row_.end(), [&](const auto& p, const auto& q) {
-          return (p.first == fp32 ? 0 : p.second.reported.size()) < (q.first == fp32 ? 0 : q.second.reported.size());
+          return (p.first == fp32 ? 0 : p.second.by_trainer.size()) <
+                 (q.first == fp32 ? 0 : q.second.by_trainer.size());
         });
     const auto plan_times = medians_of(most_timed->first);
     if (!plan_times || most_timed->first == fp32) return {};
-    const double reported = fp32_times->reported / plan_times->reported,
-                 measured = fp32_times->measured / plan_times->measured;
-    if (std::abs(std::log(reported / measured)) < clear_log_ratio) return {};
+    const double by_trainer = fp32_times->by_trainer / plan_times->by_trainer,
+                 by_clock = fp32_times->by_clock / plan_times->by_clock;
+    if (std::abs(std::log(by_trainer / by_clock)) < clear_log_ratio) return {};
     return fmt::format(
-        "a plan is {:.2f} times as fast as FP32 by {}, {:.2f} times by comp's clock: {}", reported,
-        by_language("the seconds of run_batch()", "what each batch took"), measured,
+        "a plan is {:.2f} times as fast as FP32 by {}, {:.2f} times by comp's clock: {}", by_trainer,
+        by_language("the seconds of run_batch()", "what each batch took"), by_clock,
         by_language(
             "look at what is timed (sample.seconds is the wall time of the whole batch, data loading included), or "
             "leave 0 and comp takes the time itself",
@@ -355,10 +356,10 @@ class batch_clock {
 
  private:
   struct median_times {
-    double reported = 0, measured = 0;
+    double by_trainer = 0, by_clock = 0;
   };
   struct batch_times {
-    std::vector<double> reported = {}, measured = {};
+    std::vector<double> by_trainer = {}, by_clock = {};
   };
   static constexpr double clear_log_ratio = 0.18;  // a ratio's logarithm above which two times differ: a fifth
   static constexpr double shortest_batch =
@@ -367,13 +368,13 @@ class batch_clock {
   // Returns: the medians of both times; nothing for few batches, which may be slow by chance.
   std::optional<median_times> medians_of(const plan& p) const {
     const auto at = times_in_a_row_.find(p);
-    if (at == times_in_a_row_.end() || at->second.reported.size() < 6) return {};
-    return median_times{median(at->second.reported), median(at->second.measured)};
+    if (at == times_in_a_row_.end() || at->second.by_trainer.size() < 6) return {};
+    return median_times{median(at->second.by_trainer), median(at->second.by_clock)};
   }
 
   std::map<plan, batch_times> times_in_a_row_ = {};
   plan last_plan_ = {};
-  double last_measured_ = 0;
+  double last_by_clock_ = 0;
   // Changes of plan after which comp's clock shows another time, and how many left the trainer's time unchanged.
   std::size_t plan_changes_ = 0, late_reports_ = 0;
 };

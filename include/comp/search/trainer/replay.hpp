@@ -52,12 +52,12 @@ class replay {
 
   /// Returns: FP32, and each precision that a recorded plan uses.
   std::vector<precision> supported_precisions() const {
-    std::vector<precision> used;
+    std::vector<precision> precisions;
     for (const precision each : all_precisions) {
       const auto uses = [each](const plan& p) { return std::find(p.begin(), p.end(), each) != p.end(); };
-      if (each == precision::fp32 || std::any_of(plans_.begin(), plans_.end(), uses)) used.push_back(each);
+      if (each == precision::fp32 || std::any_of(plans_.begin(), plans_.end(), uses)) precisions.push_back(each);
     }
-    return used;
+    return precisions;
   }
 
   /// Returns: the recorded epoch of the plan that is set. If several were recorded, each call gives the next one.
@@ -65,9 +65,9 @@ class replay {
     return run_epoch([](const sample&) { return false; });
   }
   sample run_epoch(const stop_predicate& stop) {
-    record* recorded = find_record();
-    if (recorded == nullptr || recorded->epochs.empty()) return missing_sample("epoch", recorded != nullptr);
-    const sample& whole = recorded->epochs[recorded->epochs_run++ % recorded->epochs.size()];
+    record* found = find_record();
+    if (found == nullptr || found->epochs.empty()) return missing_sample("epoch", found != nullptr);
+    const sample& whole = found->epochs[found->epochs_run++ % found->epochs.size()];
     position_.batches += static_cast<std::size_t>(whole.batches);
     sample so_far;
     so_far.peak_bytes = whole.peak_bytes;
@@ -80,18 +80,18 @@ class replay {
 
   /// Returns: the next batch, as recorded under the plan that is set.
   sample run_batch() {
-    record* recorded = find_record();
-    if (recorded == nullptr) return missing_sample("batch", false);
+    record* found = find_record();
+    if (found == nullptr) return missing_sample("batch", false);
     const std::size_t at = position_.batches++;
-    if (!recorded->epochs.empty()) {
-      const sample& epoch = recorded->epochs.front();
+    if (!found->epochs.empty()) {
+      const sample& epoch = found->epochs.front();
       const std::size_t length = std::max({epoch.batch_seconds.size(), epoch.curve.size(), std::size_t{1}});
-      if (at < length || recorded->batches.empty()) {
-        const bool ended = !epoch.ok() && (at >= length || at >= epoch.curve.size());
-        return ended ? epoch : batch_of(epoch, at % length);
+      if (at < length || found->batches.empty()) {
+        const bool is_over = !epoch.ok() && (at >= length || at >= epoch.curve.size());
+        return is_over ? epoch : batch_of(epoch, at % length);
       }
     }
-    return recorded->batches[recorded->batches_run++ % recorded->batches.size()];
+    return found->batches[found->batches_run++ % found->batches.size()];
   }
 
   bool has(const plan& p) const { return records_.contains(p); }
@@ -179,8 +179,8 @@ inline search_space recorded_space(const replay& of) {
     groups[at->second].operators.push_back(static_cast<std::uint32_t>(i));
   }
   std::erase_if(groups, [](const op_group& group) { return group.levels.size() == 1; });
-  const auto recorded = std::make_shared<const replay>(of);
-  return {std::move(base), std::move(groups), [recorded](const plan& p) { return recorded->has(p); }};
+  const auto record = std::make_shared<const replay>(of);
+  return {std::move(base), std::move(groups), [record](const plan& p) { return record->has(p); }};
 }
 
 }  // namespace comp

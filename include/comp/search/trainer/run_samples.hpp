@@ -63,7 +63,7 @@ inline bool fail_by_exception(sample& run) {
 }
 
 /// Returns: status::not_finite if a run loses batch after batch, so that its weights are damaged; else status::ok.
-inline status cut_if_not_finite(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
+inline status cut_if_not_finite(const sample& run) { return keeps_losing(run) ? status::not_finite : status::ok; }
 inline status never_cut(const sample&) { return status::ok; }
 
 /// Fills in what a backend left out or got wrong. `wall_seconds`: comp's own time of the run. A single batch without a
@@ -184,17 +184,17 @@ struct recent_losses {
     std::vector<double> last = finite_of(curve);
     if (last.size() > 16) last.erase(last.begin(), last.end() - 16);
     for (double& loss : last) loss *= loss_sign;
-    known = last.size() >= 4;
-    if (known) std::tie(low, high) = std::pair{*std::ranges::min_element(last), *std::ranges::max_element(last)};
+    enough = last.size() >= 4;
+    if (enough) std::tie(low, high) = std::pair{*std::ranges::min_element(last), *std::ranges::max_element(last)};
   }
-  bool known;
+  bool enough;
   double low = 0, high = 0;
 };
 
 /// Returns: true if the loss is so far above those of FP32's first batches that weights must have exploded.
 inline bool explodes(const outcome& log, double loss) {
   const recent_losses first{log.baseline.curve, loss_sign_of(log)};
-  return first.known &&
+  return first.enough &&
          loss_sign_of(log) * loss > first.high + 100 * std::max(first.high - first.low, std::abs(first.high));
 }
 /// Returns: true if the last loss of `run` is not finite, or explodes.

@@ -92,22 +92,22 @@ inline void check_without_running(const any_trainer& trainer, const op_graph& gr
 /// Checks that an epoch has as many batches as batches_per_epoch() says, if these are few enough to run them.
 inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& report) {
   constexpr std::size_t most_batches = 64;
-  const std::size_t declared = trainer.batches_per_epoch();
-  if (declared == 0) return;
-  if (declared > most_batches || !trainer.has.stop) {
+  const std::size_t expected = trainer.batches_per_epoch();
+  if (expected == 0) return;
+  if (expected > most_batches || !trainer.has.stop) {
     report.add("batches_per_epoch", check_report::verdict::not_checked,
-               fmt::format("{} batches are said to be an epoch: none was run", declared));
+               fmt::format("{} batches are said to be an epoch: none was run", expected));
     return;
   }
   const auto batches_of = [](const sample& s) { return std::max(static_cast<std::size_t>(s.batches), s.curve.size()); };
   trainer.set_precision(fp32);
-  const sample epoch = trainer.run_epoch([&](const sample& so_far) { return batches_of(so_far) > declared; });
-  const std::size_t counted = batches_of(epoch);
+  const sample epoch = trainer.run_epoch([&](const sample& so_far) { return batches_of(so_far) > expected; });
+  const std::size_t batches = batches_of(epoch);
   problem wrong;
-  if (counted > declared || (counted < declared && epoch.ok()))
+  if (batches > expected || (batches < expected && epoch.ok()))
     wrong = sentence_of_wrong_length(
-        fmt::format("{}{}", counted > declared ? "more than " : "", std::min(counted, declared)), declared);
-  report.add("batches_per_epoch", wrong, fmt::format("{} batches", declared));
+        fmt::format("{}{}", batches > expected ? "more than " : "", std::min(batches, expected)), expected);
+  report.add("batches_per_epoch", wrong, fmt::format("{} batches", expected));
 }
 
 /// Checks what a search should know before it starts. It runs one batch of `fp32`, which is undone; two for a trainer

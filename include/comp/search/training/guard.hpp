@@ -74,15 +74,14 @@ class recent_levels {
   void relax() { state_.leeway *= 2; }
 
   /// Returns: true if the last batches of `losses` are suspicious: two levels in a row are above the line, or one is
-  /// far above it. `ended`: no more batches will come in this epoch; one level above the line is then enough, also of a
-  /// short epoch.
-  /// Requires: finite losses.
-  bool suspects(std::span<const double> losses, bool ended) const {
-    if (state_.epochs.empty() || losses.empty() || (!ended && losses.size() < state_.window)) return false;
+  /// far above it. `at_end`: no more batches will come in this epoch; one level above the line is then enough, also of
+  /// a short epoch. Requires: finite losses.
+  bool suspects(std::span<const double> losses, bool at_end) const {
+    if (state_.epochs.empty() || losses.empty() || (!at_end && losses.size() < state_.window)) return false;
     const auto last = losses.last(std::min(state_.window, losses.size()));
     const double level = mean_of(last);
     if (!(level > line())) return false;
-    if (ended || level > highest() + 3 * (line() - highest())) return true;
+    if (at_end || level > highest() + 3 * (line() - highest())) return true;
     return losses.size() >= 2 * state_.window && mean_of(losses.last(2 * state_.window).first(state_.window)) > line();
   }
 

@@ -308,8 +308,8 @@ class guarded_training {
 
   // Returns: the seconds that finding the harmful operators may take: half of what a plan without them may still save.
   double seconds_for_bisection(const sample& plan, const sample& fp32) const {
-    const auto left = static_cast<double>((settings_.epochs - result().epochs.size()) * log_.batches_per_epoch);
-    return (seconds_per_batch(fp32) - seconds_per_batch(plan)) * left / 2;
+    const auto batches_left = static_cast<double>((settings_.epochs - result().epochs.size()) * log_.batches_per_epoch);
+    return (seconds_per_batch(fp32) - seconds_per_batch(plan)) * batches_left / 2;
   }
 
   void give_up(std::size_t epoch, status why, std::string message, const std::optional<harmless_part>& part = {}) {
@@ -347,19 +347,19 @@ class guarded_training {
     const plan up = raise_precision(plans_.current(), run_.trainer().supported_precisions(), run_.fp32());
     if (up == plans_.current()) return false;
     const std::size_t now = record_.batches(), all = settings_.epochs * log_.batches_per_epoch;
-    const std::size_t left =
+    const std::size_t batches_left =
         (settings_.epochs - result().epochs.size()) * log_.batches_per_epoch - record_.begun_batches();
     const std::size_t next = changes_.batches_to_next(now, log_.batches_per_epoch);
     const auto evidence = static_cast<std::size_t>(settings_.guard.evidence * static_cast<double>(all));
-    const std::size_t most =
-        std::min(next > 0 ? std::min(left, next) : left, std::max({fewest_to_compare, evidence, left / 4}));
+    const std::size_t most = std::min(next > 0 ? std::min(batches_left, next) : batches_left,
+                                      std::max({fewest_to_compare, evidence, batches_left / 4}));
     if (most < fewest_to_compare || !run_.restores()) {
-      record_.warn(fmt::format(
-          "a higher precision for the last {} batches was not tried ({}): {}", left,
-          run_.restores()
-              ? next > 0 && next < left ? "the plan changes after so few that they tell nothing" : "so few tell nothing"
-              : "the trainer cannot restore its state, so nothing can be compared",
-          run_.restores() ? "begin it earlier, or train longer" : "give it save() and restore()"));
+      record_.warn(fmt::format("a higher precision for the last {} batches was not tried ({}): {}", batches_left,
+                               run_.restores() ? next > 0 && next < batches_left
+                                                     ? "the plan changes after so few that they tell nothing"
+                                                     : "so few tell nothing"
+                                               : "the trainer cannot restore its state, so nothing can be compared",
+                               run_.restores() ? "begin it earlier, or train longer" : "give it save() and restore()"));
       return false;
     }
     shadow_watch_.drop_shadow();
@@ -380,12 +380,12 @@ class guarded_training {
     return true;
   }
 
-  void throw_if_fatal(const sample& ended, bool is_fatal) const {
-    if (is_fatal && ended.status == status::failed && run_.failure()) std::rethrow_exception(run_.failure());
+  void throw_if_fatal(const sample& run, bool is_fatal) const {
+    if (is_fatal && run.status == status::failed && run_.failure()) std::rethrow_exception(run_.failure());
     require<error>(!is_fatal,
                    "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
                    "check the learning rate and the data{}",
-                   name(ended.status), result().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
+                   name(run.status), result().epochs.size(), run.message.empty() ? "" : ": ", run.message,
                    run_.restores()
                        ? fmt::format("; the {} is in its last good state", by_language("trainer", "training"))
                        : how_damaged());

@@ -58,22 +58,22 @@ class harm_bisection {
   /// in another state.
   bool repeats() { return !shows_harm(run_.fp32(), "fp32 again") && shows_harm(harmful_, "the plan again"); }
 
-  /// Returns: the plan without the harmful operators; nothing if `seconds` are too short to find them. `trusted`: the
+  /// Returns: the plan without the harmful operators; nothing if `seconds` are too short to find them. `first`: the
   /// part of the plan that is asked about first. The trainer is left in another state.
-  std::optional<harmless_part> find_harmless(const plan& trusted, double seconds) {
+  std::optional<harmless_part> find_harmless(const plan& first, double seconds) {
     const double seconds_before = run_.seconds();
     std::vector<std::size_t> operators;
     for (std::size_t i = 0; i < harmful_.size(); ++i) {
       if (harmful_[i] != run_.fp32()[i]) operators.push_back(i);
     }
-    const auto is_trusted = [&](std::size_t op) { return trusted[op] == harmful_[op]; };
+    const auto is_first = [&](std::size_t op) { return first[op] == harmful_[op]; };
     std::sort(operators.begin(), operators.end(),
               [&](std::size_t a, std::size_t b) {  // std's stable_partition is deprecated under clang
-                return is_trusted(a) != is_trusted(b) ? is_trusted(a) : a < b;
+                return is_first(a) != is_first(b) ? is_first(a) : a < b;
               });
-    const auto first_untrusted = std::find_if_not(operators.begin(), operators.end(), is_trusted);
+    const auto end_of_first = std::find_if_not(operators.begin(), operators.end(), is_first);
     bisection bisect{std::vector<double>(operators.size(), 1.0),
-                     static_cast<std::size_t>(first_untrusted - operators.begin()),
+                     static_cast<std::size_t>(end_of_first - operators.begin()),
                      false,
                      {.questions = 8 + 2 * operators.size(), .worth = 0}};
     const auto part_of_plan = [&](const std::vector<std::size_t>& chosen) {

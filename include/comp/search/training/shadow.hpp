@@ -195,9 +195,9 @@ class shadow_watch {
         break;  // FP32 trains on when the plan has trained further
       } else {
         if (now == 0) record_.count_comparison();
-        const status ended = shadow_->fp32.train_to(next);
+        const status end = shadow_->fp32.train_to(next);
         run_.restore_kept_state();
-        if (ended != status::ok) pass_check();
+        if (end != status::ok) pass_check();
       }
     }
     return {};

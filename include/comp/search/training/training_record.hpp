@@ -141,10 +141,10 @@ class training_record {
   }
 
   /// Warns once if an epoch was not as long as the trainer says.
-  void warn_of_length(const sample& run, std::size_t declared) {
-    if (declared == 0 || static_cast<std::size_t>(run.batches) == declared || std::exchange(warned_of_length_, true))
+  void warn_of_length(const sample& run, std::size_t expected) {
+    if (expected == 0 || static_cast<std::size_t>(run.batches) == expected || std::exchange(warned_of_length_, true))
       return;
-    result_.warnings.push_back(sentence_of_wrong_length(std::to_string(run.batches), declared));
+    result_.warnings.push_back(sentence_of_wrong_length(std::to_string(run.batches), expected));
   }
 
   /// Warns that FP32's loss rose, for which there is no plan to give up.
