@@ -315,7 +315,7 @@ TEST_CASE(
 
 TEST_CASE("an epoch of training is scored where the backend validates, an experiment and a batch are not") {
   bench<scoring_trainer> b;
-  CHECK(b.run.run_training_epoch(parse_plan("b1"), never).sample.score == 0.75);
+  CHECK(b.run.run_epoch(stage::training, parse_plan("b1"), "", never).sample.score == 0.75);
   CHECK_FALSE(b.epoch(parse_plan("b1"), never).sample.score.has_value());
   CHECK_FALSE(b.run.run_batch(stage::times, parse_plan("b1"), "").sample.score.has_value());
 }

@@ -382,10 +382,10 @@ TEST_CASE("a gain is told from noise and from wandering in a few dozen batches")
 TEST_CASE("formats below 16 bits are raised to the 16 bits that the trainer has, all others to FP32") {
   using enum comp::precision;
   const comp::plan top{3};
-  CHECK(comp::detail::raised(parse_plan("n81"), {fp32, bf16, fp16}, top) == parse_plan("bb1"));
-  CHECK(comp::detail::raised(parse_plan("n81"), {fp32, fp16}, top) == parse_plan("001"));
-  CHECK(comp::detail::raised(parse_plan("nb0"), {fp32, nvfp4}, top) == parse_plan("1b0"));
-  CHECK(comp::detail::raised(parse_plan("bt0"), {fp32, bf16}, top) == top);
+  CHECK(comp::detail::raise_precision(parse_plan("n81"), {fp32, bf16, fp16}, top) == parse_plan("bb1"));
+  CHECK(comp::detail::raise_precision(parse_plan("n81"), {fp32, fp16}, top) == parse_plan("001"));
+  CHECK(comp::detail::raise_precision(parse_plan("nb0"), {fp32, nvfp4}, top) == parse_plan("1b0"));
+  CHECK(comp::detail::raise_precision(parse_plan("bt0"), {fp32, bf16}, top) == top);
 }
 
 TEST_CASE("slow harm of a training in one epoch is found before its plan changes") {

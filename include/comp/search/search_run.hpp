@@ -49,7 +49,7 @@ class search_run {
         log_{start.log},
         plans_{start.plans},
         run_{trainer, observers, log_},
-        trials_{run_, log_, settings, plans_.fp32(), plans_.smaller()},
+        trials_{run_, log_, settings, plans_.fp32(), plans_.smaller_plans()},
         segments_(log_.graph.size(), segment_kind::decided) {}
 
   /// Fills in the outcome. After an exception the trainer is in FP32, and at the search's start if it can restore that.
@@ -83,7 +83,7 @@ class search_run {
     } else if (start_.guide != nullptr) {
       guided_search search{session_, *start_.guide, plans_.where_to_start(run_.fp32(), judges_states())};
       const comp::plan best = search.find();
-      const std::size_t winner = find_winner({best, search.allowed(), search.least_memory()}, &search);
+      const std::size_t winner = find_winner({best, search.accepted_plan(), search.least_memory()}, &search);
       log_.evidence = search.evidence_beside(log_.contest[winner].plan);
       take(winner);
     } else {
@@ -169,7 +169,7 @@ class search_run {
     std::erase_if(found, [](const plan& p) { return p.empty(); });
     final_contest contest{session_, plans_, budget(), guided};
     const std::size_t winner = winner_or_fp32(contest.find_winner(std::move(found)));
-    found_plan_ = contest.found();
+    found_plan_ = contest.found_plan();
     return winner;
   }
 

@@ -34,15 +34,15 @@ class accepted_operators {
     wanted_ = wanted;
     // A trainer that cannot restore keeps what a harmful plan did to it, so the mildest plan comes first.
     if (!search_.run.restores()) start_from_rules(wanted);
-    if (wanted != allowed_ && !ask(wanted)) {
+    if (wanted != accepted_ && !ask(wanted)) {
       if (search_.run.restores()) start_from_rules(wanted);
       bisect(wanted);
       judge_at_level();
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) evidence_[i] = evidence_of(i, wanted[i]);
-    add(allowed_);
+    add(accepted_);
     search_.run.restore(last_ ? *last_ : search_.trials.reference().start());
-    return allowed_;
+    return accepted_;
   }
 
   /// Like find(), but forgets what was accepted before. Call it if `wanted` was rejected although it is a part of an
@@ -55,7 +55,7 @@ class accepted_operators {
 
   /// Judges the losses of `p`, at no more cost than the budget has left.
   const loss_trials::result& judge(const plan& p, std::string label = {}, bool quick = false) {
-    const auto affords = [this](double seconds) { return budget_.left(gain(wanted_)) > seconds; };
+    const auto affords = [this](double seconds) { return budget_.seconds_left(gain(wanted_)) > seconds; };
     return search_.trials.judge(p, {.label = std::move(label), .quick = quick, .affords = affords});
   }
 
@@ -72,7 +72,7 @@ class accepted_operators {
   }
 
   /// Returns: the plan with everything low that was accepted together.
-  const plan& allowed() const { return allowed_; }
+  const plan& accepted_plan() const { return accepted_; }
   /// Returns: per operator, the precisions that it has in accepted plans; FP32's comes first.
   const precision_levels& levels() const { return levels_; }
   /// Returns: true if each operator of `p` has a precision that it also has in an accepted plan, and `p` has damaged no
@@ -96,10 +96,10 @@ class accepted_operators {
  private:
   const plan& fp32() const { return search_.run.fp32(); }
   void begin_from_fp32() {
-    allowed_ = fp32();
+    accepted_ = fp32();
     levels_.clear();
-    for (const precision p : allowed_) levels_.push_back({p});
-    evidence_.resize(allowed_.size());
+    for (const precision p : accepted_) levels_.push_back({p});
+    evidence_.resize(accepted_.size());
     before_.clear();
     last_.reset();
   }
@@ -108,8 +108,8 @@ class accepted_operators {
       if (!contains(levels_[i], p[i])) levels_[i].push_back(p[i]);
     }
   }
-  // Returns: the seconds of a batch that `p` saves over `allowed_`.
-  double gain(const plan& p) const { return std::max(costs_.batch_seconds(allowed_) - costs_.batch_seconds(p), 0.0); }
+  // Returns: the seconds of a batch that `p` saves over `accepted_`.
+  double gain(const plan& p) const { return std::max(costs_.batch_seconds(accepted_) - costs_.batch_seconds(p), 0.0); }
 
   // Returns: true if the losses of `p` are accepted. `quick`: the fewest batches decide; judge_at_level() later repeats
   // the test for the plan that came of it.
@@ -123,8 +123,8 @@ class accepted_operators {
       if (answer.trial.accepted) budget_.record_time(answer.trial.seconds);
     }
     if (!answer.trial.accepted) return false;
-    if (allowed_ != fp32()) before_.push_back(allowed_);
-    allowed_ = p;
+    if (accepted_ != fp32()) before_.push_back(accepted_);
+    accepted_ = p;
     if (answer.end) last_ = answer.end;
     budget_.keep_trial(answer.trial);
     return true;
@@ -135,12 +135,12 @@ class accepted_operators {
   void judge_at_level() {
     std::vector<plan> earlier;
     earlier.swap(before_);
-    while (allowed_ != fp32() && !search_.trials.find(allowed_)->is_final) {
-      const plan now = allowed_;
+    while (accepted_ != fp32() && !search_.trials.find(accepted_)->is_final) {
+      const plan now = accepted_;
       if (ask(now)) return;
-      allowed_ = earlier.empty() ? fp32() : earlier.back();
+      accepted_ = earlier.empty() ? fp32() : earlier.back();
       if (!earlier.empty()) earlier.pop_back();
-      const auto* before = search_.trials.find(allowed_);
+      const auto* before = search_.trials.find(accepted_);
       last_ = before != nullptr ? before->end : std::nullopt;
       budget_.keep_batches(last_ ? last_->trained.batches : 0);
     }
@@ -164,14 +164,14 @@ class accepted_operators {
   // accepted.
   void bisect(const plan& wanted) {
     const std::vector<std::size_t> harmful = bisect_once(wanted);
-    plan other = allowed_;
+    plan other = accepted_;
     for (const auto i : harmful) {
       const auto& levels = from_.levels[i];
       const auto at = std::find_if(levels.begin() + 1, levels.end(),
                                    [&](precision p) { return p != wanted[i] && !costs_.is_dropped(p); });
       if (at != levels.end()) other[i] = *at;
     }
-    if (other == allowed_ || search_.trials.find(other) != nullptr || !(budget_.left(gain(other)) > 0)) return;
+    if (other == accepted_ || search_.trials.find(other) != nullptr || !(budget_.seconds_left(gain(other)) > 0)) return;
     if (!ask(other, true)) (void)bisect_once(other);
   }
 
@@ -189,7 +189,7 @@ class accepted_operators {
   // Returns: per item, its place in the policy's order, which takes over if the scores turn out to be wrong.
   std::vector<std::size_t> places_by_policy(std::vector<item> items) const {
     const std::vector<double> order = detail::policy_order(from_.decisions);
-    std::vector<std::size_t> at(allowed_.size()), places(items.size());
+    std::vector<std::size_t> at(accepted_.size()), places(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) at[items[i].op] = i;
     for (item& i : items) i.order = order[i.op];
     sort_by_harm(items);
@@ -199,8 +199,8 @@ class accepted_operators {
 
   // Returns: the operators that were rejected by themselves.
   std::vector<std::size_t> bisect_once(const plan& wanted) {
-    const plan base = allowed_;
-    if (!(budget_.left(gain(wanted)) > 0)) return {};
+    const plan base = accepted_;
+    if (!(budget_.seconds_left(gain(wanted)) > 0)) return {};
     bool scored = false;
     const std::vector<item> items = items_of(wanted, scored);
     std::vector<double> gains;
@@ -215,14 +215,14 @@ class accepted_operators {
     };
     std::size_t records = 0;
     plan rejected = wanted;
-    for (auto question = parts.next(); question && budget_.left(all) > 0; question = parts.next()) {
+    for (auto question = parts.next(); question && budget_.seconds_left(all) > 0; question = parts.next()) {
       const plan p = plan_of(*question);
       const bool yes = ask(p, true);
       if (!yes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
       parts.tell(yes);
       if (parts.harmful().size() > records) record_harm(items[parts.harmful()[records++]].op, rejected);
     }
-    allowed_ = plan_of(parts.accepted());
+    accepted_ = plan_of(parts.accepted());
     std::vector<std::size_t> harmful;
     for (const auto i : parts.harmful()) harmful.push_back(items[i].op);
     return harmful;
@@ -234,8 +234,8 @@ class accepted_operators {
         detail::harm_order(search_.run, from_, search_.trials.reference().start(), fp32(), wanted, scored);
     std::vector<item> items;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == allowed_[i]) continue;
-      const double now = costs.seconds[i][index_of(allowed_[i])], then = costs.seconds[i][index_of(wanted[i])];
+      if (wanted[i] == accepted_[i]) continue;
+      const double now = costs.seconds[i][index_of(accepted_[i])], then = costs.seconds[i][index_of(wanted[i])];
       items.push_back({i, std::max(now - then, 1e-4 * now), order[i]});
     }
     sort_by_harm(items);
@@ -255,7 +255,7 @@ class accepted_operators {
   op_evidence evidence_of(std::size_t op, precision wanted) const {
     using enum op_evidence::kind;
     const auto& levels = from_.levels[op];
-    if (allowed_[op] != fp32()[op]) return {.what = accepted, .low = allowed_[op]};
+    if (accepted_[op] != fp32()[op]) return {.what = accepted, .low = accepted_[op]};
     if (evidence_[op].what == harmful) return evidence_[op];
     if (!search_.log.graph[op].choosable) return {.what = none};
     if (levels.size() == 1) return {.what = from_.decisions[op].fixed ? fixed : unsupported};
@@ -269,12 +269,12 @@ class accepted_operators {
   const bisection_settings& bisection_;
   learned_costs& costs_;
   const guided_start& from_;
-  plan allowed_ = {}, wanted_ = {};
+  plan accepted_ = {}, wanted_ = {};
   question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};
-  std::vector<plan> before_ = {};        // accepted before `allowed_`, each a part of the next
-  std::optional<checkpoint> last_ = {};  // the state after the batches that judged `allowed_`
+  std::vector<plan> before_ = {};        // accepted before `accepted_`, each a part of the next
+  std::optional<checkpoint> last_ = {};  // the state after the batches that judged `accepted_`
 };
 
 }  // namespace comp

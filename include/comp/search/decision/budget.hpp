@@ -143,7 +143,7 @@ class question_budget {
 
   /// Returns: seconds that the search may still cost. `gain`: seconds of a batch that further questions could save; a
   /// quarter of what that saves in the whole training may be spent beyond the budget, at most seven times the budget.
-  double left(double gain) const {
+  double seconds_left(double gain) const {
     if (per_epoch_ == 0) return std::numeric_limits<double>::infinity();
     const double fp32 = search_.trials.fp32_seconds(), best = std::min(best_seconds_, fp32);
     const double share = std::min(8 * search_.settings.budget, search_.settings.budget + gain / best / 4);
@@ -158,7 +158,7 @@ class question_budget {
   std::size_t batches_of_a_test() const {
     const std::size_t least = 2 * search_.trials.least();
     const std::size_t epoch = std::max(per_epoch_ > 0 ? per_epoch_ : 256, least);
-    const double more = std::max(left(0), 0.0) / (2 * search_.trials.fp32_seconds());
+    const double more = std::max(seconds_left(0), 0.0) / (2 * search_.trials.fp32_seconds());
     const double most = static_cast<double>(search_.log.baseline.batches) + more;
     return most < static_cast<double>(epoch) ? std::max(static_cast<std::size_t>(most), least) : epoch;
   }

@@ -119,11 +119,10 @@ class final_contest {
 
   /// Returns: the search's own plan: the fastest that it found, or its part that was left after its losses had been
   /// rejected.
-  const plan& found() const { return found_.front(); }
+  const plan& found_plan() const { return found_.front(); }
 
  private:
-  std::vector<contestant>& contest() { return search_.log.contest; }
-  const std::vector<contestant>& contest() const { return search_.log.contest; }
+  std::vector<contestant>& contest() const { return search_.log.contest; }
   bool judges_losses() const { return search_.settings.stages != stages::times_only; }
   bool costs_hold() const { return guided_ != nullptr && !search_.log.compiled; }
   race_batches batches() const {
@@ -136,7 +135,7 @@ class final_contest {
   }
 
   void time_all() {
-    std::vector<racer> racers = plans_.racers(search_.fp32(), found());
+    std::vector<racer> racers = plans_.racers(search_.fp32(), found_plan());
     for (const plan& p : found_) enter_found(racers, p, search_.log.graph);
     std::vector<racer> left_out;
     if (guided_ != nullptr) left_out = remove_rejected(racers);
@@ -144,7 +143,7 @@ class final_contest {
       std::ranges::move(remove_too_costly_to_compile(racers), std::back_inserter(left_out));
     if (racers.size() > 1) {
       // With a tight budget FP32 need not run again beside batches in which it was timed with the found plan already.
-      const auto* answer = search_.trials.find(found());
+      const auto* answer = search_.trials.find(found_plan());
       const std::size_t of_found =
           answer != nullptr && !search_.log.compiled ? answer->trial.sample.batch_seconds.size() : 0;
       const std::size_t pairs = std::min(of_found, search_.log.baseline.batch_seconds.size());
@@ -184,7 +183,7 @@ class final_contest {
     const std::size_t most = budget_.plans_to_compile(*seconds_to_compile_, search_.trials.fp32_seconds());
     if (racers.size() <= most) return {};
     const auto rank = [&](const racer& r) {
-      const bool is_found = r.plan == found() || r.plan == guided_->least_memory();
+      const bool is_found = r.plan == found_plan() || r.plan == guided_->least_memory();
       return std::tuple{!is_found, !r.rule_based, guided_->predict(r.plan)};
     };
     std::ranges::sort(racers.begin() + 1, racers.end(), {}, rank);
@@ -221,7 +220,7 @@ class final_contest {
 
   // A compiler may leave out what makes uncompiled steps fast, such as a backend's own kernels.
   void warn_if_uncompiled_is_faster(const contestant& winner) {
-    if (winner.seconds.empty() || !guided_->is_accepted(found())) return;
+    if (winner.seconds.empty() || !guided_->is_accepted(found_plan())) return;
     std::vector<double> compiled_seconds, uncompiled_seconds;
     bool ok = true;
     search_.run.timed(stage::contest, [&] {
@@ -229,7 +228,7 @@ class final_contest {
         const checkpoint here = search_.run.save();
         const sample compiled = compiled_batch(winner);
         if (search_.trials.lengths_differ()) search_.run.restore(here);
-        const sample uncompiled = search_.run.run_batch(stage::contest, found(), "uncompiled").sample;
+        const sample uncompiled = search_.run.run_batch(stage::contest, found_plan(), "uncompiled").sample;
         ok = compiled.ok() && uncompiled.ok();
         compiled_seconds.push_back(compiled.seconds);
         uncompiled_seconds.push_back(uncompiled.seconds);
@@ -240,7 +239,7 @@ class final_contest {
     search_.run.warn(fmt::format(
         "steps that are not compiled are {:.2f} times as fast under \"{}\" as compiled ones under \"{}\": leave the compiler "
         "out, and search again without it",
-        gain.ratio, name(found(), search_.log.graph), winner.label));
+        gain.ratio, name(found_plan(), search_.log.graph), winner.label));
   }
   sample compiled_batch(const contestant& c) const {
     const switch_on compiled{[&](bool on) { (void)search_.run.run_compiled(on); }};

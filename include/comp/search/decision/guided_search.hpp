@@ -108,7 +108,7 @@ class guided_search {
     return mix(p, fp32(), [&](std::size_t i) { return graph[i].is_state; });
   }
   /// Returns: how many of FP32's batches what is left of the budget pays for.
-  double batches_left() const { return accepted_.budget().left(0) / search_.trials.fp32_seconds(); }
+  double batches_left() const { return accepted_.budget().seconds_left(0) / search_.trials.fp32_seconds(); }
   /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most; empty if the
   /// settings do not ask for one, or none was found.
   const plan& least_memory() const { return least_; }
@@ -116,10 +116,10 @@ class guided_search {
   bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
   /// Returns: true if the losses of `p` are accepted; false if the budget is spent.
   bool accepts_losses(const plan& p, const std::string& label) {
-    return accepted_.budget().left(0) > 0 && accepted_.judge(p, label).trial.accepted;
+    return accepted_.budget().seconds_left(0) > 0 && accepted_.judge(p, label).trial.accepted;
   }
   /// Returns: the plan with everything low that was accepted together.
-  const plan& allowed() const { return accepted_.allowed(); }
+  const plan& accepted_plan() const { return accepted_.accepted_plan(); }
   /// Learns times from the contest's batches. Plans with operators that were not accepted are left out, and so is the
   /// backend's own autocast, which is no plan of operators.
   void learn(const std::vector<contestant>& contest) {
@@ -184,17 +184,17 @@ class guided_search {
   // Races plans made of accepted operators, and then asks about further plans as long as the answers are worth their
   // cost.
   plan refine() {
-    const plan& allowed = accepted_.allowed();
-    if (allowed == fp32()) return allowed;
+    const plan& all = accepted_.accepted_plan();
+    if (all == fp32()) return all;
     std::vector<racer> first;
     const auto enter = [&](const plan& p) {
       const bool there = std::any_of(first.begin(), first.end(), [&](const racer& r) { return r.plan == p; });
       if (p != fp32() && !there) first.push_back({.plan = p});
     };
-    enter(allowed);
-    enter(cheapest_accepted({allowed}, byte_price()));
+    enter(all);
+    enter(cheapest_accepted({all}, byte_price()));
     for (const plan& rule : from_.rules) enter(accepted_.restrict_to_accepted(rule));
-    timed_.insert(allowed);
+    timed_.insert(all);
     if (first.size() > 1) compare(first, search_.settings.race.min_rounds);
     const double price = byte_price();
     for (std::size_t i = 0; i < chosen_.questions; ++i) {
@@ -218,7 +218,7 @@ class guided_search {
     std::optional<plan> found;
     double most = 0;
     std::set<plan> candidates{best};
-    const std::vector<plan> starts{best, accepted_.allowed()};
+    const std::vector<plan> starts{best, accepted_.accepted_plan()};
     const auto look = [&](const precision_levels& levels, bool by_chance) {
       const plan p =
           by_chance ? costs_.perhaps_cheapest(levels, starts, price, random_) : costs_.cheapest(levels, starts, price);
@@ -275,7 +275,7 @@ class guided_search {
     for (std::size_t i = 0; i < open.size(); ++i) {
       if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
     }
-    const plan all = lower_to(low, accepted_.allowed(), open);
+    const plan all = lower_to(low, accepted_.accepted_plan(), open);
     const plan& question = search_.trials.find(all) == nullptr ? all : wanted;
     accepted_.judge_wider(question);
     if (search_.trials.find(question)->trial.accepted) timed_.insert(question);
@@ -347,7 +347,7 @@ class guided_search {
     plan last = best;
     double price = std::max(4 * byte_price(), 1e-4 * memory_price());
     for (int doubled = 0; best != fp32() && doubled < 14; ++doubled, price *= 2) {
-      const plan next = cheapest_accepted({best, accepted_.allowed()}, price);
+      const plan next = cheapest_accepted({best, accepted_.accepted_plan()}, price);
       if (next != last && next != best && !look(next)) return;
       last = next;
     }

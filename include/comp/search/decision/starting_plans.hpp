@@ -240,7 +240,7 @@ class starting_plans {
 
   /// Returns: the plans to try as the reference if FP32 does not fit in memory: first the rule-based ones, then those
   /// with everything low.
-  std::vector<plan> smaller() const {
+  std::vector<plan> smaller_plans() const {
     std::vector<plan> plans = rules();
     for (const precision low : lows_) plans.push_back(all_in(low));
     std::erase(plans, fp32_);

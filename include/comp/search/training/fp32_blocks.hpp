@@ -138,7 +138,7 @@ class fp32_blocks {
       const std::span exposure{exposure_[d]};
       const harm_estimate chain =
           fit_harm(std::span{losses_}.subspan(from_, count), exposure.subspan(from_), 1 + in_chain_);
-      all[d] = combined(before_[d], chain);
+      all[d] = combine(before_[d], chain);
       const double errors = (all[d].harm - tolerance_) / all[d].error;
       if (errors > likeliest) likeliest = errors, worst_ = all[d];
     }
@@ -156,7 +156,7 @@ class fp32_blocks {
     from_ = begin_ - std::min(begin_, 2 * margin * block_);
     return false;
   }
-  static harm_estimate combined(const harm_estimate& a, const harm_estimate& b) {
+  static harm_estimate combine(const harm_estimate& a, const harm_estimate& b) {
     const double of_a = 1 / (a.error * a.error), of_b = 1 / (b.error * b.error);
     if (!(of_a + of_b > 0)) return {};
     return {(of_a * a.harm + of_b * b.harm) / (of_a + of_b), 1 / std::sqrt(of_a + of_b)};
