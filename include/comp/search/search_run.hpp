@@ -115,8 +115,8 @@ class search_run {
     run_.timed(stage::baseline, [&] {
       trials_.begin(least, most, candidates_cut());
       if (fits() || !run_.restores()) return;
-      trials_.reference().replace(
-          most_conservative_plan(run_, settings_, plans_.where_to_start(plans_.fp32()), trials_.reference().start()));
+      const guided_start from = plans_.where_to_start(plans_.fp32());
+      trials_.reference().replace(reference_that_fits{run_, settings_, from, trials_.reference().start()}.find());
       trials_.begin(least, most, candidates_cut());
     });
     if (!fits()) {

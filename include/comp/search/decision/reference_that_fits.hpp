@@ -22,29 +22,42 @@
 
 namespace comp {
 
+/// Looks for the most conservative plan that fits in memory. Requires: the reference is a plan that fits.
 class reference_that_fits {
  public:
-  /// `order`: the operators that may be lowered, least harmful first. `low`: the plan with all of them low, which fits.
-  reference_that_fits(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
-                      std::vector<std::size_t> order)
-      : run_{run},
-        settings_{settings},
-        start_{run.save()},
-        fp32_{std::move(fp32)},
-        low_{std::move(low)},
-        order_{std::move(order)} {
+  /// `start`: the state that FP32 began from, in which the trainer is left.
+  reference_that_fits(evaluator& run, const search_settings& settings, const guided_start& from,
+                      const checkpoint& start)
+      : run_{run}, settings_{settings}, start_{start}, fp32_{from.levels.size()}, low_{run.fp32()} {
+    for (std::size_t i = 0; i < fp32_.size(); ++i) fp32_[i] = from.levels[i].front();
+    const plan fits = low_;
+    const auto covers_it = [&](const plan& all) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (fits[i] != fp32_[i] && fits[i] != all[i]) return false;
+      }
+      return true;
+    };
+    for (auto p = from.lows.rbegin(); p != from.lows.rend(); ++p) {
+      if (plan all = lower_to(*p, fp32_, from.levels); covers_it(all)) low_ = std::move(all);
+    }
+    bool scored = false;
+    run_.restore(start_);
+    const std::vector<double> harm = detail::harm_order(run_, from, start_, fp32_, low_, scored);
+    run_.restore(start_);
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
+      if (low_[i] != fp32_[i]) order_.push_back(i);
       double elements = 0;
-      for (const tensor_info& t : graph[i].outputs) elements += detail::elements_of(t);
+      for (const tensor_info& t : run_.log().graph[i].outputs) elements += detail::elements_of(t);
       bytes_saved_.push_back(elements * (traits(fp32_[i]).bytes - traits(low_[i]).bytes));
     }
+    std::sort(order_.begin(), order_.end(),
+              [&](std::size_t a, std::size_t b) { return harm[a] != harm[b] ? harm[a] < harm[b] : a < b; });
+    const std::size_t planned = settings.planned_epochs * run_.log().batches_per_epoch;
+    if (planned > 0) left_ = planned / 20 / batches_;
   }
 
-  /// Returns: the most conservative plan that fits. `most_questions`: how often at most operators are put back to FP32
-  /// and judged, each time over `batches` batches. The trainer's state is restored, so no batch counts as training.
-  plan find(std::size_t most_questions, std::size_t batches) {
-    batches_ = batches;
-    left_ = most_questions;
+  /// Returns: the plan. A twentieth of the training may be spent on finding it. No batch counts as training.
+  plan find() {
     plan found = smallest_that_fits();
     for (auto harmful = harmful_in(found); !harmful.empty(); harmful = harmful_in(found)) {
       for (const std::size_t op : harmful)
@@ -137,49 +150,18 @@ class reference_that_fits {
     return !path.empty() && mean_of(path) > settings_.tolerance;
   }
 
+  static constexpr std::size_t batches_ = 8;  // that judge raised operators
+
   evaluator& run_;
   const search_settings& settings_;
   checkpoint start_;
-  plan fp32_, low_;
-  std::vector<std::size_t> order_;
+  plan fp32_, low_;                       // `low_`: with all operators low that may be; it fits
+  std::vector<std::size_t> order_ = {};   // the operators that may be lowered, least harmful first
   std::vector<double> bytes_saved_ = {};  // per operator, the bytes of its outputs that lowering it saves
   std::vector<bool> asked_ = std::vector<bool>(fp32_.size());
   // Bytes above those of `low_` that are known to fit, and that are known not to.
   double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();
-  std::size_t batches_ = 8, left_ = 0;
+  std::size_t left_ = 64;  // how often operators may still be put back to FP32 and judged
 };
-
-/// Returns: the most conservative plan that fits in memory. A twentieth of the training may be spent on finding it.
-/// `start`: the state that FP32 began from, in which the trainer is left. The reference is a plan that fits.
-inline plan most_conservative_plan(evaluator& run, const search_settings& settings, const guided_start& from,
-                                   const checkpoint& start) {
-  const plan& fits = run.fp32();
-  plan fp32{from.levels.size()};
-  for (std::size_t i = 0; i < fp32.size(); ++i) fp32[i] = from.levels[i].front();
-  const auto covers_it = [&](const plan& all) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (fits[i] != fp32[i] && fits[i] != all[i]) return false;
-    }
-    return true;
-  };
-  plan low = fits;
-  for (auto p = from.lows.rbegin(); p != from.lows.rend(); ++p) {
-    if (plan all = lower_to(*p, fp32, from.levels); covers_it(all)) low = std::move(all);
-  }
-  bool scored = false;
-  run.restore(start);
-  const std::vector<double> harm = detail::harm_order(run, from, start, fp32, low, scored);
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < fp32.size(); ++i) {
-    if (low[i] != fp32[i]) order.push_back(i);
-  }
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return harm[a] != harm[b] ? harm[a] < harm[b] : a < b; });
-  run.restore(start);
-  constexpr std::size_t batches = 8, unknown = 64;
-  const std::size_t planned = settings.planned_epochs * run.log().batches_per_epoch;
-  return reference_that_fits{run, run.log().graph, settings, fp32, low, std::move(order)}.find(
-      planned > 0 ? planned / 20 / batches : unknown, batches);
-}
 
 }  // namespace comp

@@ -19,6 +19,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace comp {
@@ -138,16 +139,23 @@ inline path_mean end_of_path(std::span<const double> path) {
   return {mean_of(path.last(n / 3)), std::sqrt(walk * count * 7 / 9 + 1.5 * batch / count)};
 }
 
+/// Returns: the losses of the batches that have a finite one in both `a` and `b`.
+inline std::pair<std::vector<double>, std::vector<double>> finite_pairs(std::span<const double> a,
+                                                                        std::span<const double> b) {
+  std::pair<std::vector<double>, std::vector<double>> pairs;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) continue;
+    pairs.first.push_back(a[i]);
+    pairs.second.push_back(b[i]);
+  }
+  return pairs;
+}
+
 /// Returns: plan - FP32 of each batch that has a finite loss in both; lower is better. Differences are relative to the
 /// scale of FP32's losses; or to the batch's own loss, if FP32's losses are all positive and that path is quieter,
 /// because harm in a batch is often proportional to its loss.
 inline std::vector<double> paired_differences(std::span<const double> plan, std::span<const double> fp32) {
-  std::vector<double> plan_losses, fp32_losses;
-  for (std::size_t i = 0; i < std::min(plan.size(), fp32.size()); ++i) {
-    if (!std::isfinite(plan[i]) || !std::isfinite(fp32[i])) continue;
-    plan_losses.push_back(plan[i]);
-    fp32_losses.push_back(fp32[i]);
-  }
+  const auto [plan_losses, fp32_losses] = finite_pairs(plan, fp32);
   if (fp32_losses.empty()) return {};
   std::vector<double> path = differences(plan_losses, fp32_losses, loss_scale(fp32_losses));
   if (*std::min_element(fp32_losses.begin(), fp32_losses.end()) <= 0) return path;

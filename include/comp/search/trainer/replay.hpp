@@ -13,6 +13,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/search_space.hpp>
 #include <comp/core/trial.hpp>
+#include <comp/search/trainer/run_samples.hpp>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -72,7 +73,7 @@ class replay {
     sample so_far;
     so_far.peak_bytes = whole.peak_bytes;
     for (std::size_t i = 0; i < std::min(whole.curve.size(), whole.batch_seconds.size()); ++i) {
-      add_batch(so_far, whole, i);
+      detail::append(so_far, batch_of(whole, i));
       if (stop(so_far)) return so_far;
     }
     return whole;
@@ -131,20 +132,6 @@ class replay {
     const auto batches = static_cast<double>(std::max<std::int64_t>(of.batches, 1));
     one.seconds = i < of.batch_seconds.size() ? of.batch_seconds[i] : of.seconds / batches;
     return one;
-  }
-
-  static void add_batch(sample& to, const sample& of, std::size_t i) {
-    const sample one = batch_of(of, i);
-    ++to.batches;
-    to.seconds += one.seconds;
-    const auto mean = [&to](double before, double value) {
-      return to.batches == 1 ? value : before + (value - before) / static_cast<double>(to.batches);
-    };
-    to.loss = mean(to.loss, one.loss);
-    to.losses.resize(one.losses.size());
-    for (std::size_t k = 0; k < one.losses.size(); ++k) to.losses[k] = mean(to.losses[k], one.losses[k]);
-    to.curve.push_back(one.loss);
-    to.batch_seconds.push_back(one.seconds);
   }
 
   op_graph graph_;

@@ -144,12 +144,7 @@ class epoch_watch {
 /// below the plan in nine batches of ten.
 inline bool is_clearly_better(std::span<const double> fp32, std::span<const double> suspect,
                               const recent_levels& normal) {
-  std::vector<double> fp32_losses, suspect_losses;
-  for (std::size_t i = 0; i < std::min(fp32.size(), suspect.size()); ++i) {
-    if (!std::isfinite(fp32[i]) || !std::isfinite(suspect[i])) continue;
-    fp32_losses.push_back(fp32[i]);
-    suspect_losses.push_back(suspect[i]);
-  }
+  const auto [fp32_losses, suspect_losses] = finite_pairs(fp32, suspect);
   const std::size_t n = fp32_losses.size(), compared = std::min(n, normal.window());
   if (n == 0) return false;
   std::size_t below = 0;
