@@ -13,7 +13,7 @@
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/core/trial.hpp>
-#include <comp/search/verdict.hpp>
+#include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -22,6 +22,24 @@
 #include <vector>
 
 namespace comp {
+
+/// Whether a plan trains as well as FP32, by the batches that were trained so far.
+enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
+
+/// What the losses of the same batches say about a plan and FP32.
+struct loss_verdict {
+  loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
+  double difference = 0;  // how far the mean loss is above FP32's, relative to FP32's as the tolerance is
+  double radius = 0;      // half of the confidence interval around `difference`; infinity if there are too few batches
+  double line = 0;        // what `difference` has to be under for the plan to be accepted
+  double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 if growth is not counted
+};
+
+/// Returns: true if a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which
+/// this is false is undecided rather than harmful.
+inline bool is_shown_worse(const loss_verdict& loss, double tolerance) {
+  return loss.difference - (std::isfinite(loss.radius) ? loss.radius : 0) > tolerance;
+}
 
 /// A plan of the final comparison, in which the found plan, FP32 and the rule-based plans train batches in turns.
 struct contestant {

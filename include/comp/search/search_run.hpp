@@ -78,27 +78,28 @@ class search_run {
  private:
   void search() {
     train_fp32();
+    std::size_t winner = 0;
     if (budget().is_too_short()) {
-      take(winner_or_fp32(judge_rules_alone(session_, plans_, budget())));
+      winner = winner_or_fp32(judge_rules_alone(session_, plans_, budget()));
     } else if (start_.guide != nullptr) {
       guided_search search{session_, *start_.guide, plans_.where_to_start(run_.fp32(), judges_states())};
       const comp::plan best = search.find();
-      const std::size_t winner = find_winner({best, search.accepted_plan(), search.least_memory()}, &search);
+      winner = find_winner({best, search.accepted_plan(), search.least_memory()}, &search);
       log_.evidence = search.evidence_beside(log_.contest[winner].plan);
-      take(winner);
     } else {
       staged_search search{session_, plans_};
       found_plan_ = search.find(stage1_, stage2_);
       if (search.stage_one()) stage_one_plan_ = search.stage_one()->plan;
       segments_ = search.segments();
       if (!settings_.verbatim) {
-        take(find_winner({found_plan_, stage_one_plan_}, nullptr));
+        winner = find_winner({found_plan_, stage_one_plan_}, nullptr);
       } else {  // the paper takes the plan of stage 2
         enter_untimed(session_, *search.best());
         run_.restore(trials_.reference().start());
-        take(log_.contest.size() - 1);
+        winner = log_.contest.size() - 1;
       }
     }
+    take(winner);
     require_fp32_trains(run_);
     require_undamaged(run_);
     detail::warn_of_faults(run_, settings_.self_check, !start_.checked.first_losses.empty());

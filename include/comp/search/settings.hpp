@@ -6,12 +6,28 @@
 #include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/core/rival.hpp>
-#include <comp/search/verdict.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace comp {
+
+/// How far above FP32's a plan's loss may be, as a fraction of it, unless the user chooses: the paper's 101%.
+inline constexpr double paper_tolerance = 0.01;
+
+/// What decides whether a plan trains as well as FP32.
+enum class criterion : std::uint8_t {
+  batch_losses,  // losses of the same batches from the same state, until they decide
+  epoch_losses,  // the paper's rule: mean losses of whole epochs
+  scores         // what the backend's validate() gives after a whole epoch; higher is better
+};
+
+constexpr std::string_view name(criterion c) {
+  constexpr std::string_view names[] = {"losses of the same batches", "mean losses of whole epochs",
+                                        "scores after whole epochs"};
+  return names[static_cast<std::size_t>(c)];
+}
 
 /// Which operators change precision together.
 enum class tie : std::uint8_t {

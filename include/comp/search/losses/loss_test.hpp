@@ -23,9 +23,9 @@
 #include <comp/search/losses/acceptance.hpp>
 #include <comp/search/losses/paths.hpp>
 #include <comp/search/losses/reference_run.hpp>
+#include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/search/verdict.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>
