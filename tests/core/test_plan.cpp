@@ -99,6 +99,11 @@ TEST_CASE("all plans of twelve operators in two precisions have hashes of their 
   CHECK(hashes.size() == std::size_t{1} << 12);
 }
 
+TEST_CASE("a mixture of two plans has the first one's mark, and the other's precision for the operators that take it") {
+  const comp::plan p = comp::parse_plan("bb1@autocast"), other = comp::parse_plan("000");
+  CHECK(comp::mix(p, other, [](std::size_t i) { return i != 1; }).str() == "0b0@autocast");
+}
+
 TEST_CASE("the operators in low precision are counted") {
   CHECK(comp::parse_plan("1t1b0").count_low() == 3);
   CHECK(plan{5}.count_low() == 0);

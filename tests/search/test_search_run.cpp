@@ -156,9 +156,11 @@ TEST_CASE(
   world.seconds = [](const plan& p) { return 20 - static_cast<double>(p.count_low()); };
   world.harm = fake::harmed_by({12});
   fake::trainer trainer{world};
-  const comp::outcome found = exhaustive_search{.settings = free_operators()}.run(trainer);
+  fake::watcher watching;
+  const comp::outcome found = exhaustive_search{.settings = free_operators()}.run(trainer, watching);
   CHECK(found.plan.str() == "bbbbbbbbbbbb1");
   REQUIRE(found.warnings.size() == 1);
+  CHECK(watching.warnings == found.warnings);
   CHECK(found.warnings.front().starts_with("stage 2 was searched by greedy: search space has 2048 plans in 11 groups"));
 }
 

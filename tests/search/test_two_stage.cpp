@@ -162,8 +162,10 @@ TEST_CASE_FIXTURE(fake::in_typical, "whole epochs are judged by the paper's rule
 TEST_CASE_FIXTURE(fake::in_typical, "a backend of the four required members is searched in turns, with a warning") {
   world.harm = [](const plan&) { return 0.0; };
   fake::minimal_trainer trainer{world};
-  const comp::outcome found = comp::two_stage{fake::lists{}}.run(trainer);
+  fake::watcher watching;
+  const comp::outcome found = comp::two_stage{fake::lists{}}.run(trainer, watching);
   REQUIRE(found.warnings.size() == 1);
+  CHECK(watching.warnings == found.warnings);
   CHECK(found.warnings.front().starts_with("the backend cannot save and restore its state"));
   CHECK(found.trained_batches == 0);
   CHECK(found.baseline.batches == 10);
