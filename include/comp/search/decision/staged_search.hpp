@@ -127,22 +127,19 @@ class stage_two {
     }
     if (racers.size() == 1 && trials_.contains(best_.plan)) return;
     race{run_, stage::times, settings_, settings_.max_rounds}.run(racers);
-    set_reference(racers.front());
+    set_best(best_.accepted ? best_ : as_trial(racers.front()));
     const racer* leader = &racers.front();
     for (std::size_t i = 1; i < racers.size(); ++i) {
       const racer& r = racers[i];
       trials_[r.plan] = relative_to(racers.front(), r);
       if (beats(r, *leader)) leader = &r;
     }
-    if (leader == &racers.front()) return;
-    best_ = trials_.at(leader->plan);
-    best_.bounds = {best_.seconds, best_.seconds};
-    trials_[best_.plan] = best_;
+    if (leader != &racers.front()) set_best(trials_.at(leader->plan));
   }
 
   // All others are measured against the best plan so far, so its own time has no interval.
-  void set_reference(const racer& r) {
-    if (!best_.accepted) best_ = as_trial(r);
+  void set_best(const trial& t) {
+    best_ = t;
     best_.bounds = {best_.seconds, best_.seconds};
     trials_[best_.plan] = best_;
   }

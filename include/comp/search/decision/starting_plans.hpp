@@ -197,9 +197,9 @@ class starting_plans {
   /// `log` has the graph and the hardware already, and gets the precisions that are searched. `findings`: gets what the
   /// user should know, a sentence each.
   /// Throws: `settings_error`, `graph_error`, `plan_error`, and what the policy throws.
-  starting_plans(any_trainer& trainer, any_policy policy, const search_settings& settings, outcome& log,
+  starting_plans(any_trainer& trainer, const any_policy& policy, const search_settings& settings, outcome& log,
                  std::vector<std::string>& findings)
-      : policy_{std::move(policy)}, settings_{settings}, log_{log} {
+      : settings_{settings}, log_{log} {
     const std::vector<precision> supported = trainer.supported_precisions();
     log.precisions = searched_precisions(trainer, log.graph, settings);
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
@@ -212,18 +212,28 @@ class starting_plans {
     require<graph_error>(!log.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
     runs_ = op_support{trainer, log.graph, lows_, !settings.precisions.empty()};
-    candidates_ = make_candidate_space(policy_, log.graph, log.hardware, lows_, settings.losses_tie, runs_);
+    candidates_ = make_candidate_space(policy, log.graph, log.hardware, lows_, settings.losses_tie, runs_);
     require_supported(candidates_, log.graph, supported, runs_);
     fp32_ = runs_.widest(log.graph);
+    bool any_may_change = false;
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
       if (is_fixed(i) && log.graph[i].choosable) fp32_[i] = candidates_.decisions[i].compute;
+      any_may_change = any_may_change || may_change(i);
+    }
+    for (const precision low : lows_) {
+      plan p = with_fixed(autocast::rule_plan(policy, log.graph, low));
+      // Rules that know 16 bits alone give 16 bits for narrower formats, too. That is no rule-based plan of the format.
+      if (!is_scaled(low) || std::find(p.begin(), p.end(), low) != p.end())
+        rules_.push_back({fmt::format("rule-based {}", name(low)), std::move(p), true});
     }
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, findings);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
     if (widest_written(log.graph) == precision::fp64 && contains(lows_, precision::fp32) && !settings.verbatim)
       rivals_.push_back({"rule-based all fp32", all_in(precision::fp32), true});
-    if (trainer.has.own_autocast && any_may_change() && !settings.verbatim) add_autocast(trainer, findings);
-    if (trainer.has.tuned_fp32 && lows_.empty() && any_may_change() && !settings.verbatim) add_tuned(trainer, findings);
+    if (any_may_change && !settings.verbatim) {
+      if (trainer.has.own_autocast) add_autocast(trainer, findings);
+      if (trainer.has.tuned_fp32 && lows_.empty()) add_tuned(trainer, findings);
+    }
     if (!settings.warm_start.empty() && settings.warm_start.size() != fp32_.size()) {
       findings.push_back(fmt::format("the earlier plan was not used: it has {} operators, this model {}",
                                      settings.warm_start.size(), fp32_.size()));
@@ -270,9 +280,7 @@ class starting_plans {
   std::vector<racer> racers(const plan& fp32, const plan& proposal) const {
     std::vector<racer> all;
     enter(all, fp32, reference_label(log_.graph));
-    for (const precision low : lows_) {
-      if (has_rule(low)) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
-    }
+    for (const rival& r : rules_) enter(all, r.plan, r.label, true);
     for (const rival& r : rivals_) enter(all, r.plan, r.label, r.rule_based);
     enter_found(all, proposal, log_.graph);
     return all;
@@ -281,30 +289,15 @@ class starting_plans {
  private:
   bool is_fixed(std::size_t op) const { return candidates_.decisions[op].fixed; }
   bool may_change(std::size_t op) const { return log_.graph[op].choosable && !is_fixed(op); }
-  bool any_may_change() const {
-    for (std::size_t i = 0; i < fp32_.size(); ++i) {
-      if (may_change(i)) return true;
-    }
-    return false;
-  }
-
-  // Rules that know 16 bits alone give 16 bits for narrower formats, too. That is no rule-based plan of the format.
-  bool has_rule(precision low) const {
-    const plan p = rule(low);
-    return !is_scaled(low) || std::find(p.begin(), p.end(), low) != p.end();
-  }
   std::vector<plan> rules() const {
     std::vector<plan> all;
-    for (const precision low : lows_) {
-      if (has_rule(low)) all.push_back(rule(low));
-    }
+    for (const rival& r : rules_) all.push_back(r.plan);
     return all;
   }
   plan all_in(precision low) const {
     const auto takes_low = [&](std::size_t i) { return log_.graph[i].choosable && !log_.graph[i].is_state; };
     return with_fixed(mix(fp32_, plan{fp32_.size(), low}, takes_low));
   }
-  plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 
   // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend
   // cannot run it in.
@@ -346,14 +339,13 @@ class starting_plans {
     }
   }
 
-  any_policy policy_;
   const search_settings& settings_;
   const outcome& log_;
   std::vector<precision> lows_ = {};
   op_support runs_ = {};
   candidate_space candidates_ = {};
   plan fp32_ = {};
-  std::vector<rival> rivals_ = {};
+  std::vector<rival> rules_ = {}, rivals_ = {};
 };
 
 /// What a search knows before it trains. What can be refused without a batch is refused here, and the trainer and the
