@@ -328,7 +328,7 @@ TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise a
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
-    moved += comp::stage_two{t.run, t.log, {}}.run(comp::strategy::greedy{}, one_choice()).count_low() > 0;
+    moved += comp::stage_two{t.run, {}}.run(comp::strategy::greedy{}, one_choice()).count_low() > 0;
   }
   CHECK(moved <= 8);  // by the medians alone it would be 20
 }
@@ -339,7 +339,7 @@ TEST_CASE("a strategy is told that a plan is clearly faster only when the interv
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
     std::vector<comp::trial> told;
-    (void)comp::stage_two{t.run, t.log, {}}.run(fake::listening{&told}, one_choice());
+    (void)comp::stage_two{t.run, {}}.run(fake::listening{&told}, one_choice());
     REQUIRE(told.size() == 2);
     clearly += clearly_faster(told[1], told[0]);
   }
@@ -360,7 +360,7 @@ TEST_CASE("stage 2 compares plans of different races although the machine drifts
     CAPTURE(drift);
     track t{seconds};
     t.trainer.change().drift = drift;
-    CHECK(comp::stage_two{t.run, t.log, {}}.run(comp::strategy::exhaustive{}, space).str() == "0b0");
+    CHECK(comp::stage_two{t.run, {}}.run(comp::strategy::exhaustive{}, space).str() == "0b0");
   }
 }
 
@@ -369,12 +369,12 @@ TEST_CASE("stage 2 leaves a conservative plan that fails for one that runs") {
   t.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 0) throw comp::out_of_memory{"FP32 does not fit"};
   };
-  CHECK(comp::stage_two{t.run, t.log, {}}.run(comp::strategy::greedy{}, one_choice()).str() == "b11");
+  CHECK(comp::stage_two{t.run, {}}.run(comp::strategy::greedy{}, one_choice()).str() == "b11");
 }
 
 TEST_CASE("stage 2 of a space without groups runs nothing") {
   track t{{}};
-  CHECK(comp::stage_two{t.run, t.log, {}}.run(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
+  CHECK(comp::stage_two{t.run, {}}.run(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
   CHECK(t.trainer.count().batches == 0);
 }
 
