@@ -131,7 +131,7 @@ TEST_CASE("where times are too noisy to tell FP32 is kept, with what to do, afte
 
 TEST_CASE("an interval is too wide to tell only where it holds 1, is wide, and the plan looks faster") {
   const auto noisy = [](double ratio, double low, double high) {
-    return comp::too_noisy({.over_fp32 = {ratio, {low, high}}});
+    return comp::is_too_noisy({.over_fp32 = {ratio, {low, high}}});
   };
   constexpr double infinity = std::numeric_limits<double>::infinity();
   CHECK(noisy(1.4, 0.99, 1.81));

@@ -69,9 +69,8 @@ class progress_bar {
     leave();
     const paired_speedup over_fp32{result.speedup, result.speedup_bounds};
     const bool fp32 = !result.contest.empty() && result.plan == result.contest.front().plan;
-    const std::string kept =
-        fmt::format("{}, {}", reference_name(result.graph),
-                    too_noisy_to_tell(result) ? "too noisy to tell" : "no accepted plan is faster");
+    const std::string kept = fmt::format("{}, {}", reference_name(result.graph),
+                                         problem_of_noise(result) ? "too noisy to tell" : "no accepted plan is faster");
     std::string text = fmt::format("Found {}: {}", detail::printable(name(result.plan, result.graph), 80),
                                    fp32 ? kept : detail::faster_text(over_fp32, reference_name(result.graph)));
     if (result.recalled > 0) {

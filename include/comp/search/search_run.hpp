@@ -188,7 +188,7 @@ class search_run {
     const contestant& winner = log_.contest[index];
     const bool is_fp32 = winner.plan == run_.fp32();
     assert(may_win(winner.plan) && run_.unchecked().from == nullptr);
-    if (is_fp32) run_.warn(too_noisy_to_tell(log_));
+    if (is_fp32) run_.warn(problem_of_noise(log_));
     log_.plan = winner.plan;
     log_.speedup = is_fp32 ? 1 : winner.over_fp32.ratio;
     log_.speedup_bounds = is_fp32 ? interval{1, 1} : winner.over_fp32.bounds;

@@ -304,7 +304,7 @@ class final_contest {
     const auto* answer = search_.trials.find(c.plan);
     const bool clear = !search_.log.compiled && answer != nullptr && answer->trial.accepted &&
                        answer->trial.bounds.high < search_.trials.fp32_seconds();
-    return too_noisy(c) && !clear;
+    return is_too_noisy(c) && !clear;
   }
 
   // A part of an accepted plan is expected to train; before it is taken it is judged itself. The state stays.

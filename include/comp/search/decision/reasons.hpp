@@ -16,24 +16,24 @@ namespace comp {
 
 namespace detail {
 
-/// What happened to an operator in the plans that were judged by their losses. `tried` and `accepted`: some plan with
-/// it low was judged, or accepted.
-struct tried_low {
-  bool any_plan = false;  // the search judged some plan
-  bool timed = false;     // the search timed some plans in turns
-  bool tried = false, accepted = false;
+/// What happened to an operator in the plans that were judged by their losses.
+struct op_history {
+  bool any_plan = false;      // the search judged some plan
+  bool any_race = false;      // the search timed some plans in turns
+  bool any_low = false;       // some plan with it low was judged
+  bool any_accepted = false;  // and some was accepted
 };
 
-inline std::vector<tried_low> what_was_tried(const outcome& result, const plan& base) {
-  std::vector<tried_low> history(result.graph.size());
-  for (tried_low& each : history) each.timed = result.cost(stage::times).runs > 0;
+inline std::vector<op_history> histories_of(const outcome& result, const plan& base) {
+  std::vector<op_history> history(result.graph.size());
+  for (op_history& each : history) each.any_race = result.cost(stage::times).runs > 0;
   for (const trial& t : result.trials) {
     if (t.stage != stage::losses || t.purpose != purpose::judge || t.plan.size() != history.size()) continue;
     for (std::size_t i = 0; i < history.size(); ++i) {
       history[i].any_plan = true;
       if (t.plan[i] == base[i]) continue;
-      history[i].tried = true;
-      history[i].accepted = history[i].accepted || t.accepted;
+      history[i].any_low = true;
+      history[i].any_accepted = history[i].any_accepted || t.accepted;
     }
   }
   return history;
@@ -45,15 +45,15 @@ inline std::string short_time(double seconds) {
 }
 
 /// Returns: why an operator that was to be lowered is not, by the plans that were judged.
-inline std::string not_lowered(const tried_low& history) {
+inline std::string not_lowered(const op_history& history) {
   if (!history.any_plan) return "batches with it low were not faster";
-  if (!history.tried) return "no plan with it low was tried";
-  return history.accepted ? "plans with it low kept the loss, but the fastest has it not"
-                          : "no plan with it low was accepted";
+  if (!history.any_low) return "no plan with it low was tried";
+  return history.any_accepted ? "plans with it low kept the loss, but the fastest has it not"
+                              : "no plan with it low was accepted";
 }
 
 inline std::string reason_of(const op_info& op, const decision& by_policy, op_role role, segment_kind segment,
-                             const tried_low& history, precision chosen, precision low, const hardware& machine) {
+                             const op_history& history, precision chosen, precision low, const hardware& machine) {
   const bool is_fp32 = !is_lowered(op, chosen);
   const auto lowered = [&] {
     return history.any_plan ? fmt::format("the fastest plan that kept the loss has it in {}", name(chosen))
@@ -82,8 +82,8 @@ inline std::string reason_of(const op_info& op, const decision& by_policy, op_ro
   if (segment == segment_kind::follows)
     return fmt::format("the decided operators around it agree: follows them in {}", name(chosen));
   const char* where = segment == segment_kind::decided ? "no list names it" : "the decided operators around it differ";
-  return history.timed ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
-                       : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
+  return history.any_race ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
+                          : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
 }
 
 /// Returns: what the precision is worth; empty if costs are not known. For a lowered operator, for example, "bf16
@@ -158,7 +158,7 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
   const std::size_t n = result.graph.size();
   const plan base = result.contest.empty() ? as_written(result.graph) : result.contest.front().plan;
   const bool guided = result.evidence.size() == n;
-  const auto history = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(result, base);
+  const auto history = guided ? std::vector<detail::op_history>(n) : detail::histories_of(result, base);
   const precision low = result.precisions.size() > 1 ? result.precisions[1] : precision::fp32;
   std::vector<op_reason> reasons(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -178,7 +178,7 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
       reason.text = detail::reason_of(result.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
                                       history[i], result.plan[i], low, result.hardware);
     } else {
-      reason.text = history[i].tried && !history[i].accepted && result.plan[i] == base[i]
+      reason.text = history[i].any_low && !history[i].any_accepted && result.plan[i] == base[i]
                         ? fmt::format("{}: {}", detail::not_lowered(history[i]), name(base[i]))
                         : fmt::format("\"{}\" has it in {}, and was fastest", winner, name(result.plan[i]));
     }

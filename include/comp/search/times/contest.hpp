@@ -22,17 +22,17 @@
 namespace comp {
 
 /// Returns: true for a plan that looks faster than FP32 by times whose 95% interval holds 1 and is wider than a fifth.
-inline bool too_noisy(const contestant& c) {
+inline bool is_too_noisy(const contestant& c) {
   constexpr double wide = 1.2;
   const interval& at = c.over_fp32.bounds;  // infinite if there were too few pairs: then nothing was measured
   return c.over_fp32.ratio > 1 && at.low > 0 && at.low <= 1 && std::isfinite(at.high) && at.high > wide * at.low;
 }
 
 /// Returns: the warning that FP32 was kept because the times are too noisy; nothing if they are not.
-inline std::optional<std::string> too_noisy_to_tell(const outcome& result) {
+inline std::optional<std::string> problem_of_noise(const outcome& result) {
   const std::vector<contestant>& contest = result.contest;
   const auto at = std::find_if(contest.begin(), contest.end(), [](const contestant& c) {
-    return c.status == status::ok && !detail::is_rejected(c) && too_noisy(c);
+    return c.status == status::ok && !detail::is_rejected(c) && is_too_noisy(c);
   });
   if (at == contest.end()) return {};
   const interval& bounds = at->over_fp32.bounds;
@@ -54,12 +54,12 @@ inline void add_rounds(evaluator& run, const race_settings& settings, std::vecto
                        race_batches batches) {
   const auto fastest = std::ranges::max_element(
       contest, {}, [](const contestant& c) { return c.status == status::ok ? c.over_fp32.ratio : 0; });
-  if (fastest == contest.end() || !too_noisy(*fastest)) return;
+  if (fastest == contest.end() || !is_too_noisy(*fastest)) return;
   std::vector<double> fp32_seconds = contest.front().seconds, fastest_seconds = fastest->seconds;
   fastest_seconds.resize(std::min(fastest_seconds.size(), fp32_seconds.size()));
   fp32_seconds.resize(fastest_seconds.size());
   const std::size_t rounds = std::max(settings.fp32_rounds, settings.min_rounds);
-  for (int repetition = 0; repetition < 3 && too_noisy(*fastest); ++repetition) {
+  for (int repetition = 0; repetition < 3 && is_too_noisy(*fastest); ++repetition) {
     std::vector<racer> pair_of_racers{{.plan = contest.front().plan, .label = contest.front().label},
                                       {.plan = fastest->plan, .label = fastest->label}};
     race{run, stage::contest, settings, rounds, batches}.run(pair_of_racers);
