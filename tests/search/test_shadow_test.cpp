@@ -66,8 +66,8 @@ TEST_CASE("noise that each batch has for itself hides a drift for longer, and fe
 TEST_CASE("what the search's batches said counts, and where wandering hides any drift more batches are not worth it") {
   const std::vector<double> path = drifting_path(3, 12, 0, 5e-4, 0);
   REQUIRE(last_answer(path) == shadow_answer::go_on);
-  CHECK(last_answer(path, {.known = -2.9}) == shadow_answer::harmless);
-  CHECK(last_answer(path, {.known = 4}) == shadow_answer::suspicious);
+  CHECK(last_answer(path, {.evidence = -2.9}) == shadow_answer::harmless);
+  CHECK(last_answer(path, {.evidence = 4}) == shadow_answer::suspicious);
   CHECK(comp::detail::could_tell({}, path, 100));
   CHECK_FALSE(comp::detail::could_tell({}, drifting_path(3, 12, 0, 0.02, 0), 100));
 }

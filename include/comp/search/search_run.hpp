@@ -203,9 +203,9 @@ class search_run {
     run_.trainer().set_precision(winner.plan);
     log_.execution = run_.trainer().execution();
     for (const std::string& remark : budget().remarks(log_, winner)) run_.warn(remark);
-    const bool searched = winner.plan == found_plan_ || winner.plan == stage_one_plan_;
-    log_.reasons = explain(log_, plans_.candidates(), segments_, winner.label, searched,
-                           searched && winner.plan != found_plan_ ? found_plan_ : plan{});
+    const bool is_own = winner.plan == found_plan_ || winner.plan == stage_one_plan_;
+    log_.reasons = explain(log_, plans_.candidates(), segments_, winner.label, is_own,
+                           is_own && winner.plan != found_plan_ ? found_plan_ : plan{});
   }
 
   // Returns: true for a plan whose own losses were accepted, for FP32, and for every plan if the settings say so (the

@@ -139,22 +139,22 @@ inline std::string left_high(const op_evidence& f, precision base) {
 /// plan if the search did not find it itself, such as a rule-based plan; else empty.
 inline std::string guided_reason(const op_evidence& f, precision chosen, precision base, const std::string& winner) {
   using enum op_evidence::kind;
-  std::string decided = left_high(f, base);
-  if (chosen != base && winner.empty()) decided = "plans with it kept the loss";
+  std::string reason = left_high(f, base);
+  if (chosen != base && winner.empty()) reason = "plans with it kept the loss";
   if (!winner.empty() && (chosen != base || f.what == accepted) && f.what != none && f.what != fixed)
-    decided = fmt::format("\"{}\" has it in {}, and was fastest", winner, name(chosen));
+    reason = fmt::format("\"{}\" has it in {}, and was fastest", winner, name(chosen));
   const std::string worth = chosen == f.low || chosen == base ? worth_of(f, chosen, base) : "";
-  return worth.empty() ? decided : worth + "; " + decided;
+  return worth.empty() ? reason : worth + "; " + reason;
 }
 
 }  // namespace detail
 
 /// Returns: one reason per operator for `result.plan`. After a guided search it comes from `result.evidence`, else from
-/// the judged plans. `searched`: false if FP32 or a rule-based plan won the contest. `stage_two`: the plan that stage 2
+/// the judged plans. `is_own`: false if FP32 or a rule-based plan won the contest. `stage_two`: the plan that stage 2
 /// found, if another plan of the search won; else empty.
 inline std::vector<op_reason> explain(const outcome& result, const candidate_space& candidates,
-                                      const std::vector<segment_kind>& segments, const std::string& winner,
-                                      bool searched, const plan& stage_two = {}) {
+                                      const std::vector<segment_kind>& segments, const std::string& winner, bool is_own,
+                                      const plan& stage_two = {}) {
   const std::size_t n = result.graph.size();
   const plan base = result.contest.empty() ? as_written(result.graph) : result.contest.front().plan;
   const bool guided = result.evidence.size() == n;
@@ -169,12 +169,12 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
     if (const author_choice author = result.graph[i].author; author != author_choice::none) {
       reason.text = comp::reason(author);
     } else if (guided) {
-      const bool own_plan = searched || result.plan == base || winner.find("comp: ") != std::string::npos;
+      const bool own_plan = is_own || result.plan == base || winner.find("comp: ") != std::string::npos;
       reason.text = detail::guided_reason(result.evidence[i], result.plan[i], base[i], own_plan ? "" : winner);
     } else if (!stage_two.empty() && stage_two[i] != result.plan[i]) {
       reason.text =
           fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(result.plan[i]));
-    } else if (searched || view) {
+    } else if (is_own || view) {
       reason.text = detail::reason_of(result.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
                                       history[i], result.plan[i], low, result.hardware);
     } else {

@@ -281,10 +281,10 @@ class staged_search {
     if (settings.stages == stages::times_only)
       return space_without_losses(plans_.candidates(), graph, from_.lows, settings.times_tie, plans_.runs());
     const bool pays = best_ && best_->seconds < settings.cut.slower_than_fp32 * search_.trials.fp32_seconds();
-    segment_space undecided = make_segment_space(graph, plans_.candidates().roles, pays ? best_->plan : fp32_.plan,
-                                                 settings.times_tie, plans_.runs());
-    segments_ = std::move(undecided.kinds);
-    return std::move(undecided.space);
+    segment_space segments = make_segment_space(graph, plans_.candidates().roles, pays ? best_->plan : fp32_.plan,
+                                                settings.times_tie, plans_.runs());
+    segments_ = std::move(segments.kinds);
+    return std::move(segments.space);
   }
 
   // Algorithm 2 to the letter: the first batch of an epoch of each plan; the one that took the least time wins.

@@ -72,7 +72,7 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
   const bool any_fp32 = widest == precision::fp32 || std::ranges::any_of(graph, [](const op_info& op) {
                           return op.choosable && op.as_written == precision::fp32;
                         });
-  std::vector<precision> searched{widest};
+  std::vector<precision> all{widest};
   for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
     require<settings_error>(has(p), "precision {} was asked for (the backend supports {}): leave it out", name(p),
                             names_of(supported));
@@ -82,9 +82,9 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
         "out, or write the model in fp64");
     const bool wanted =
         !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && policy::no_unit(p, machine).empty());
-    if (wanted && std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
+    if (wanted && std::ranges::find(all, p) == all.end()) all.push_back(p);
   }
-  return searched;
+  return all;
 }
 
 /// Returns: `part=value` pairs joined by "; ". What only chooses among trials (strategies, tolerance) is left out, so

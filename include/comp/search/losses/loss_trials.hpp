@@ -345,7 +345,7 @@ class loss_trials {
   // do, unless the harm is beyond doubt.
   loss_verdict decide(const plan& p, const sample& candidate, const loss_question& asked) {
     const bool quick = asked.quick;
-    const bool strayed = !quick && losses_.path_wanders(candidate);
+    const bool wanders = !quick && losses_.path_wanders(candidate);
     // The line lies below the tolerance, or above it if FP32's own spread is large (loss_test.hpp).
     const auto line_is_vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };
     const loss_verdict so_far = losses_.judge_so_far(candidate, min_batches_),
@@ -354,10 +354,10 @@ class loss_trials {
       if (const auto verdict = judge_as_fp32(candidate, if_last)) return *verdict;
     }
     if (!losses_.harm_beyond_doubt(candidate)) {
-      if (!strayed && so_far.answer == loss_answer::accepted &&
+      if (!wanders && so_far.answer == loss_answer::accepted &&
           (quick || (is_well_below(so_far) && !line_is_vague(so_far))))
         return so_far;
-      if (!strayed && is_well_below(if_last) && if_last.answer == loss_answer::accepted && reference_.spread().empty())
+      if (!wanders && is_well_below(if_last) && if_last.answer == loss_answer::accepted && reference_.spread().empty())
         return if_last;
       reference_.run_spread(1, min_batches_);
       for (std::size_t runs = 2; runs <= 4 && !quick && is_close_to_line(losses_.judge_so_far(candidate, min_batches_));
@@ -371,7 +371,7 @@ class loss_trials {
     }
     const loss_verdict now = losses_.judge_so_far(candidate, min_batches_);
     const bool repeat =
-        (losses_.fp32_strays() || strayed || line_is_vague(now)) && now.answer != loss_answer::rejected && !quick;
+        (losses_.fp32_strays() || wanders || line_is_vague(now)) && now.answer != loss_answer::rejected && !quick;
     return repeat ? judge_by_repeats(p, candidate, asked) : losses_.judge_finally(candidate, min_batches_);
   }
 

@@ -107,10 +107,10 @@ inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vect
 
 }  // namespace detail
 
-/// Trains `reference` and `p` in turns until `decided(candidate, other)` is true, which is asked after each round. A
+/// Trains `reference` and `p` in turns until `is_decided(candidate, other)` is true, which is asked after each round. A
 /// batch that fails ends it; `candidate` or `other` has then the status of the failure.
 void train_in_turns(evaluator& run, const trial& begun, const plan& p, const plan& reference,
-                    const turn_lengths& lengths, sample& candidate, sample& other, auto decided) {
+                    const turn_lengths& lengths, sample& candidate, sample& other, auto is_decided) {
   for (std::size_t round = 0; round < lengths.rounds; ++round) {
     for (const bool is_candidate : order_of_turns) {
       sample& side = is_candidate ? candidate : other;
@@ -118,7 +118,7 @@ void train_in_turns(evaluator& run, const trial& begun, const plan& p, const pla
       run.train(begun, is_candidate ? p : reference, until, side, detail::cut_if_not_finite);
       if (!side.ok() || static_cast<std::size_t>(side.batches) < until) return;
     }
-    if (decided(candidate, other)) return;
+    if (is_decided(candidate, other)) return;
   }
 }
 

@@ -227,19 +227,19 @@ class disjoint_sets {
 using precision_set = std::bitset<all_precisions.size()>;
 
 // Returns: per root of a segment, the precisions of the decided operators that it reads or that read it.
-inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, const std::vector<bool>& decided,
+inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, const std::vector<bool>& is_decided,
                                                          const plan& chosen, disjoint_sets& segment_sets) {
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     for (const auto producer : graph[i].producers) {
-      if (!decided[i] && !decided[producer]) segment_sets.join(i, static_cast<std::uint32_t>(producer));
+      if (!is_decided[i] && !is_decided[producer]) segment_sets.join(i, static_cast<std::uint32_t>(producer));
     }
   }
   std::vector<precision_set> neighbours(graph.size());
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     for (const auto at : graph[i].producers) {
       const auto producer = static_cast<std::uint32_t>(at);
-      if (decided[i] == decided[producer]) continue;
-      const auto [inside, outside] = decided[i] ? std::pair{producer, i} : std::pair{i, producer};
+      if (is_decided[i] == is_decided[producer]) continue;
+      const auto [inside, outside] = is_decided[i] ? std::pair{producer, i} : std::pair{i, producer};
       neighbours[segment_sets.root(inside)].set(static_cast<std::size_t>(chosen[outside]));
     }
   }
@@ -263,12 +263,12 @@ inline precision_set runnable_precisions(const precision_set& nearby, std::size_
 /// it.
 inline segment_space make_segment_space(const op_graph& graph, std::span<const op_role> roles, const plan& chosen,
                                         tie tied_by, const op_support& support = {}) {
-  std::vector<bool> decided(graph.size());
+  std::vector<bool> is_decided(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    decided[i] = roles[i] != op_role::undecided && roles[i] != op_role::view;
+    is_decided[i] = roles[i] != op_role::undecided && roles[i] != op_role::view;
   }
   detail::disjoint_sets segment_sets{graph.size()};
-  const auto neighbours = detail::neighbours_of_segments(graph, decided, chosen, segment_sets);
+  const auto neighbours = detail::neighbours_of_segments(graph, is_decided, chosen, segment_sets);
 
   segment_space segments;
   segments.kinds.assign(graph.size(), segment_kind::decided);
@@ -276,7 +276,7 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
   group_builder groups{graph, tied_by};
   std::vector<precision> levels;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
-    if (decided[i]) continue;
+    if (is_decided[i]) continue;
     const auto nearby = detail::runnable_precisions(neighbours[segment_sets.root(i)], i, support);
     segments.kinds[i] = nearby.none()         ? segment_kind::alone
                         : nearby.count() == 1 ? segment_kind::follows

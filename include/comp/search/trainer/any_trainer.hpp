@@ -224,8 +224,8 @@ class op_support {
     const precision own = as_written_.empty() ? precision::fp32 : as_written_[op];
     if (supports(op, own)) return own;
     for (const precision p : all_precisions) {
-      const bool searched = std::find(lows_.begin(), lows_.end(), p) != lows_.end();
-      if (searched && supports(op, p)) return p;
+      const bool is_wanted = std::find(lows_.begin(), lows_.end(), p) != lows_.end();
+      if (is_wanted && supports(op, p)) return p;
     }
     return own;
   }

@@ -33,8 +33,8 @@ using problem = std::optional<std::string>;
 inline problem problem_of_names(const op_graph& graph) {
   std::unordered_map<std::string_view, std::size_t> first_of;
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    const auto [at, fresh] = first_of.try_emplace(graph[i].name, i);
-    if (!fresh)
+    const auto [at, is_new] = first_of.try_emplace(graph[i].name, i);
+    if (!is_new)
       return fmt::format(
           "operators {} and {} are both named \"{}\" (plan files, warm starts and reports go by names): "
           "give each operator a name of its own",

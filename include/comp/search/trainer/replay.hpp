@@ -38,8 +38,8 @@ class replay {
                             source_);
     for (const trial& t : runs) {
       require_fits(t.plan, graph_);
-      const auto [at, fresh] = records_.try_emplace(t.plan);
-      if (fresh) plans_.push_back(t.plan);
+      const auto [at, is_new] = records_.try_emplace(t.plan);
+      if (is_new) plans_.push_back(t.plan);
       const bool batch = t.stage == stage::times || t.stage == stage::contest;
       (batch ? at->second.batches : at->second.epochs).push_back(t.sample);
     }
@@ -156,8 +156,8 @@ inline search_space recorded_space(const replay& of) {
   for (std::size_t i = 0; i < base.size(); ++i) {
     std::string letters;
     for (const plan& p : plans) letters += letter(p[i]);
-    const auto [at, fresh] = group_of_letters.try_emplace(letters, groups.size());
-    if (fresh) {
+    const auto [at, is_new] = group_of_letters.try_emplace(letters, groups.size());
+    if (is_new) {
       groups.push_back({of.graph()[i].name, {}, {}});
       for (const precision each : all_precisions) {
         if (letters.find(letter(each)) != std::string::npos) groups.back().levels.push_back(each);

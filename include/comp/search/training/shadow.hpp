@@ -41,13 +41,13 @@ struct shadow_question {
   double line = paper_tolerance;  // harm is a difference above this fraction of the loss
   double drift = 3e-4;            // the fraction of the loss by which harm is thought to grow per batch
   double missed = 0.05;           // the chance that a plan with such a drift is taken for harmless
-  double known = 0;               // logarithm of the likelihood ratio that earlier batches gave
+  double evidence = 0;            // logarithm of the likelihood ratio that earlier batches gave
 };
 
 /// Returns: the question for a plan's first batches: harm that would reach three times the tolerance within a hundred
 /// batches.
-inline shadow_question shadow_of_beginning(double tolerance, double known) {
-  return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
+inline shadow_question shadow_of_beginning(double tolerance, double evidence) {
+  return {.line = tolerance, .drift = 0.03 * tolerance, .evidence = evidence};
 }
 /// Returns: the question for a check in an epoch of `batches` batches: is FP32 better by twice `worse` at its end?
 inline shadow_question shadow_of_check(double worse, std::size_t batches) {
@@ -56,12 +56,12 @@ inline shadow_question shadow_of_check(double worse, std::size_t batches) {
 
 /// Returns: the logarithm of how much likelier the path is with the drift than without one.
 inline double drift_likelihood(const shadow_question& question, std::span<const double> path) {
-  if (path.size() < 4) return question.known;
+  if (path.size() < 4) return question.evidence;
   const path_mean end = end_of_path(path);
   const double expected = question.drift * 5 / 6 * static_cast<double>(path.size());
   // At least this, for losses that repeat themselves to the bit.
   const double error = std::max(end.error, 1e-3 * question.line);
-  return question.known + (end.mean * expected - expected * expected / 2) / (error * error);
+  return question.evidence + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
 /// Returns: true if `batches` batches could tell the drift from wandering.
@@ -165,7 +165,7 @@ class shadow_watch {
     const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
     // The batches of the search have already shown that it does no slow harm.
-    if (beginning.known < std::log(beginning.missed)) checks_.pass_beginning();
+    if (beginning.evidence < std::log(beginning.missed)) checks_.pass_beginning();
     const bool watches_beginning = !state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look;
     const bool checks = epoch > 0 && !record_.begun() && checks_.is_due(done, record_.means());
     if (!watches_beginning && !checks) return;
