@@ -102,7 +102,6 @@ class loss_trials {
       return;
     }
     const bool by_scores = settings_.criterion == criterion::scores;
-    if (by_scores) run_.score_epochs();
     const trial t = reference_.train_first_that_fits(
         [&](const plan& p) { return run_.run_epoch(stage::baseline, p, "fp32", detail::cut_if_not_finite); });
     run_.record(t);

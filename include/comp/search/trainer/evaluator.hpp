@@ -99,8 +99,6 @@ class evaluator {
     saved_state_ = to.state;
   }
   void restore_kept_state() { restores() ? restore(kept_state_) : (void)trainer_.take_back(); }
-  /// Lets the search's epochs be scored, too, which costs a validation each.
-  void score_epochs() { scores_search_epochs_ = true; }
 
   /// Returns: the batches that lead from the start to the trainer's state.
   const sample& trained() const { return trained_; }
@@ -321,7 +319,7 @@ class evaluator {
     // A label says that it runs beside the training, as evidence.
     if (t.stage == stage::training) return t.label.empty();
     if (!restores()) return t.sample.batches > 1;
-    return scores_search_epochs_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
+    return log_.criterion == criterion::scores && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
 
   // Returns the cost of numbers about a plan. This machine's clock would spend a budget of modelled batches at once, so
@@ -442,7 +440,7 @@ class evaluator {
   std::set<std::pair<plan, bool>> warmed_up_, plans_run_;  // each with whether its steps were compiled
   batch_clock clock_;
   std::exception_ptr search_error_, failure_;
-  bool stop_requested_ = false, scores_search_epochs_ = false, compiled_ = false;
+  bool stop_requested_ = false, compiled_ = false;
 };
 
 }  // namespace comp

@@ -98,7 +98,7 @@ class guarded_training {
         record_{settings.guard, from},
         changes_{settings.epochs, settings.finish, from},
         epochs_{run_, log_, record_},
-        shadow_watch_{settings.guard, settings.epochs, run_, log_, record_, from.checks},
+        shadow_watch_{settings.guard, settings.epochs, run_, record_, from.checks},
         blocks_{settings.epochs * log.batches_per_epoch, log.tolerance},
         sound_{from.so_far.epochs.size(), from.begun} {
     run_.set_fp32(plans_.fp32());

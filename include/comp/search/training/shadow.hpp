@@ -151,9 +151,9 @@ struct fp32_shadow {
 class shadow_watch {
  public:
   /// Keeps references to its arguments. `epochs`: those of the whole training.
-  shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
-               training_record& record, const check_state& from)
-      : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, checks_{from} {}
+  shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, training_record& record,
+               const check_state& from)
+      : guard_{guard}, epochs_{epochs}, run_{run}, record_{record}, checks_{from} {}
 
   const check_state& state() const { return checks_.state(); }
   /// Returns: FP32's training next to the plan; empty if none is under way.
@@ -162,8 +162,8 @@ class shadow_watch {
   /// Call it before an epoch. Begins FP32's training if the plan is new, or the epoch is to be checked.
   void begin_epoch() {
     if (shadow_) return;
-    const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
-    const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
+    const std::size_t epoch = run_.log().batches_per_epoch, done = record_.result().epochs.size();
+    const shadow_question beginning = shadow_of_beginning(run_.log().tolerance, state().known);
     // The batches of the search have already shown that it does no slow harm.
     if (beginning.evidence < std::log(beginning.missed)) checks_.pass_beginning();
     const bool watches_beginning = !state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look;
@@ -218,7 +218,7 @@ class shadow_watch {
     shadow_.reset();
   }
 
-  double planned_batches() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
+  double planned_batches() const { return static_cast<double>(epochs_ * run_.log().batches_per_epoch); }
 
   // Returns: true if more of FP32's batches may be run. Their time is lost, because either they are undone or the
   // plan's are. A later check may take an epoch.
@@ -228,7 +228,8 @@ class shadow_watch {
     const bool suspicious = answer == shadow_answer::suspicious;
     const double slower = seconds_per_batch(shadow_->fp32.so_far()) / seconds_per_batch(record_.last_run());
     double most_batches = guard_.evidence * planned_batches() / slower * (suspicious ? when_suspicious : 1);
-    if (!shadow_->at_beginning) most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));
+    if (!shadow_->at_beginning)
+      most_batches = std::max(most_batches, static_cast<double>(run_.log().batches_per_epoch));
     return static_cast<double>(batches) <= most_batches &&
            (suspicious || could_tell(shadow_->question, path, most_batches));
   }
@@ -236,7 +237,6 @@ class shadow_watch {
   const guard_settings& guard_;
   std::size_t epochs_;
   evaluator& run_;
-  const outcome& log_;
   training_record& record_;
   check_times checks_;
   std::optional<fp32_shadow> shadow_ = {};
