@@ -274,7 +274,7 @@ class evaluator {
   const std::exception_ptr& failure() const { return failure_; }
 
   /// Adds a sentence to the outcome's warnings and tells observers at once; nothing if there is no problem. A search
-  /// warns in no other way.
+  /// that has started warns in no other way.
   void warn(const detail::problem& found) {
     if (found) detail::warn(log_, observers_, *found);
   }
