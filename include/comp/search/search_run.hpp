@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
+#include <comp/policy/advice.hpp>
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/final_contest.hpp>
 #include <comp/search/decision/guided_search.hpp>
@@ -35,6 +37,68 @@
 #include <vector>
 
 namespace comp {
+
+/// What a search knows before it trains. What can be refused without a batch is refused here, and the trainer and the
+/// policy are checked.
+struct search_start {
+  /// Throws: `settings_error`, `space_error`, what starting_plans throws; `error` if a search would be pointless.
+  search_start(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
+               const search_settings& settings, any_trainer& trainer, any_observer& observers)
+      : log{empty_outcome(settings, trainer)}, plans{trainer, policy, settings, log, findings} {
+    log.batches_per_epoch = trainer.batches_per_epoch();
+    if (settings.stages == stages::both) guide = stage1.guide();
+    std::size_t candidates = 0;
+    if (settings.stages == stages::times_only) {
+      (void)stage2.start(
+          space_without_losses(plans.candidates(), log.graph, plans.lows(), settings.times_tie, plans.runs()));
+    } else if (guide == nullptr) {
+      candidates = stage1.start(plans.candidates().space).at_most();
+    }
+    if (settings.self_check && !search_budget{settings, log.batches_per_epoch, guide != nullptr}.is_too_short())
+      checked = detail::check_at_start(trainer, log.graph, policy, plans.fp32());
+    require<error>(checked.why_pointless().empty(), "{}", checked.why_pointless());
+    log.cost(stage::baseline).seconds += watch.seconds();
+    for (std::string& fault : checked.findings()) findings.push_back(std::move(fault));
+    if (std::string none = policy::no_faster_precision(log.hardware);
+        !none.empty() && log.hardware.kind == device_kind::cuda)
+      findings.push_back(std::move(none));  // of a CPU the warning about precisions says it
+    if (is_modelled(log.hardware)) {
+      findings.push_back(
+          fmt::format("all times are {}, and none was measured on one: time the plan there before its "
+                      "speedup is relied on",
+                      log.hardware.name));
+    }
+    log.compiled = trainer.run_compiled(false);
+    observers.search_started({log.graph, log.hardware, search_signature(trainer, log, settings, checked.first_losses),
+                              settings.tolerance,
+                              candidates > 0 ? candidates + 2 : 0,  // and one of FP32, and one of the winner
+                              &log, [&](std::string sentence) { findings.push_back(std::move(sentence)); }});
+    for (const std::string& finding : findings) detail::warn(log, observers, finding);
+  }
+
+  const detail::stopwatch watch = {};
+  std::vector<std::string> findings = {};  // what the user should know; observers are told when the search has started
+  outcome log;
+  starting_plans plans;
+  const strategy::guided* guide = nullptr;  // the settings of the default strategy; null if the user chose others
+  check_report checked = {};
+
+ private:
+  static outcome empty_outcome(const search_settings& settings, any_trainer& trainer) {
+    settings.check();
+    require<settings_error>(trainer.has.validate || settings.criterion != criterion::scores,
+                            "plans are to be judged by scores ({}, or choose another criterion",
+                            by_language("this backend has no validate()): give it double validate()",
+                                        "there is no score): give score=..."));
+    return {.graph = trainer.graph(),
+            .hardware = trainer.hardware(),
+            .criterion = settings.criterion,
+            .tolerance = settings.tolerance,
+            .floor = settings.floor,
+            .higher_is_better = settings.direction == loss_direction::higher_is_better,
+            .memory_limit = settings.memory_limit};
+  }
+};
 
 class search_run {
  public:
