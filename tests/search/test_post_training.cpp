@@ -3,8 +3,8 @@
 
 #include <comp/search/post_training.hpp>
 #include <comp/search/trainer/run_samples.hpp>
-#include <comp/search/training/plan_changes.hpp>
 #include <comp/search/training/guard.hpp>
+#include <comp/search/training/plan_changes.hpp>
 
 #include "fake_trainer.hpp"
 
@@ -283,7 +283,8 @@ TEST_CASE("audits are due at powers of two since a plan began, and ever rarer wh
     return epochs;
   };
   using epochs = std::vector<std::size_t>;
-  comp::detail::check_times times;
+  comp::check_state state;
+  comp::detail::check_times times{state};
   CHECK(due(times, 0) == epochs{4, 8, 16, 32});
   times.record_passed(4);
   CHECK(due(times, 0) == epochs{8, 16, 32});
@@ -538,7 +539,8 @@ TEST_CASE_FIXTURE(of_three, "a plan that needs comparing with an FP32 that does 
 
 TEST_CASE("losses are taken from the mean so far where a backend gives no curve") {
   const comp::guard_settings settings;
-  const comp::detail::recent_levels normal{settings};
+  comp::normal_levels levels;
+  const comp::detail::recent_levels normal{settings, levels};
   comp::detail::epoch_watch watch{normal, true, 1};
   comp::sample so_far{.loss = 2, .batches = 1};
   CHECK(watch(so_far) == status::ok);

@@ -36,10 +36,7 @@ namespace detail {
 /// The levels of the last two epochs. A level is the mean loss of some successive batches.
 class recent_levels {
  public:
-  explicit recent_levels(const guard_settings& settings, normal_levels from = {})
-      : settings_{settings}, state_{std::move(from)} {}
-
-  const normal_levels& state() const { return state_; }
+  recent_levels(const guard_settings& settings, normal_levels& state) : settings_{settings}, state_{state} {}
 
   /// Learns the levels of an epoch, or of a part of one, that counts as normal.
   void learn(std::span<const double> all) {
@@ -93,7 +90,7 @@ class recent_levels {
 
  private:
   guard_settings settings_;
-  normal_levels state_;
+  normal_levels& state_;
 };
 
 /// Collects the losses of an epoch while it runs, and returns the status to end it with.
@@ -164,9 +161,8 @@ inline bool loses_fewer_batches(std::span<const double> fp32, std::span<const do
 /// epochs 1 and 2 of the plan, whatever the loss.
 class check_times {
  public:
-  explicit check_times(check_state from = {}) : state_{from} {}
+  explicit check_times(check_state& state) : state_{state} {}
 
-  const check_state& state() const { return state_; }
   bool is_due(std::size_t epoch, const std::vector<double>& means) const {
     const std::size_t since = epoch - state_.began;
     if (!std::has_single_bit(since) || since < state_.next) return false;
@@ -183,7 +179,7 @@ class check_times {
   void plan_changed(std::size_t epoch) { state_ = {.began = epoch, .next = 1}; }
 
  private:
-  check_state state_;
+  check_state& state_;
 };
 
 }  // namespace detail

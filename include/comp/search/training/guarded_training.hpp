@@ -54,7 +54,7 @@ inline training_progress progress_after(const outcome& search, const guard_setti
                         .tolerance = search.tolerance,
                         .floor = search.floor,
                         .higher_is_better = search.higher_is_better};
-  recent_levels normal{guard};
+  recent_levels normal{guard, now.normal};
   normal.learn(make_lower_better(search.baseline.curve, loss_sign));
   const std::size_t epoch = search.batches_per_epoch, trained = epoch > 0 ? search.trained_batches : 0;
   for (std::size_t at = 0; at + epoch <= trained && epoch > 0; at += epoch) {
@@ -62,7 +62,6 @@ inline training_progress progress_after(const outcome& search, const guard_setti
     normal.learn(make_lower_better(now.so_far.epochs.back().curve, loss_sign));
   }
   if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
-  now.normal = normal.state();
   now.checks.known = evidence_of_search(search);
   return now;
 }
@@ -88,19 +87,20 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
 class guarded_training {
  public:
   guarded_training(const post_training& settings, any_trainer& trainer, any_observer& observers, const outcome& log,
-                   const training_progress& from)
+                   training_progress from)
       : settings_{settings},
         log_{log},
+        state_{std::move(from)},
         run_{trainer, observers, log_},
         observers_{observers},
         loss_sign_{loss_sign_of(log)},
-        plans_{from.plans, from.current},
-        record_{settings.guard, from},
-        changes_{settings.epochs, settings.finish, from},
+        plans_{state_.plans, state_.current},
+        record_{settings.guard, state_},
+        changes_{settings.epochs, settings.finish, state_},
         epochs_{run_, log_, record_},
-        shadow_watch_{settings.guard, settings.epochs, run_, record_, from.checks},
+        shadow_watch_{settings.guard, settings.epochs, run_, record_, state_.checks},
         blocks_{settings.epochs * log.batches_per_epoch, log.tolerance},
-        sound_{from.so_far.epochs.size(), from.begun} {
+        sound_{state_.so_far.epochs.size(), state_.begun} {
     run_.set_fp32(plans_.fp32());
   }
 
@@ -216,19 +216,8 @@ class guarded_training {
     give_up(epoch, status::not_finite, std::move(message));
   }
   void report_progress() {
-    observers_.training_progressed({.so_far = result(),
-                                    .plans = plans_.all(),
-                                    .current = plans_.index(),
-                                    .begun = record_.begun(),
-                                    .normal = normal().state(),
-                                    .checks = shadow_watch_.state(),
-                                    .later = changes_.later(),
-                                    .raise_tried = changes_.raise_tried(),
-                                    .batches_per_epoch = log_.batches_per_epoch,
-                                    .baseline_loss = log_.baseline.loss,
-                                    .tolerance = log_.tolerance,
-                                    .floor = log_.floor,
-                                    .higher_is_better = log_.higher_is_better});
+    state_.batches_per_epoch = log_.batches_per_epoch;
+    observers_.training_progressed(state_);
   }
 
   // An epoch ended badly, and the state at its start was restored. If its loss was the reason, FP32 trains the epoch,
@@ -404,7 +393,8 @@ class guarded_training {
   static constexpr double worth_raising = 0.05;
 
   const post_training& settings_;
-  outcome log_;  // a copy of the search's outcome, so that trials are numbered on from there
+  outcome log_;              // a copy of the search's outcome, so that trials are numbered on from there
+  training_progress state_;  // what the parts below know, and observers are told
   evaluator run_;
   any_observer& observers_;
   double loss_sign_;  // -1 for losses that are maximised

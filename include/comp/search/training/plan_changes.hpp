@@ -40,10 +40,9 @@ namespace detail {
 /// ones.
 class fallback_plans {
  public:
-  fallback_plans(std::vector<plan> plans, std::size_t current) : plans_{std::move(plans)}, current_{current} {}
+  /// `current`: the place in `plans` of the one that trains now.
+  fallback_plans(std::vector<plan>& plans, std::size_t& current) : plans_{plans}, current_{current} {}
 
-  const std::vector<plan>& all() const { return plans_; }
-  std::size_t index() const { return current_; }
   const plan& current() const { return plans_[current_]; }
   const plan& fp32() const { return plans_.back(); }
   bool is_most_conservative() const { return current_ + 1 >= plans_.size(); }
@@ -70,8 +69,8 @@ class fallback_plans {
   }
 
  private:
-  std::vector<plan> plans_;
-  std::size_t current_;
+  std::vector<plan>& plans_;
+  std::size_t& current_;
 };
 
 // Knows at which batches of a training the plan changes, or may change, for another reason than harm.
@@ -89,8 +88,8 @@ inline bool only_raises(const plan& from, const plan& to, const plan& reference)
 class plan_changes {
  public:
   /// `finish`: the part of the training, at its end, for which a higher precision is to be tried.
-  plan_changes(std::size_t epochs, double finish, const training_progress& from)
-      : epochs_{epochs}, finish_{finish}, later_{from.later}, raise_tried_{from.raise_tried} {}
+  plan_changes(std::size_t epochs, double finish, training_progress& state)
+      : epochs_{epochs}, finish_{finish}, later_{state.later}, raise_tried_{state.raise_tried} {}
 
   /// Returns: the plan that is to train from batch `now` on, once; nothing if the present one goes on.
   std::optional<later_plan> take_due(std::size_t now) {
@@ -116,9 +115,6 @@ class plan_changes {
     return next;
   }
 
-  const std::vector<later_plan>& later() const { return later_; }
-  bool raise_tried() const { return raise_tried_; }
-
  private:
   bool raises(std::size_t epoch) const { return !raise_tried_ && finish_ > 0 && epoch > 0; }
   // Not batch 0, whose plan is the training's first one.
@@ -129,8 +125,8 @@ class plan_changes {
 
   std::size_t epochs_;
   double finish_;
-  std::vector<later_plan> later_;
-  bool raise_tried_;
+  std::vector<later_plan>& later_;
+  bool& raise_tried_;
 };
 
 // Finds out whether the last part of a training should have a higher precision. The plan, and the same plan with its

@@ -152,10 +152,9 @@ class shadow_watch {
  public:
   /// Keeps references to its arguments. `epochs`: those of the whole training.
   shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, training_record& record,
-               const check_state& from)
-      : guard_{guard}, epochs_{epochs}, run_{run}, record_{record}, checks_{from} {}
+               check_state& state)
+      : guard_{guard}, epochs_{epochs}, run_{run}, record_{record}, state_{state} {}
 
-  const check_state& state() const { return checks_.state(); }
   /// Returns: FP32's training next to the plan; empty if none is under way.
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
@@ -163,10 +162,10 @@ class shadow_watch {
   void begin_epoch() {
     if (shadow_) return;
     const std::size_t epoch = run_.log().batches_per_epoch, done = record_.result().epochs.size();
-    const shadow_question beginning = shadow_of_beginning(run_.log().tolerance, state().known);
+    const shadow_question beginning = shadow_of_beginning(run_.log().tolerance, state_.known);
     // The batches of the search have already shown that it does no slow harm.
     if (beginning.evidence < std::log(beginning.missed)) checks_.pass_beginning();
-    const bool watches_beginning = !state().beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look;
+    const bool watches_beginning = !state_.beginning_passed && guard_.evidence * planned_batches() >= 2.0 * first_look;
     const bool checks = epoch > 0 && !record_.begun() && checks_.is_due(done, record_.means());
     if (!watches_beginning && !checks) return;
     shadow_.emplace(fp32_shadow{.fp32 = {run_, run_.fp32(), "fp32 beside the plan"},
@@ -238,7 +237,8 @@ class shadow_watch {
   std::size_t epochs_;
   evaluator& run_;
   training_record& record_;
-  check_times checks_;
+  check_state& state_;
+  check_times checks_{state_};
   std::optional<fp32_shadow> shadow_ = {};
 };
 

@@ -36,11 +36,11 @@ inline double seconds_per_batch(const sample& run) {
 
 class training_record {
  public:
-  training_record(const guard_settings& guard, training_progress from)
-      : loss_sign_{from.higher_is_better ? -1.0 : 1.0},
-        normal_{guard, std::move(from.normal)},
-        begun_{std::move(from.begun)},
-        result_{std::move(from.so_far)} {
+  training_record(const guard_settings& guard, training_progress& state)
+      : loss_sign_{state.higher_is_better ? -1.0 : 1.0},
+        normal_{guard, state.normal},
+        begun_{state.begun},
+        result_{state.so_far} {
     for (const sample& epoch : result_.epochs) means_.push_back(loss_sign_ * epoch.loss);
   }
 
@@ -182,10 +182,10 @@ class training_record {
 
   double loss_sign_;  // -1 for losses that are maximised, so that levels are of their negatives; else 1
   recent_levels normal_;
-  std::optional<sample> begun_;
+  std::optional<sample>& begun_;
   std::vector<double> means_ = {};
   bool warned_of_length_ = false, warned_of_standstill_ = false;
-  training_result result_;
+  training_result& result_;
 };
 
 // Trains an epoch, or a part of one, while its losses are watched, and says how it ended.
