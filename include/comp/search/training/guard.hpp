@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace comp {

@@ -8,6 +8,7 @@
 #include <comp/core/plan.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/policy/plan_name.hpp>
+#include <comp/search/losses/acceptance.hpp>
 #include <comp/search/losses/sound_state.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/outcome.hpp>
@@ -23,6 +24,7 @@
 #include <comp/search/training/training_record.hpp>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -97,7 +99,6 @@ class guarded_training {
         plans_{state_.plans, state_.current},
         record_{settings.guard, state_},
         changes_{settings.epochs, settings.finish, state_},
-        epochs_{run_, log_, record_},
         shadow_watch_{settings.guard, settings.epochs, run_, record_, state_.checks},
         blocks_{settings.epochs * log.batches_per_epoch, log.tolerance},
         sound_{state_.so_far.epochs.size(), state_.begun} {
@@ -122,8 +123,7 @@ class guarded_training {
       const bool in_block = watches_by_blocks() && blocks_.in_block();
       const comp::plan now = in_block ? run_.fp32() : plans_.current();
       const std::size_t part = batches_before_change();
-      watched_epoch epoch =
-          part > 0 ? epochs_.train_batches(now, watch, part, "a part of an epoch") : epochs_.train_epoch(now, watch);
+      watched_epoch epoch = part > 0 ? train_batches(now, watch, part, "a part of an epoch") : train_epoch(now, watch);
       if (epoch.run.ok() && settings_.guard.on && part == 0) check_level(epoch);
       if (!epoch.run.ok()) {
         shadow_watch_.drop_shadow();
@@ -145,6 +145,55 @@ class guarded_training {
       if (run_.trainer().has.validate) last->score = run_.trainer().validate();
     }
     return all;
+  }
+
+  // Trains the next epoch under `p`, or the rest of one that was begun.
+  watched_epoch train_epoch(const plan& p, epoch_watch& watch) {
+    if (record_.begun()) return train_batches(p, watch, log_.batches_per_epoch - record_.begun_batches(), "");
+    trial t = run_.run_epoch(stage::training, p, "", std::ref(watch));
+    t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
+    run_.record(t);
+    if (log_.batches_per_epoch == 0 && t.sample.ok()) log_.batches_per_epoch = t.sample.curve.size();
+    if (t.sample.ok()) record_.warn_of_length(t.sample, log_.batches_per_epoch);
+    return judge_end(std::move(t.sample), watch);
+  }
+
+  // Trains `batches` batches of an epoch. `label`: empty if they end it.
+  watched_epoch train_batches(const plan& p, epoch_watch& watch, std::size_t batches, std::string label) {
+    trial t = run_.run_and_record(stage::training, p, std::move(label), [&](const trial& as) {
+      sample part;
+      run_.train(as, p, batches, part, std::ref(watch));
+      return part;
+    });
+    return judge_end(std::move(t.sample), watch);
+  }
+
+  watched_epoch judge_end(sample run, const epoch_watch& watch) {
+    if (run.ok() && ends_damaged(watch.losses_of(run))) {
+      run.status = status::not_finite;
+      run_.restore_kept_state();
+    }
+    const auto shown_by = run.status == status::diverged ? shown_harm::sign::high_losses : shown_harm::sign::ended;
+    std::vector<double> losses = watch.losses_of(run);
+    return {std::move(run), std::move(losses), shown_by};
+  }
+
+  // Returns: true if the weights are damaged: the last batch was lost, and FP32 loses those that follow, too (they are
+  // undone). Later batches would then begin from a state that cannot be trained. A trainer that cannot restore its
+  // state is judged by its last batches instead.
+  bool ends_damaged(const std::vector<double>& losses) {
+    if (losses.empty() || std::isfinite(losses.back())) return false;
+    if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_damage;
+    const auto work = [&](const trial& as) {
+      sample next;
+      run_.train(as, run_.fp32(), static_cast<std::size_t>(lost_in_a_row_that_damage), next, [](const sample& so_far) {
+        return std::isfinite(so_far.curve.back()) ? status::stopped_early : cut_if_not_finite(so_far);
+      });
+      return next;
+    };
+    trial t;
+    run_.run_and_undo([&] { t = run_.run_and_record(stage::training, run_.fp32(), "fp32 after a lost batch", work); });
+    return t.sample.status == status::not_finite;
   }
 
   const training_result& result() const { return record_.result(); }
@@ -230,7 +279,7 @@ class guarded_training {
     record_.count_comparison();
     const checkpoint start = run_.save();
     epoch_watch watch{normal(), false, loss_sign_};
-    watched_epoch fp32 = epochs_.train_epoch(run_.fp32(), watch);
+    watched_epoch fp32 = train_epoch(run_.fp32(), watch);
     using sign = shown_harm::sign;
     const bool fp32_is_better = !fp32.run.ok()                ? false
                                 : bad.shown_by == sign::ended ? true
@@ -401,7 +450,6 @@ class guarded_training {
   fallback_plans plans_;
   training_record record_;
   plan_changes changes_;
-  epoch_runner epochs_;
   shadow_watch shadow_watch_;
   fp32_blocks blocks_;
   struct {

@@ -7,15 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/core/error.hpp>
 #include <comp/core/lost_batches.hpp>
-#include <comp/core/plan.hpp>
 #include <comp/core/training_progress.hpp>
-#include <comp/search/losses/acceptance.hpp>
-#include <comp/search/observers.hpp>
-#include <comp/search/outcome.hpp>
-#include <comp/search/trainer/any_trainer.hpp>
-#include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/guard.hpp>
@@ -188,8 +181,7 @@ class training_record {
   training_result& result_;
 };
 
-// Trains an epoch, or a part of one, while its losses are watched, and says how it ended.
-
+/// An epoch, or a part of one, whose losses were watched, and how it ended.
 struct watched_epoch {
   sample run = {};
   std::vector<double> losses = {};  // the loss of each batch
@@ -202,66 +194,6 @@ struct watched_epoch {
     return fmt::format("it lost {} of {} batches, whose loss was not finite, and FP32 clearly fewer",
                        count_lost(losses), losses.size());
   }
-};
-
-class epoch_runner {
- public:
-  /// Keeps references to its arguments. `log`: gets the number of an epoch's batches, if it is not known.
-  epoch_runner(evaluator& run, outcome& log, training_record& record) : run_{run}, log_{log}, record_{record} {}
-
-  /// Trains the next epoch under `p`, or the rest of one that was begun.
-  watched_epoch train_epoch(const plan& p, epoch_watch& watch) {
-    if (record_.begun()) return train_batches(p, watch, log_.batches_per_epoch - record_.begun_batches(), "");
-    trial t = run_.run_epoch(stage::training, p, "", [&watch](const sample& so_far) { return watch(so_far); });
-    t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
-    run_.record(t);
-    if (log_.batches_per_epoch == 0 && t.sample.ok()) log_.batches_per_epoch = t.sample.curve.size();
-    if (t.sample.ok()) record_.warn_of_length(t.sample, log_.batches_per_epoch);
-    return judge_end(std::move(t.sample), watch);
-  }
-
-  /// Trains `batches` batches of an epoch. `label`: empty if they end it.
-  watched_epoch train_batches(const plan& p, epoch_watch& watch, std::size_t batches, std::string label) {
-    trial t = run_.run_and_record(stage::training, p, std::move(label), [&](const trial& as) {
-      sample part;
-      run_.train(as, p, batches, part, [&watch](const sample& so_far) { return watch(so_far); });
-      return part;
-    });
-    return judge_end(std::move(t.sample), watch);
-  }
-
- private:
-  watched_epoch judge_end(sample run, const epoch_watch& watch) {
-    if (run.ok() && ends_damaged(watch.losses_of(run))) {
-      run.status = status::not_finite;
-      run_.restore_kept_state();
-    }
-    const auto shown_by = run.status == status::diverged ? shown_harm::sign::high_losses : shown_harm::sign::ended;
-    std::vector<double> losses = watch.losses_of(run);
-    return {std::move(run), std::move(losses), shown_by};
-  }
-
-  // Returns: true if the weights are damaged: the last batch was lost, and FP32 loses those that follow, too (they are
-  // undone). Later batches would then begin from a state that cannot be trained. A trainer that cannot restore its
-  // state is judged by its last batches instead.
-  bool ends_damaged(const std::vector<double>& losses) {
-    if (losses.empty() || std::isfinite(losses.back())) return false;
-    if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_damage;
-    const auto work = [&](const trial& as) {
-      sample next;
-      run_.train(as, run_.fp32(), static_cast<std::size_t>(lost_in_a_row_that_damage), next, [](const sample& so_far) {
-        return std::isfinite(so_far.curve.back()) ? status::stopped_early : cut_if_not_finite(so_far);
-      });
-      return next;
-    };
-    trial t;
-    run_.run_and_undo([&] { t = run_.run_and_record(stage::training, run_.fp32(), "fp32 after a lost batch", work); });
-    return t.sample.status == status::not_finite;
-  }
-
-  evaluator& run_;
-  outcome& log_;
-  training_record& record_;
 };
 
 }  // namespace comp::detail
