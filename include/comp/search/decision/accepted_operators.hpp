@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/core/concepts.hpp>
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/learned_costs.hpp>
-#include <comp/search/losses/loss_trials.hpp>
 #include <comp/strategy/bisection.hpp>
 #include <cstddef>
 #include <optional>

@@ -13,7 +13,6 @@
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/guided_search.hpp>
 #include <comp/search/decision/starting_plans.hpp>
-#include <comp/search/losses/loss_trials.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/times/contest.hpp>
 #include <comp/search/times/race.hpp>

@@ -10,7 +10,6 @@
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/times/race.hpp>
-#include <comp/search/trainer/evaluator.hpp>
 #include <comp/strategy/guided.hpp>
 #include <cstddef>
 #include <cstdint>

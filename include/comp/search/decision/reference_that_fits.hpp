@@ -11,10 +11,9 @@
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/decision/starting_plans.hpp>
 #include <comp/search/losses/paths.hpp>
-#include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/strategy/cost_model.hpp>
+#include <comp/strategy/plan_costs.hpp>
 #include <cstddef>
 #include <limits>
 #include <utility>

@@ -17,8 +17,6 @@
 #include <comp/search/decision/budget.hpp>
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/decision/starting_plans.hpp>
-#include <comp/search/losses/loss_trials.hpp>
-#include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/space/spaces.hpp>
 #include <comp/search/times/race.hpp>

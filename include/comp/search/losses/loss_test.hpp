@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/losses/acceptance.hpp>
 #include <comp/search/losses/paths.hpp>

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
-#include <comp/search/losses/loss_test.hpp>
+#include <comp/search/outcome.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <cstddef>
 #include <limits>

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bitset>
-#include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/search_space.hpp>

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <comp/core/concepts.hpp>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>

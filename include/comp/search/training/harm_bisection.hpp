@@ -12,7 +12,6 @@
 #include <comp/core/lost_batches.hpp>
 #include <comp/search/losses/paths.hpp>
 #include <comp/search/trainer/evaluator.hpp>
-#include <comp/search/training/guard.hpp>
 #include <comp/strategy/bisection.hpp>
 #include <cstddef>
 #include <optional>

@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/decision.hpp>
 #include <comp/core/later_plan.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/training_progress.hpp>
-#include <comp/search/space/spaces.hpp>
-#include <comp/search/training/guard.hpp>
 #include <comp/search/training/shadow.hpp>
 #include <cstddef>
 #include <optional>

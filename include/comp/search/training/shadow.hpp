@@ -13,7 +13,6 @@
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/search/losses/paths.hpp>
-#include <comp/search/outcome.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/guard.hpp>
