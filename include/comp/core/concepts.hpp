@@ -60,49 +60,36 @@ COMP_DETAIL_CAPABILITY(on, knows_machines, requires(const B& p, const comp::hard
 // A misspelt capability would never be called, and nothing would tell its author. So a near name is refused, but only
 // if the member also has the capability's signature and the class lacks the right name: a trainer may have a
 // save_state(path) that is no business of comp's.
-namespace comp::detail {
-template <class B>
-inline constexpr bool misnames_save = !names_save<B> && !names_restore<B> && (
-  requires(B& b) { b.restore_state(b.save_state()); } || requires(B& b) { b.load_state(b.save_state()); });
-template <class B>
-inline constexpr bool misnames_batches_per_epoch = !names_batches_per_epoch<B> && (
+COMP_DETAIL_MISNOMER(save, !names_restore<B> && (
+  requires(B& b) { b.restore_state(b.save_state()); } || requires(B& b) { b.load_state(b.save_state()); }))
+COMP_DETAIL_MISNOMER(batches_per_epoch,
   requires(B& b) { { b.batches_in_epoch() } -> std::integral; } || requires(B& b) { { b.steps_per_epoch() } -> std::integral; } ||
-  requires(B& b) { { b.batchesPerEpoch() } -> std::integral; });
-template <class B>
-inline constexpr bool misnames_profile = !names_profile<B> && (
+  requires(B& b) { { b.batchesPerEpoch() } -> std::integral; })
+COMP_DETAIL_MISNOMER(profile,
   requires(B& b) { { b.profiles() } -> std::same_as<std::vector<op_time>>; } ||
   requires(B& b) { { b.profile_operators() } -> std::same_as<std::vector<op_time>>; } ||
-  requires(B& b) { { b.op_times() } -> std::same_as<std::vector<op_time>>; });
-template <class B>
-inline constexpr bool misnames_sensitivity = !names_sensitivity<B> && (
+  requires(B& b) { { b.op_times() } -> std::same_as<std::vector<op_time>>; })
+COMP_DETAIL_MISNOMER(sensitivity,
   requires(B& b) { { b.sensitivities(precision::bf16) } -> std::same_as<std::vector<op_error>>; } ||
-  requires(B& b) { { b.op_errors(precision::bf16) } -> std::same_as<std::vector<op_error>>; });
-template <class B>
-inline constexpr bool misnames_supported_precisions = !names_supported_precisions<B> && (
+  requires(B& b) { { b.op_errors(precision::bf16) } -> std::same_as<std::vector<op_error>>; })
+COMP_DETAIL_MISNOMER(supported_precisions,
   requires(const B& b) { { b.supported_precision() } -> std::same_as<std::vector<precision>>; } ||
-  requires(const B& b) { { b.supportedPrecisions() } -> std::same_as<std::vector<precision>>; });
-template <class B>
-inline constexpr bool misnames_supports = !names_supports<B> && (
+  requires(const B& b) { { b.supportedPrecisions() } -> std::same_as<std::vector<precision>>; })
+COMP_DETAIL_MISNOMER(supports,
   requires(const B& b, const op_info& op) { { b.supports_precision(op, precision::fp32) } -> std::same_as<bool>; } ||
-  requires(const B& b, const op_info& op) { { b.is_supported(op, precision::fp32) } -> std::same_as<bool>; });
-template <class B>
-inline constexpr bool misnames_own_autocast = !names_own_autocast<B> && (
+  requires(const B& b, const op_info& op) { { b.is_supported(op, precision::fp32) } -> std::same_as<bool>; })
+COMP_DETAIL_MISNOMER(own_autocast,
   requires(B& b) { { b.autocast(precision::bf16) } -> std::same_as<plan>; } ||
-  requires(B& b) { { b.ownAutocast(precision::bf16) } -> std::same_as<plan>; });
-template <class B>
-inline constexpr bool misnames_hardware = !names_hardware<B> && (
+  requires(B& b) { { b.ownAutocast(precision::bf16) } -> std::same_as<plan>; })
+COMP_DETAIL_MISNOMER(hardware,
   requires(const B& b) { { b.machine() } -> std::same_as<comp::hardware>; } ||
   requires(const B& b) { { b.device() } -> std::same_as<comp::hardware>; } ||
-  requires(const B& b) { { b.get_hardware() } -> std::same_as<comp::hardware>; });
-template <class B>
-inline constexpr bool misnames_post_training = !names_post_training<B> && (
-  requires(B& b) { b.set_post_training(true); } || requires(B& b) { b.postTraining(true); });
-template <class P>
-inline constexpr bool misnames_on = !names_on<P> && (
-  requires(const P& p, const comp::hardware& machine) { { p.on_machine(machine) } -> std::same_as<P>; } ||
-  requires(const P& p, const comp::hardware& machine) { { p.on_hardware(machine) } -> std::same_as<P>; } ||
-  requires(const P& p, const comp::hardware& machine) { { p.for_hardware(machine) } -> std::same_as<P>; });
-}  // namespace comp::detail
+  requires(const B& b) { { b.get_hardware() } -> std::same_as<comp::hardware>; })
+COMP_DETAIL_MISNOMER(post_training, requires(B& b) { b.set_post_training(true); } || requires(B& b) { b.postTraining(true); })
+COMP_DETAIL_MISNOMER(on,
+  requires(const B& p, const comp::hardware& machine) { { p.on_machine(machine) } -> std::same_as<B>; } ||
+  requires(const B& p, const comp::hardware& machine) { { p.on_hardware(machine) } -> std::same_as<B>; } ||
+  requires(const B& p, const comp::hardware& machine) { { p.for_hardware(machine) } -> std::same_as<B>; })
 // clang-format on
 
 namespace comp {

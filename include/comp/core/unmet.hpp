@@ -59,3 +59,11 @@ consteval bool unmet() {
   template <class B>                                                      \
   inline constexpr bool fits_##MEMBER = !names_##MEMBER<B> || CONCEPT<B>; \
   }
+
+/// Defines `comp::detail::misnames_MEMBER<B>`, true if B has no member of this name, and the condition holds: it has one
+/// with the signature under a similar name. That would never be called, and nothing would tell its author.
+#define COMP_DETAIL_MISNOMER(MEMBER, ...)                                        \
+  namespace comp::detail {                                                       \
+  template <class B>                                                             \
+  inline constexpr bool misnames_##MEMBER = !names_##MEMBER<B> && (__VA_ARGS__); \
+  }

@@ -50,45 +50,36 @@ COMP_DETAIL_CAPABILITY(warned, is_warned, requires(B& o, const std::string& sent
 COMP_DETAIL_CAPABILITY(search_done, is_told_of_end, requires(B& o, const outcome& result) { { o.search_done(result) } -> std::same_as<void>; })
 COMP_DETAIL_CAPABILITY(training_progressed, is_told_of_training, requires(B& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; })
 
+// Members with the signature of an observer's member under a similar name. They would never be called, which their
+// author would hardly notice.
+COMP_DETAIL_MISNOMER(search_started,
+  requires(B& o, const search_info& i) { o.search_begun(i); } || requires(B& o, const search_info& i) { o.search_start(i); } ||
+  requires(B& o, const search_info& i) { o.on_search_started(i); })
+COMP_DETAIL_MISNOMER(trial_started,
+  requires(B& o, const trial& t) { o.trial_begun(t); } || requires(B& o, const trial& t) { o.trial_start(t); } ||
+  requires(B& o, const trial& t) { o.on_trial_started(t); })
+COMP_DETAIL_MISNOMER(batch_done,
+  requires(B& o, const trial& t, const sample& s) { o.batch_finished(t, s); } ||
+  requires(B& o, const trial& t, const sample& s) { o.batch_ended(t, s); } ||
+  requires(B& o, const trial& t, const sample& s) { o.on_batch_done(t, s); })
+COMP_DETAIL_MISNOMER(trial_done,
+  requires(B& o, const trial& t) { o.trial_finished(t); } || requires(B& o, const trial& t) { o.trial_ended(t); } ||
+  requires(B& o, const trial& t) { o.on_trial_done(t); })
+COMP_DETAIL_MISNOMER(stop_requested, !names_trial_done<B> &&  // which may call it
+  requires(B& o) { { o.should_stop() } -> std::same_as<bool>; })
+COMP_DETAIL_MISNOMER(warned, requires(B& o, const std::string& s) { o.on_warned(s); } || requires(B& o, const std::string& s) { o.on_warning(s); })
+COMP_DETAIL_MISNOMER(search_done,
+  requires(B& o, const outcome& r) { o.search_finished(r); } || requires(B& o, const outcome& r) { o.search_ended(r); } ||
+  requires(B& o, const outcome& r) { o.on_search_done(r); })
+COMP_DETAIL_MISNOMER(training_progressed,
+  requires(B& o, const training_progress& p) { o.training_progress(p); } ||
+  requires(B& o, const training_progress& p) { o.epoch_done(p); })
+
 namespace comp::detail {
 template <class O>
 inline constexpr bool is_told_anything = names_search_started<O> || names_recall<O> || names_trial_started<O> ||
                                          names_batch_done<O> || names_trial_done<O> || names_stop_requested<O> ||
                                          names_warned<O> || names_search_done<O> || names_training_progressed<O>;
-
-// Members with the signature of an observer's member under a similar name. They would never be called, which their
-// author would hardly notice.
-template <class O>
-inline constexpr bool misnames_search_started = !names_search_started<O> && (
-  requires(O& o, const search_info& i) { o.search_begun(i); } || requires(O& o, const search_info& i) { o.search_start(i); } ||
-  requires(O& o, const search_info& i) { o.on_search_started(i); });
-template <class O>
-inline constexpr bool misnames_trial_started = !names_trial_started<O> && (
-  requires(O& o, const trial& t) { o.trial_begun(t); } || requires(O& o, const trial& t) { o.trial_start(t); } ||
-  requires(O& o, const trial& t) { o.on_trial_started(t); });
-template <class O>
-inline constexpr bool misnames_batch_done = !names_batch_done<O> && (
-  requires(O& o, const trial& t, const sample& s) { o.batch_finished(t, s); } ||
-  requires(O& o, const trial& t, const sample& s) { o.batch_ended(t, s); } ||
-  requires(O& o, const trial& t, const sample& s) { o.on_batch_done(t, s); });
-template <class O>
-inline constexpr bool misnames_trial_done = !names_trial_done<O> && (
-  requires(O& o, const trial& t) { o.trial_finished(t); } || requires(O& o, const trial& t) { o.trial_ended(t); } ||
-  requires(O& o, const trial& t) { o.on_trial_done(t); });
-template <class O>
-inline constexpr bool misnames_stop_requested = !names_stop_requested<O> && !names_trial_done<O> &&  // which may call it
-  requires(O& o) { { o.should_stop() } -> std::same_as<bool>; };
-template <class O>
-inline constexpr bool misnames_warned = !names_warned<O> && (
-  requires(O& o, const std::string& s) { o.on_warned(s); } || requires(O& o, const std::string& s) { o.on_warning(s); });
-template <class O>
-inline constexpr bool misnames_search_done = !names_search_done<O> && (
-  requires(O& o, const outcome& r) { o.search_finished(r); } || requires(O& o, const outcome& r) { o.search_ended(r); } ||
-  requires(O& o, const outcome& r) { o.on_search_done(r); });
-template <class O>
-inline constexpr bool misnames_training_progressed = !names_training_progressed<O> && (
-  requires(O& o, const training_progress& p) { o.training_progress(p); } ||
-  requires(O& o, const training_progress& p) { o.epoch_done(p); });
 }  // namespace comp::detail
 
 namespace comp {
