@@ -29,10 +29,10 @@ enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
 /// What the losses of the same batches say about a plan and FP32.
 struct loss_verdict {
   loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
-  double difference = 0;  // how far the mean loss is above FP32's, relative to FP32's as the tolerance is
-  double radius = 0;      // half of the confidence interval around `difference`; infinity if there are too few batches
-  double line = 0;        // what `difference` has to be under for the plan to be accepted
-  double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 if growth is not counted
+  double difference = 0;                    // how far the mean loss is above FP32's, relative as the tolerance is
+  double radius = 0;                        // half of its confidence interval; infinity if there are too few batches
+  double line = 0;                          // what `difference` has to be under
+  double at_end = 0;                        // what it is expected to grow to in the planned training; 0: not counted
 };
 
 /// Returns: true if a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which
