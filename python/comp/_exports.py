@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
@@ -43,6 +44,7 @@ _READERS = {
     "weight": ("forward", "input_gradient"),
     "grad_output": ("input_gradient", "weight_gradient"),
 }  # which products read an operand by rows and by columns
+_MOMENTS = {"moment1": "exp_avg", "moment2": "exp_avg_sq"}  # of Adam, by the kind of the plan's operator
 _MULTIPLE = 16  # both sizes of a weight have to be multiples of it for products of FP8 units
 Model = str | nn.Module | Mapping[str, nn.Module]
 
@@ -111,7 +113,10 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> To
     Raises: SettingsError, FileError.
     """
     name, module = _named(model)
-    modules, left = _products(plan_file(plan), name, "torchao.float8 swaps nn.Linear")
+    layers, moments, _ = _without_moments(plan_file(plan))
+    modules, left = _products(layers, name, "torchao.float8 swaps nn.Linear")
+    left += [f"{moment} is in {p} (torchao's optimizers store both moments in 8 or 4 bits, or in FP8): it stays in FP32"
+             for moment, p in moments.items()]
     wanted = {n: tuple(p for p, x in of.items() if x in fp8) for n, of in modules.items()}
     parts = {} if module is None else dict(module.named_modules(remove_duplicate=False))
     reasons = {} if module is None else {n: why for n, ps in wanted.items() if ps and (why := _why_not(parts.get(n)))}
@@ -128,6 +133,9 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> To
 @dataclass(frozen=True)
 class TransformerEngineRecipe(ModulePrecisions):
     """A plan as Transformer Engine's CustomRecipe takes it: a quantizer for each operand of each product."""
+
+    adam: dict[str, torch.dtype]
+    """The arguments of transformer_engine.pytorch.optimizers.FusedAdam for moments in BF16; none if they are in FP32."""
 
     def quantizer(self, role: Any) -> Any:
         """The quantizer of a role (module_type, tensor_type, name): CustomRecipe(qfactory=said.quantizer) takes it. What the
@@ -151,18 +159,21 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
 
         said = comp.to_transformer_engine("plan.json", model="net")
         te.autocast(enabled=True, recipe=CustomRecipe(qfactory=said.quantizer))
+        FusedAdam(net.parameters(), **said.adam)
 
     Each te.Linear has to be made with name= the module's name in the plan. Rows and columns of an operand are quantized for
     the products that read them, so each product has the plan's precision. Arguments and errors: as to_torchao.
     """
     name, _ = _named(model)
-    modules, left = _products(plan_file(plan), name, "te.Linear replaces nn.Linear")
+    layers, moments, rounding = _without_moments(plan_file(plan))
+    modules, left = _products(layers, name, "te.Linear replaces nn.Linear")
     missing = sum(p == "mxfp4" for of in modules.values() for p in of.values())
     if missing:
         left.append(f"{missing} products are in mxfp4 (its recipes have no such format): they stay in 16 bits")
     left += [f'"{n}" is in fp8_e5m2 (its recipes have E5M2 for gradients only): it becomes E4M3'
              for n, of in modules.items() if of["forward"] == "fp8_e5m2"]
-    return TransformerEngineRecipe(modules, tuple(left))
+    adam = {f"{moment}_dtype": torch.bfloat16 for moment in moments}
+    return TransformerEngineRecipe(modules, (*left, *rounding), adam)
 
 
 @dataclass(frozen=True)
@@ -171,6 +182,8 @@ class MegatronModules(ModulePrecisions):
 
     recipes: dict[str, str]
     """The format of each of Megatron's modules that is not in BF16, by Megatron's name."""
+    moments: dict[str, str]
+    """The format of each of Adam's moments that is not in FP32: "exp_avg", "exp_avg_sq"."""
 
     def save(self, path: str | os.PathLike[str]) -> str:
         """Writes the file of --te-precision-config-file, in JSON, which YAML includes. Returns: the arguments for Megatron.
@@ -188,7 +201,10 @@ class MegatronModules(ModulePrecisions):
         for p, _ in Counter(self.recipes.values()).most_common(1):
             bits, form = ("fp4", "e2m1") if p == "nvfp4" else ("fp8", _MEGATRON[p]["fp8_format"])
             arguments += [f"--{bits}-format", form, f"--{bits}-recipe", _MEGATRON[p][f"{bits}_quantization_recipe"]]
-        return " ".join([*arguments, "--te-precision-config-file", os.fspath(path)])
+        arguments += ["--te-precision-config-file", os.fspath(path)]
+        arguments += ["--use-precision-aware-optimizer"] if self.moments else []
+        arguments += [f"--{moment.replace('_', '-')}-dtype {p}" for moment, p in self.moments.items()]
+        return " ".join(arguments)
 
 
 def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None = None) -> MegatronModules:
@@ -208,7 +224,8 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
         if here.count("{}") != there.count("{}"):
             raise SettingsError(f'"{here}" and "{there}" have not as many numbers ({{}} stands for one): give both all')
     name, _ = _named(model)
-    modules, left = _products(plan_file(plan), name, "Megatron's file names linear modules")
+    layers, moments, rounding = _without_moments(plan_file(plan))
+    modules, left = _products(layers, name, "Megatron's file names linear modules")
     sources: dict[str, list[str]] = {}
     for n in modules:
         sources.setdefault(_renamed(n, names) or f'"{n}"', []).append(n)
@@ -228,7 +245,7 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
             recipes[there] = formats[0].replace("e5m2", "e4m3")
             if recipes[there] != formats[0]:
                 left.append(f"{said} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
-    return MegatronModules(modules, tuple(left), recipes)
+    return MegatronModules(modules, (*left, *rounding), recipes, moments)
 
 
 def _renamed(module: str, names: Mapping[str, str] | None) -> str:
@@ -239,6 +256,21 @@ def _renamed(module: str, names: Mapping[str, str] | None) -> str:
         if found := re.fullmatch(re.escape(here).replace(r"\{\}", r"(\d+)"), module):
             return there.format(*found.groups())
     return ""
+
+
+def _without_moments(plan: PlanFile) -> tuple[PlanFile, dict[str, str], list[str]]:
+    """The plan of the layers, the low formats of Adam's moments, and a sentence for libraries that can have these."""
+    formats: dict[str, set[str]] = {}
+    for _, kind, precision in plan.operators:
+        if kind in _MOMENTS:
+            formats.setdefault(_MOMENTS[kind], set()).add(precision)
+    moments = {moment: min(of) for moment, of in formats.items() if len(of) == 1 and of != {"fp32"}}
+    left = [f"{moment} is in {' and in '.join(sorted(of))} (an optimizer there has one format for it): it stays in FP32"
+            for moment, of in formats.items() if len(of) > 1]
+    if moments:
+        left.append(f"{' and '.join(moments)} in bf16 are rounded to the nearest there and at random here, so that small changes "
+                    "count on average: watch whether the loss stays as low")
+    return replace(plan, operators=tuple(op for op in plan.operators if op[1] not in _MOMENTS)), moments, left
 
 
 def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[str, str]], list[str]]:

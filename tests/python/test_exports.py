@@ -25,7 +25,7 @@ from support import QUICK, Classification, training_step
 def plan_file(*operators):
     path = os.path.join(tempfile.mkdtemp(), 'plan.json')
     with open(path, 'w') as file:
-        fields = ({'name': n, 'kind': f'aten::{k}', 'precision': p} for n, k, p in operators)
+        fields = ({'name': n, 'kind': k if k in _exports._MOMENTS else f'aten::{k}', 'precision': p} for n, k, p in operators)
         json.dump({'comp_plan': 1, 'operators': list(fields)}, file)
     return path
 
@@ -239,6 +239,22 @@ class Exports(unittest.TestCase):
             self.assertEqual(said.quantizer(role('linear', 'input', 'down')), 'nvfp4')
             for other in (role('linear', 'input', 'head'), role('linear', 'input', ''), role('dpa', 'qkv', 'up'), None):
                 self.assertEqual(said.quantizer(other), 'high_precision')
+
+    def test_adams_moments_go_where_an_optimizer_has_their_format(self):
+        moments = [('optimizer.moment1', 'moment1', 'bf16'), ('optimizer.moment2', 'moment2', 'bf16')]
+        there = dict(zip(('torchao', 'engine', 'megatron'), (comp.to_torchao, comp.to_transformer_engine, comp.to_megatron)))
+        said = {name: export(plan_file(PLAN[2], *moments), model='net') for name, export in there.items()}
+        self.assertIn('exp_avg_sq is in bf16 (torchao', '\n'.join(said['torchao'].left))
+        self.assertEqual(said['engine'].adam, {'exp_avg_dtype': torch.bfloat16, 'exp_avg_sq_dtype': torch.bfloat16})
+        self.assertIn('exp_avg and exp_avg_sq in bf16 are rounded to the nearest there', said['engine'].left[-1])
+        arguments = said['megatron'].save(os.path.join(tempfile.mkdtemp(), 'precisions.yaml'))
+        self.assertRegex(arguments, '--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16$')
+        several = plan_file(PLAN[0], moments[0], ('optimizer.moment1.1', 'moment1', 'fp32'), ('optimizer.moment2', 'moment2', 'fp32'))
+        said = comp.to_transformer_engine(several, model='net')
+        one = 'exp_avg is in bf16 and in fp32 (an optimizer there has one format for it): it stays in FP32'
+        self.assertEqual((said.adam, said.left), ({}, (one,)))
+        for export in there.values():
+            self.assertNotIn('exp_avg', '\n'.join(export(plan_file(PLAN[0], moments[0][:2] + ('fp32',)), model='net').left))
 
     def test_what_transformer_engine_lacks_is_said(self):
         said = comp.to_transformer_engine(plan_file(*PLAN, ('net.last.linear', 'linear', 'mxfp4')), model='net')
