@@ -294,10 +294,10 @@ def autocast(
         )
     if not isinstance(batches_per_epoch, int) or batches_per_epoch < 1:
         raise SettingsError(f"batches_per_epoch is {batches_per_epoch!r} (FP32 trains so many first): give a number from 1 on")
-    if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):
-        raise SettingsError(f"precision {small[0]!r} in a loop's own batches (only 16 bits and more are): use comp.search")
     device = next((p.device for module in models.values() for p in module.parameters()), torch.device("cpu"))
     wanted = _precisions(precisions, state, device, False)
+    if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):
+        raise SettingsError(f"precision {small[0]!r} in a loop's own batches (only 16 bits and more are): use comp.search")
     if wanted is not None:
         settings["precisions"] = [each for each in wanted if not each.startswith("fp8")]
     steps = _Steps(optimizers)

@@ -14,6 +14,7 @@ class OpenRegions(threading.local):
 
     def __init__(self) -> None:
         self.regions: list[Any] = []  # of _region.Region, which imports this module
+        self.repeats: list[bool] = []  # of each, whether it is the one around it, entered again
         self.again = 0  # how many parts of regions it runs again, in the backward
         self.checkpoints = 0  # how many such parts it is in, in the forward
 

@@ -32,7 +32,8 @@ class Region:
     """Runs the operators of a block of code in the precisions of a plan. As torch.autocast, it is for the forward and
     the loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, for evaluation.
 
-    A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile are compiled
+    A step with several forwards names them: `with plan("discriminator"):`. Entered again within itself, a region goes on.
+    Functions compiled by torch.compile are compiled
     with the casts of the plan; in the first forward, and while a search judges losses, they run uncompiled. TorchScript runs
     unoptimized.
     """
@@ -70,6 +71,11 @@ class Region:
                 "a compiled function enters a plan (what it compiles is captured in the plan's region, so that has to be open "
                 "before): call what is compiled inside of `with plan:`"
             )
+        around = _open.regions[-1] if _open.regions and torch.is_grad_enabled() else None
+        if around is not None and around._regions is self._regions and around._segment == self._segment:
+            _open.regions.append(self)
+            _open.repeats.append(True)
+            return self
         if self._evaluated is not None and not torch.is_grad_enabled():
             self._evaluated()
         _follow_compilation()
@@ -81,6 +87,7 @@ class Region:
             raise
         run_higher_order_in_fp32()
         _open.regions.append(self)
+        _open.repeats.append(False)
         if self._entered is not None:
             try:
                 self._entered()
@@ -108,8 +115,11 @@ class Region:
 
 def _leave(by_exception: bool) -> None:
     """Leaves the innermost region of this thread."""
+    region = _open.regions.pop()
+    if _open.repeats.pop():
+        return
     try:
-        _open.regions.pop()._regions.exit(by_exception)
+        region._regions.exit(by_exception)
     finally:
         _slow_path.exit()
 
@@ -123,7 +133,8 @@ def forget_beyond(kept: int) -> None:
     """Drops regions of this thread that were entered and never left, down to the first `kept`."""
     while depth() > kept:
         _open.regions.pop()
-        _slow_path.exit()
+        if not _open.repeats.pop():
+            _slow_path.exit()
 
 
 def _in_compiled_code() -> bool:

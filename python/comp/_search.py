@@ -47,6 +47,8 @@ def _precisions(
     wanted: Sequence[str] | None, others: Iterable[Any], device: torch.device, modelled: bool
 ) -> Sequence[str] | None:
     """FP16's gradients vanish without a scaler, so it is searched only beside one."""
+    if isinstance(wanted, str):
+        raise SettingsError(f'precisions is "{wanted}" (a list is wanted): give ["{wanted}"]')
     if any(isinstance(each, GradScaler) for each in others):
         return wanted
     if wanted is not None and "fp16" in wanted:

@@ -39,20 +39,28 @@ class PlanPrecision(Precision):
     def convert_module(self, module: nn.Module) -> nn.Module:
         leave_outside(module, "log", "log_dict")  # without a Trainer, as in the search, they do nothing
         self._module: Any = module
-        self.plan = comp.plan(self.path, module, **self.given) if is_there(self.path) else None
+        self._has_file = is_there(self.path)
+        self.plan = None
         return module
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        if self.plan is None and self._module.training and self._module.trainer.optimizers:
-            if not self._module.automatic_optimization:
-                raise comp.SettingsError(
-                    "a LightningModule with manual optimization (its optimizers step within training_step, so that no batch "
-                    f'ends outside of `with plan:`) and no plan in "{self.path}": find the plan with comp.search'
-                )
-            self.plan = comp.autocast(
-                self._module, optimizer=self._module.trainer.optimizers, file=self.path, **self.search
-            )
+        if self.plan is None:
+            self.plan = self._make_plan()
         return contextlib.nullcontext() if self.plan is None else self.plan
+
+    def _make_plan(self) -> comp.Planned | comp.Autocast | comp.AutocastOfFile | None:
+        """The plan of the model as the strategy wrapped it; None if there is no file and nothing is trained."""
+        trainer = self._module.trainer
+        if self._has_file:
+            return comp.plan(self.path, trainer.strategy.model, **self.given)
+        if not self._module.training or not trainer.optimizers:
+            return None
+        if not self._module.automatic_optimization:
+            raise comp.SettingsError(
+                "a LightningModule with manual optimization (its optimizers step within training_step, so that no batch "
+                f'ends outside of `with plan:`) and no plan in "{self.path}": find the plan with comp.search'
+            )
+        return comp.autocast(trainer.strategy.model, optimizer=trainer.optimizers, file=self.path, **self.search)
 
     def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
         self._losses.append(tensor.detach())

@@ -390,6 +390,20 @@ class Lightning(unittest.TestCase):
             self.fit(self.module(), [again], 1)
             self.assertTrue(again.plan.in_use)
 
+    def test_on_several_ranks_the_plan_has_the_exchange_of_gradients(self):
+        import comp.lightning
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'plan.json')
+            search = {'policy': 'all_fp32', 'batches_per_epoch': 8, 'tune': False}
+            ranks = {'strategy': 'ddp_fork', 'devices': 2}
+            plain, planned = self.module(), self.module()
+            for module, plugins in ((plain, []), (planned, [comp.lightning.PlanPrecision(file, search=search)])):
+                self.fit(module, plugins, 60, **ranks)
+            for mine, theirs in zip(plain.parameters(), planned.parameters()):
+                self.assertTrue(torch.equal(mine, theirs))
+            self.assertIn('all_reduce', [kind for _, kind, _ in comp.load(file).operators])
+
 
 if __name__ == '__main__':
     unittest.main()

@@ -352,6 +352,8 @@ class Loops(unittest.TestCase):
             loop.autocast(policy=lambda op: comp.deny())
         with self.assertRaisesRegex(comp.SettingsError, "precision 'mxfp8' in a loop's own batches"):
             loop.autocast(precisions=['mxfp8'])
+        with self.assertRaisesRegex(comp.SettingsError, r'precisions is "bf16" \(a list is wanted\): give \["bf16"\]'):
+            loop.autocast(precisions='bf16')
         with self.assertRaisesRegex(comp.SettingsError, 'batches_per_epoch is 0'):
             loop.autocast(batches_per_epoch=0)
         with self.assertRaisesRegex(comp.SettingsError, 'did you mean "tolerance"'):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators whose samples in torch's own tests (tests/suites) have shown a fault of comp: the smallest input of each."""
 
+import contextlib
 import json
 import unittest
 
@@ -140,6 +141,19 @@ class Low(unittest.TestCase):
         for _ in range(2):
             self.assertTrue(values(net, plan)[1].isfinite().all())
 
+    def test_nested_tensors_stay_as_they_are_written(self):
+        ragged = lambda x: torch.nested.nested_tensor([x[:1], x], layout=torch.jagged)
+        net = Called(lambda x: torch.nested.to_padded_tensor((ragged(x.detach()) @ x.detach()).tanh(), 0.0) @ x, 3, 3)
+        want = values(net, contextlib.nullcontext())
+        plan = in_plan(net, low)
+        for _ in range(2):
+            got = values(net, plan)
+            for mine, theirs in zip(got, want):
+                self.assertTrue(torch.allclose(mine.float(), theirs, rtol=0.02, atol=0.02))
+        self.assertIn('b', plan.letters)
+        plan = in_plan(net, lambda op, ops: op.as_written)
+        self.assertTrue(all(torch.equal(*pair) for pair in zip(values(net, plan), want)))
+
     def test_an_operator_that_raises_under_a_plan_is_named(self):
         net = Called(lambda x: torch.bmm(x, x * 2), 1, 2, 2)
         plan = in_plan(net, low)
@@ -150,6 +164,24 @@ class Low(unittest.TestCase):
 
 
 class AsWritten(unittest.TestCase):
+    def test_a_region_that_is_entered_again_within_itself_goes_on(self):
+        net = Called(lambda x: (x @ x).tanh() @ x, 3, 3)
+        plan = in_plan(net, low)
+        once = values(net, plan)
+
+        def again(x):
+            with plan:
+                y = (x @ x).tanh()
+            return y @ x
+
+        net.function = again
+        self.assertTrue(all(torch.equal(*pair) for pair in zip(values(net, plan), once)))
+        self.assertEqual(plan.left[0], 0)
+        with self.assertRaises(ZeroDivisionError), plan:
+            with plan:
+                raise ZeroDivisionError
+        self.assertTrue(all(torch.equal(*pair) for pair in zip(values(net, plan), once)))
+
     def test_fp32_beside_fp64_is_not_cast_by_a_plan_that_leaves_all_as_it_is(self):
         places = torch.tensor([0.1, 0.7, 5.3])
         net = Called(lambda x: torch.trapezoid(x, places), 3, dtype=torch.float64)

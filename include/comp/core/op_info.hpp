@@ -17,12 +17,12 @@ namespace comp {
 /// A tensor that an operator reads or writes.
 struct tensor_info {
   std::vector<std::int64_t> shape = {};  // elements per axis
-  precision dtype = precision::fp32;     // its format in the model as written, without a plan; unused unless `floating`
+  precision dtype = precision::fp32;     // its format in the model as written
   bool floating = true;                  // false: integers (indices, labels), which no plan touches
-  bool parameter = false;                // true: a weight of the model, which no operator makes
-  std::int32_t source = -1;              // of an input: index of the operator that made it; -1: no operator, or unknown
-  std::int32_t leaf = -1;  // of an input that no operator made: the number of this parameter or datum. Tied
-                           // weights are one tensor and have one number; -1: unknown
+  bool parameter = false;                // true: a weight of the model
+  std::int32_t source = -1;              // of an input: the operator that made it; -1: none, or unknown
+  std::int32_t leaf = -1;  // of an input that no operator made: the number of this parameter or datum, one
+                           // of tied weights; -1: unknown
 };
 
 /// What a model's author has decided about an operator in the model's own code, which no plan changes.
@@ -51,7 +51,7 @@ struct op_info {
   std::vector<std::string> scopes = {};     // modules around it, outermost first: "block1", "attention"
   std::vector<tensor_info> inputs = {};     // activations and parameters that it reads
   std::vector<tensor_info> outputs = {};    // tensors that it makes
-  std::vector<std::size_t> producers = {};  // indices of the operators whose outputs this one reads, each below its own
+  std::vector<std::size_t> producers = {};  // the operators whose outputs this one reads, each before it
 
   // Sizes that decide whether matrix units can be used; 0 if the operator has no such size or it is unknown.
   std::int64_t m = 0, n = 0, k = 0;                // of the matrix product C(m,n) = A(m,k) B(k,n)
@@ -60,17 +60,17 @@ struct op_info {
   std::int64_t bytes = 0;  // bytes that one forward reads and writes in FP32
   std::int64_t flops = 0;  // operations of one forward; a multiply-add counts as 2
 
-  /// True: the operator's readers get FP32 whatever it computes in, because code that the backend does not see reads
+  /// True: its readers get FP32 whatever it computes in, because code that the backend does not see reads
   /// its result.
   bool hands_on_fp32 = false;
-  /// True: what a training keeps from step to step, such as an optimizer's moment. Its roundings build up, so that
+  /// True: a training keeps it from step to step, as an optimizer's moment, so its roundings build up and
   /// their harm grows with the training.
   bool is_state = false;
-  precision as_written = precision::fp32;  // the format that it computes in without a plan: FP32 or FP64
+  precision as_written = precision::fp32;  // its format without a plan: FP32 or FP64
   bool choosable = true;     // false: it has no precision of its own (a view, an in-place write, an integer operator)
-  bool beyond_fp16 = false;  // a number among its arguments is: a mask's -1e9. FP16 then has no such operator
+  bool beyond_fp16 = false;  // true: an argument is, as a mask's -1e9, so it is never FP16
   comp::product product = comp::product::all;  // which of a linear layer's products it is
-  author_choice author = author_choice::none;  // other than none: `choosable` is false because of the model's author
+  author_choice author = author_choice::none;  // other than none: why `choosable` is false
 };
 
 /// Returns: the operator of gradient product `of` of linear layer `layer`, which is operator `at` and multiplies `x` by

@@ -18,10 +18,10 @@ namespace comp {
 enum class status : std::uint8_t {
   ok,             // it ran to its end
   diverged,       // the loss left every reasonable range
-  not_finite,     // the loss became NaN or infinite, and stayed so (core/lost_batches.hpp)
-  out_of_memory,  // the plan needs more memory than there is
-  stopped_early,  // the search ended it, because the plan was hopelessly slow
-  failed          // the trainer threw an exception; `message` has its words
+  not_finite,     // the loss became NaN or infinite, and stayed so
+  out_of_memory,  // the plan needs more memory
+  stopped_early,  // the search ended it: the plan was hopelessly slow
+  failed          // the trainer threw an exception
 };
 
 constexpr std::string_view name(status s) {
@@ -29,22 +29,22 @@ constexpr std::string_view name(status s) {
   return names[static_cast<std::size_t>(s)];
 }
 
-/// The result of one run of a plan: of one batch, or of several batches in a row. A trainer fills it in, and comp adds
+/// The result of one run of a plan: of one batch, or of several in a row. A trainer fills it in, and comp adds
 /// what the trainer left out.
 struct sample {
-  /// Mean loss of the batches; batches whose loss is not finite are left out.
+  /// Mean loss of the batches, without lost ones.
   double loss = std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> losses = {};         // the mean of each loss, for a trainer that has several (a GAN has two)
-  double seconds = 0;                      // wall time of the run, data loading included; 0: comp takes the time itself
-  std::int64_t batches = 0;                // how many batches were trained in this run
-  std::int64_t not_finite = 0;             // how many of these batches had a loss that was NaN or infinite
-  std::int64_t peak_bytes = 0;             // the most memory [bytes] in use at once during the run; 0: not measured
-  std::vector<double> batch_seconds = {};  // wall time [s] of each batch, in order; empty: not measured
-  std::vector<double> curve = {};          // loss of each batch, in order; empty: not recorded
-  std::vector<std::vector<double>> curves = {};  // loss of each batch for each of several losses: curves[loss][batch]
-  std::optional<double> score = {};              // what validate() returned after the run; higher is better
+  std::vector<double> losses = {};               // the mean of each loss, if there are several
+  double seconds = 0;                            // wall time, data loading included; 0: comp takes it
+  std::int64_t batches = 0;                      // how many were trained
+  std::int64_t not_finite = 0;                   // how many of these were lost
+  std::int64_t peak_bytes = 0;                   // the most memory in use at once; 0: not measured
+  std::vector<double> batch_seconds = {};        // wall time [s] of each batch, in order
+  std::vector<double> curve = {};                // loss of each batch, in order
+  std::vector<std::vector<double>> curves = {};  // of several losses: curves[loss][batch]
+  std::optional<double> score = {};              // what validate() returned after the run
   comp::status status = comp::status::ok;        // how the run ended
-  std::string message = {};                      // the error's words, if the run failed
+  std::string message = {};                      // the error's words
 
   bool ok() const { return status == comp::status::ok; }
 };

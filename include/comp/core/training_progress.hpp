@@ -18,12 +18,12 @@
 
 namespace comp {
 
-/// One plan that was given up during a training, because it did harm.
+/// A plan that was given up during a training.
 struct training_fallback {
-  std::size_t epoch = 0;                // in which epoch, counted from 0
-  comp::plan from = {}, to = {};        // which plan was given up, and which one took its place
-  comp::status why = comp::status::ok;  // how the training under the plan that was given up ended
-  std::string message = {};             // what was seen, in words
+  std::size_t epoch = 0;                // counted from 0
+  comp::plan from = {}, to = {};        // the plan that was given up, and its successor
+  comp::status why = comp::status::ok;  // how the training under it ended
+  std::string message = {};             // what was seen
 };
 
 void fields(auto& io, training_fallback& f) {
@@ -36,12 +36,12 @@ void fields(auto& io, training_fallback& f) {
 
 /// The result of a training.
 struct training_result {
-  std::vector<sample> epochs = {};                // each finished epoch; those of the search come first
-  std::vector<training_fallback> fallbacks = {};  // each plan that was given up, in order
-  std::vector<later_plan> later = {};             // each plan that the training changed to without giving one up
-  std::vector<std::string> warnings = {};         // what the user should know about the training, a sentence each
-  std::size_t compared = 0;                       // how often FP32 was run to judge the plan
-  comp::plan plan = {};                           // the plan that the trainer has now, to train on with
+  std::vector<sample> epochs = {};                // finished ones; the search's come first
+  std::vector<training_fallback> fallbacks = {};  // plans that were given up
+  std::vector<later_plan> later = {};             // plans that the training changed to otherwise
+  std::vector<std::string> warnings = {};         // what the user should know
+  std::size_t compared = 0;                       // how often FP32 judged the plan
+  comp::plan plan = {};                           // the plan that the trainer has now
 };
 
 void fields(auto& io, training_result& r) {

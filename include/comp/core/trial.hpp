@@ -18,10 +18,10 @@ namespace comp {
 
 /// Which part of a search a run belongs to.
 enum class stage : std::uint8_t {
-  baseline,  // stage 0: FP32, which everything is compared with
+  baseline,  // stage 0: FP32
   losses,    // stage 1: candidates judged by their losses
   times,     // stage 2: candidates judged by the time of batches
-  contest,   // the final comparison of the found plan, FP32 and the rule-based plans, by the time of batches
+  contest,   // the final comparison
   training   // the winner's epochs
 };
 
@@ -50,19 +50,19 @@ constexpr std::string_view name(purpose p) {
 /// Returns: false for runs that give numbers about operators; these train no batch.
 constexpr bool trains(purpose p) { return p < purpose::profile; }
 
-/// One run that a search made: its plan, its stage and its result.
+/// One run of a search.
 struct trial {
-  std::size_t number = 0;                     // the runs of a search are counted from 0
-  comp::stage stage = comp::stage::baseline;  // the part of the search that it belongs to
-  comp::plan plan = {};                       // the plan that was run
+  std::size_t number = 0;                     // counted from 0
+  comp::stage stage = comp::stage::baseline;  // the part of the search
+  comp::plan plan = {};                       // its plan
   comp::purpose purpose = comp::purpose::judge;
-  std::size_t repeat = 0;    // how many runs of this stage, plan and purpose came before it
-  comp::sample sample = {};  // the result of the run
-  bool accepted = false;     // its loss is within the tolerance; if no loss is judged: it ran to its end
+  std::size_t repeat = 0;    // how many runs of this stage, plan and purpose came before
+  comp::sample sample = {};  // its result
+  bool accepted = false;     // its loss is within the tolerance; if none is judged: it ran to its end
   double seconds = std::numeric_limits<double>::infinity();  // median time of a batch; infinity: the run did not finish
   interval bounds = {};                                      // 95% confidence interval of `seconds`
-  std::string label = {};  // the plan's name if it has one: "fp32", "rule-based bf16"; empty: a candidate
-  bool recalled = false;   // true: it was read from a ledger, and the trainer did not run it; not recorded
+  std::string label = {};                                    // "fp32", "rule-based bf16"; empty: a candidate
+  bool recalled = false;                                     // true: a ledger had it, and the trainer did not run it
 };
 
 void fields(auto& io, trial& t) {

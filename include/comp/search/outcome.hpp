@@ -29,10 +29,10 @@ enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
 /// What the losses of the same batches say about a plan and FP32.
 struct loss_verdict {
   loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
-  double difference = 0;  // how far the mean loss is above FP32's, relative to FP32's as the tolerance is
-  double radius = 0;      // half of the confidence interval around `difference`; infinity if there are too few batches
-  double line = 0;        // what `difference` has to be under for the plan to be accepted
-  double at_end = 0;  // what `difference` is expected to grow to in the planned training; 0 if growth is not counted
+  double difference = 0;                    // how far the mean loss is above FP32's, relative as the tolerance is
+  double radius = 0;                        // half of its confidence interval; infinity if there are too few batches
+  double line = 0;                          // what `difference` has to be under
+  double at_end = 0;                        // what it is expected to grow to in the planned training; 0: not counted
 };
 
 /// Returns: true if a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which
@@ -41,20 +41,20 @@ inline bool is_shown_worse(const loss_verdict& loss, double tolerance) {
   return loss.difference - (std::isfinite(loss.radius) ? loss.radius : 0) > tolerance;
 }
 
-/// A plan of the final comparison, in which the found plan, FP32 and the rule-based plans train batches in turns.
+/// A plan of the final comparison.
 struct contestant {
   std::string label = {};            // what the plan is called: "fp32", "rule-based bf16", "comp: all but head in bf16"
-  comp::plan plan = {};              // which plan it is
-  std::vector<double> seconds = {};  // time of each of its batches, in the order of the rounds
-  paired_speedup over_fp32 = {};     // how many times as fast as FP32 it is, by batches of the same round
-  std::int64_t peak_bytes = 0;       // most memory in use during a batch; 0: not measured
-  std::optional<sample> epoch = {};  // a whole epoch from the state in which the search began; empty: none was run
+  comp::plan plan = {};              // the plan
+  std::vector<double> seconds = {};  // time of each of its batches
+  paired_speedup over_fp32 = {};     // how many times as fast as FP32 it is
+  std::int64_t peak_bytes = 0;       // most memory in use; 0: not measured
+  std::optional<sample> epoch = {};  // a whole epoch from the search's start; empty: none was run
   std::optional<loss_verdict> loss = {};   // how its losses were judged; empty: they were not
-  std::size_t loss_batches = 0;            // by how many batches its losses were judged
-  std::size_t lost = 0;                    // its batches whose loss was not finite, although FP32's was
+  std::size_t loss_batches = 0;            // by how many batches
+  std::size_t lost = 0;                    // its lost batches on which FP32 trained
   std::string tie = {};                    // the label of a plan that is as fast within noise; empty: the times decided
-  comp::status status = comp::status::ok;  // not ok: a run failed, and it left the comparison
-  bool rule_based = false;                 // true: fixed rules give this plan without a search
+  comp::status status = comp::status::ok;  // not ok: a run failed, and it left
+  bool rule_based = false;                 // true: a rule-based plan
 };
 
 namespace detail {
@@ -75,8 +75,8 @@ struct op_evidence {
     accepted      // a plan with it in `low` was accepted
   };
   kind what = kind::none;
-  precision low = precision::fp32;  // the low precision that this is about
-  std::size_t others_low = 0;       // if harmful: how many accepted operators were low beside it
+  precision low = precision::fp32;  // which low precision
+  std::size_t others_low = 0;       // if harmful: how many accepted operators were low, too
   double difference =
       std::numeric_limits<double>::quiet_NaN();             // if harmful: loss_verdict::difference of the rejected plan
   double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch that `low` saves, casts left out
@@ -85,67 +85,67 @@ struct op_evidence {
 
 /// Why an operator has its precision.
 struct op_reason {
-  comp::category category = comp::category::follow;  // what the policy says of the operator
-  bool decided_by_losses = false;  // true: losses decided (the paper's Stage1_OP_list); false: times or rules
-  std::string text = {};           // the reason, as one sentence
+  comp::category category = comp::category::follow;  // what the policy says
+  bool decided_by_losses = false;                    // true: losses decided (the paper's Stage1_OP_list)
+  std::string text = {};                             // the reason, in a sentence
 };
 
 /// What one stage of the search cost.
 struct stage_cost {
-  std::size_t runs = 0;     // how many runs it made
-  std::size_t batches = 0;  // how many batches these trained
-  double seconds = 0;       // its wall time; putting states back and warming up are counted
+  std::size_t runs = 0;     // its runs
+  std::size_t batches = 0;  // batches of these
+  double seconds = 0;       // its wall time, with putting states back and warming up
 };
 
 /// What a search found.
 struct outcome {
   comp::plan plan = {};                // the winner; the trainer has it when the search ends
-  std::vector<later_plan> later = {};  // the plans that a training with it is to change to
+  std::vector<later_plan> later = {};  // plans that its training is to change to
   double speedup = 1;                  // how many times as fast as FP32 the winner is: the median over pairs of batches
-  interval speedup_bounds = {1, 1};    // 95% confidence interval of `speedup`
-  comp::execution execution = {};      // how the backend runs the plan, beyond its precisions; empty: it does not say
-  bool compiled = false;               // true: the contest timed compiled steps, as the training runs them
-  op_graph graph = {};                 // the operators that the plan is for
+  interval speedup_bounds = {1, 1};    // its 95% confidence interval
+  comp::execution execution = {};      // how the backend runs it, beyond its precisions
+  bool compiled = false;               // true: the contest timed compiled steps
+  op_graph graph = {};                 // its operators
   comp::hardware hardware = {};        // the machine that was searched on
-  std::vector<precision> precisions = {};  // which precisions were searched; FP32 comes first
-  sample baseline = {};                    // FP32's batches, from the state in which the search began
+  std::vector<precision> precisions = {};  // those searched; FP32 comes first
+  sample baseline = {};                    // FP32's batches, from the search's start
   std::size_t trained_batches =
       0;  // how many batches of the training the search did; the trainer's state is the one after them
-  std::size_t batches_per_epoch = 0;  // how many batches an epoch has; 0: not known
+  std::size_t batches_per_epoch = 0;  // 0: not known
   /// if a plan damaged the state and the trainer cannot restore it: the batch, counted from 0, since which no loss is
   /// of use
   std::optional<std::size_t> damaged_since = {};
-  sample trained = {};                     // the `trained_batches` as one run, with their losses and times
-  std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
+  sample trained = {};                     // the `trained_batches` as one run
+  std::vector<contestant> contest = {};    // the contest's plans; FP32 comes first
   std::vector<trial> trials = {};          // every run of the search, in order
-  std::size_t recalled = 0;                // how many of `trials` were read from a ledger instead of being run
-  std::vector<op_evidence> evidence = {};  // what a guided search learned of each operator; empty for other strategies
+  std::size_t recalled = 0;                // how many of `trials` a ledger had
+  std::vector<op_evidence> evidence = {};  // what a guided search learned of each operator
   std::vector<op_reason> reasons = {};     // why each operator has its precision
   std::vector<comp::plan> fallbacks =
       {};  // what a training may go back to: the winner first, the most conservative plan last
-  std::array<stage_cost, 5> costs = {};    // what each stage cost; index: `stage`
-  double run_seconds = 0;                  // time of all runs, those that were undone too
+  std::array<stage_cost, 5> costs = {};    // by `stage`
+  double run_seconds = 0;                  // time of all runs, undone ones too
   double batch_seconds = 0;                // median time of a batch under the winner
-  std::vector<std::string> warnings = {};  // what makes the result doubtful and what to do, a sentence each
+  std::vector<std::string> warnings = {};  // what makes the result doubtful, and what to do
   comp::criterion criterion = {};          // what decided whether a plan trains
   double tolerance = paper_tolerance;      // settings.tolerance
   double floor = 0;                        // settings.floor
-  bool higher_is_better = false;           // true: settings.direction says that losses are maximised
-  std::int64_t memory_limit = 0;           // settings.memory_limit, in bytes; 0: none
+  bool higher_is_better = false;           // settings.direction
+  std::int64_t memory_limit = 0;           // settings.memory_limit
 
   const stage_cost& cost(stage s) const { return costs[static_cast<std::size_t>(s)]; }
   stage_cost& cost(stage s) { return costs[static_cast<std::size_t>(s)]; }
 
-  /// Returns: the indices of the contestants that no other one beats (the Pareto front of time, memory and loss): no
-  /// other one is as good in all three, within noise, and better in one. The fastest comes first. Contestants that
-  /// failed or whose losses were rejected are left out.
+  /// Returns: the indices of the contestants that no other one beats: none is as good in time, memory and loss, within
+  /// noise, and better in one. The fastest comes first.
+  /// Left out are those that failed or were rejected.
   std::vector<std::size_t> front() const;
 
-  /// Returns: the whole epochs of training that the trainer's state has behind it when the search ends.
+  /// Returns: the whole epochs that the search trained.
   std::size_t trained_epochs() const { return batches_per_epoch > 0 ? trained_batches / batches_per_epoch : 0; }
 
   /// Returns: what the search cost: its wall time [s], less the time that its `trained_batches` take under the winner.
-  /// Of modelled batches nobody knows how long this machine takes, so nothing is subtracted.
+  /// Of modelled batches nothing is subtracted.
   double overhead_seconds() const {
     double all = 0;
     for (const stage_cost& each : costs) all += each.seconds;
@@ -153,8 +153,8 @@ struct outcome {
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
-  /// Returns: overhead_seconds() as a fraction of a training of `epochs` epochs, search included. The paper gives this
-  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN if the length of an epoch on this machine is not
+  /// Returns: overhead_seconds() as a fraction of a training of `epochs` epochs, search included (the paper's section
+  /// 4.5). NaN if the length of an epoch is not
   /// known.
   double overhead_share(std::size_t epochs = 100) const {
     const double training = batch_seconds * static_cast<double>(batches_per_epoch * epochs);

@@ -33,10 +33,10 @@ namespace comp {
 
 /// The training after a search (the paper's post-training): post_training{.epochs = 20}.run(trainer, found).
 struct post_training {
-  std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
+  std::size_t epochs = 1;     // how many in all, with those of the search
   guard_settings guard = {};  // when the plan is compared with FP32
-  /// The fraction of the training, at its end, that may have a higher precision: 0.1 is its last tenth. At its
-  /// beginning the plan and a higher precision train the same batches, and the higher one stays if its loss is shown to
+  /// The fraction of the training, at its end, that may have a higher precision. At its
+  /// beginning both train the same batches, and the higher one stays if its loss is shown to
   /// be lower.
   double finish = 0;
 

@@ -45,25 +45,25 @@ enum class stages : std::uint8_t {
 
 /// When a candidate's run is ended early, because it is hopeless.
 struct early_cut {
-  double slower_than_fp32 = 1.5;  // cut when three in four of its batches take more than this many times FP32's median
-  double slower_than_best = 1.2;  // the same, against the fastest accepted candidate's median
-  std::size_t batches = 6;        // batches that are trained before times are judged; the first one is not counted
-  double at_once = 4;  // before that: cut when even its quickest batch takes this many times what these limits allow
+  double slower_than_fp32 = 1.5;  // cut if three in four batches take more than this many times FP32's median
+  double slower_than_best = 1.2;  // the same, of the fastest accepted candidate's
+  std::size_t batches = 6;        // batches before times are judged, after the first
+  double at_once = 4;  // before that: cut if even its quickest batch takes this many times as long as these limits
   double diverged =
       2.0;  // cut when its mean loss is above FP32's on the same batches by this many times FP32's mean |loss|
-  std::size_t loss_batches = 8;  // batches that are trained before divergence is judged
+  std::size_t loss_batches = 8;  // batches before divergence is judged
 };
 
 /// How long plans are timed. A round is a batch of each plan, in turns.
 struct race_settings {
   std::size_t min_rounds = 6;       // rounds at least; fewer than 6 give no 95% interval
-  std::size_t max_rounds = 10;      // rounds at most of a candidate of stage 2
-  std::size_t fp32_rounds = 10;     // rounds at most in which FP32 takes part, as its batches cost most
-  std::size_t contest_rounds = 40;  // rounds at most of the final comparison, which ends when the fastest plan is clear
+  std::size_t max_rounds = 10;      // rounds at most of a candidate
+  std::size_t fp32_rounds = 10;     // rounds at most with FP32
+  std::size_t contest_rounds = 40;  // rounds at most of the contest
   double hopeless = 1.3;  // a plan leaves when it takes this many times the best plan's time, or in a contest FP32's
 };
 
-/// Whether training makes the loss lower or higher.
+/// Whether lower losses are better.
 enum class loss_direction : std::uint8_t {
   lower_is_better,  // as a loss does
   higher_is_better  // as a likelihood or a reward does
@@ -71,26 +71,26 @@ enum class loss_direction : std::uint8_t {
 
 /// What a user may choose of a search.
 struct search_settings {
-  double tolerance = paper_tolerance;  // how far above FP32's a plan's loss may be, as a fraction of it; 0.01 is 101%
-  double floor = 0;     // losses below it count as it: what a residual does below 1e-10, say, is no harm; 0: none
-  double level = 0.05;  // the chance that a plan is wrongly accepted, or wrongly rejected
+  double tolerance = paper_tolerance;  // how far above FP32's a plan's loss may be, as a fraction; 0.01 is 101%
+  double floor = 0;                    // losses below it count as it (a residual that is solved well enough); 0: none
+  double level = 0.05;                 // the chance that a plan is wrongly accepted, or wrongly rejected
   comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
-  loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
-  std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
-  double budget = 0.01;              // the part of that training that the search may cost (docs/understand/search.md)
-  std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
+  loss_direction direction = loss_direction::lower_is_better;  // whether lower losses are better
+  std::size_t planned_epochs = 100;                            // epochs of the training that the search is for
+  double budget = 0.01;                                        // the part of it that the search may cost
+  std::int64_t memory_limit = 0;                               // bytes that the plan may need; 0: no limit
   double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this fraction at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast
-  comp::tie losses_tie = comp::tie::kind;    // which operators change together when losses are judged; guided ties none
-  comp::tie times_tie = comp::tie::kind;     // which operators change together when times alone are judged
+  comp::tie losses_tie = comp::tie::kind;    // which operators change together in stage 1; guided ties none
+  comp::tie times_tie = comp::tie::kind;     // the same in stage 2
   comp::stages stages = comp::stages::both;  // which stages run
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed
-  rival_source rivals = {};  // makes plans that the found one has to beat, besides FP32 and those of the policy's rules
-  bool verbatim = false;     // true: the stages of the paper to the letter, as paper_search.hpp sets it
-  bool self_check = true;    // true: a batch or two, which are undone, show at the start whether the trainer has faults
+  rival_source rivals = {};                  // makes further plans that the found one has to beat
+  bool verbatim = false;                     // true: the paper's stages to the letter (paper_search.hpp)
+  bool self_check = true;                    // true: a batch or two, which are undone, test the trainer at the start
 
   /// Throws: `settings_error` for a value that cannot be used.
   void check() const {

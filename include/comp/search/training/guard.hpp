@@ -22,10 +22,10 @@ namespace comp {
 
 /// When a training with the found plan is compared with FP32.
 struct guard_settings {
-  bool on = true;    // false: only runs that fail or end without a finite loss are given up
-  double above = 1;  // a loss is suspicious above its recent highest level plus this many times its recent spread
+  bool on = true;            // false: only runs that fail or end without a finite loss are given up
+  double above = 1;          // suspicious is a loss above its recent highest level plus this many times its spread
   std::size_t batches = 20;  // a level is the mean of this many batches, or of a quarter of an epoch if that is less
-  double worse = 0.05;       // a plan without progress is given up when FP32's loss is lower by more than this fraction
+  double worse = 0.05;       // a plan without progress is given up if FP32's loss is lower by this fraction
   double evidence =
       0.02;  // the fraction of the training's time that FP32 may take to check a plan that is not suspicious
 };

@@ -167,7 +167,7 @@ inline void make_viewable(torch::jit::Stack& stack) {
   at::IValue& value = stack[stack.size() - 2];
   const at::Tensor& tensor = value.toTensor();
   if (tensor.is_contiguous()) return;
-  if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {  // torch.compile captures for other sizes, too
+  if (has_symbolic_sizes(tensor)) {
     value = tensor.contiguous();
     return;
   }

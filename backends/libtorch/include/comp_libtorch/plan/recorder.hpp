@@ -104,7 +104,7 @@ class recorder {
     current.info.beyond_fp16 = has_number_beyond_fp16(op, stack);
     current.info.scopes = scopes_of(names_.path(current.named.scope));
     current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
-    bool sparse = false;
+    bool sparse = false, nested = false;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       const bool low = is_eligible(tensor, device_) && !is_full(tensor.scalar_type());
       current.is_own_low = current.is_own_low || (low && is_parameter(tensor));
@@ -115,6 +115,7 @@ class recorder {
       const bool repeats = !at::GradMode::is_enabled() && parameters_->find(tensor) == nullptr;  // in a checkpoint
       if (!without_grad && (tensor.requires_grad() || repeats)) current.op.differentiable[argument] = true;
       sparse = sparse || tensor.layout() != at::kStrided;
+      nested = nested || has_symbolic_sizes(tensor);
       if (argument == 0 && known.draws && !sparse) current.op.drawn_in = order_in_memory(tensor);
     });
     for (const recorded_input& input : current.op.inputs) {
@@ -128,7 +129,7 @@ class recorder {
     });
     const bool unknown = sparse || !known.aten;
     const bool doubtful = current.op.role == op_role::choosable && (unknown || (tries_low_ && !in_transform()));
-    if (doubtful && !runs_low(op, known, stack, device_, !unknown)) current.op.role = op_role::full;
+    if (doubtful && (nested || !runs_low(op, known, stack, device_, !unknown))) current.op.role = op_role::full;
     if (author != author_choice::none && current.op.role == op_role::choosable) {
       current.op.role = op_role::full;
       current.info.author = author;
@@ -338,7 +339,9 @@ class recorder {
   /// handed on in FP32. A tensor without elements does not count: torch.utils.checkpoint keeps its inputs by one.
   void look_for_function(const at::Tensor& tensor, const origin& from) {
     const torch::autograd::Node* node = torch::autograd::impl::grad_fn_unsafe(tensor);
-    if (node == nullptr || tensor.numel() == 0 || (!from.without_grad && from.producer >= 0)) return;
+    if (node == nullptr || (!has_symbolic_sizes(tensor) && tensor.numel() == 0) ||
+        (!from.without_grad && from.producer >= 0))
+      return;
     if (from.producer < 0 && is_of_aten(*node)) return;
     for (const torch::autograd::Edge& edge : node->next_edges()) {
       if (const auto maker = makers_.find(edge.function.get()); maker != makers_.end()) hand_on_fp32(maker->second);

@@ -95,9 +95,14 @@ void for_each_tensor(const torch::jit::Stack& stack, std::size_t count, auto&& f
   }
 }
 
+/// Returns: true if the sizes are no numbers: those of a nested tensor, and while torch.compile captures for any size.
+inline bool has_symbolic_sizes(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
 inline tensor_info describe(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
-  return {.shape = tensor.sizes().vec(),
+  return {.shape = has_symbolic_sizes(tensor) ? std::vector<std::int64_t>{} : tensor.sizes().vec(),
           .dtype = type == at::kBFloat16        ? precision::bf16
                    : type == at::kHalf          ? precision::fp16
                    : type == at::kFloat8_e4m3fn ? precision::fp8_e4m3
