@@ -235,7 +235,7 @@ class loop {
   bool looks_wrong(double loss) const {
     const double sign = given_.settings.direction == loss_direction::higher_is_better ? -1 : 1;
     const comp::detail::recent_losses last{fp32_losses_, sign};
-    return !std::isfinite(loss) || (last.known && sign * loss > 2 * last.high - last.low);
+    return !std::isfinite(loss) || (last.enough && sign * loss > 2 * last.high - last.low);
   }
   void tell(sample of_batch) {
     const py::gil_scoped_release others_run;
