@@ -30,7 +30,7 @@ CHARTS = {  # picture: title, file of its table, columns that label a row, colum
                             ['plan over autocast', 'compiled plan over compiled autocast'], [0.8, 1, 1.2, 1.5, 1.9], 1),
     'cost.svg': ('Cost of the search, in percent of a training of so many epochs x batches (lines end at the worst)', 'tables/search_cost.csv',
                  ['training', 'epochs x batches'], ['cost, of the training'], [0.2, 0.5, 1, 2, 5, 10, 20, 40], 1)}
-LEFT, PLOT, STEP = 345, 400, 16  # pixels: widths of the labels and of the axis, height of a figure
+PLOT, STEP = 400, 16  # pixels: width of the axis, height of a figure
 SHAPES = ['M-4-4h8v8h-8z', 'M0-5.5L5.5 0 0 5.5-5.5 0z', 'M-5 4L0-5 5 4z', 'M-5-4L0 5 5-4z', 'M-4-4L4 4M4-4L-4 4']
 STYLE = '''<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.soft{fill:#59636e}.page{fill:#fff}path{fill:none;stroke-width:2}
 .axis{stroke:#d1d9e0;stroke-width:1}.line{stroke:#59636e;stroke-width:1.5}.s0{stroke:#0969da}.s1{stroke:#bc4c00}.s2{stroke:#1a7f37}.s3{stroke:#8250df}.s4{stroke:#59636e}
@@ -62,8 +62,11 @@ def figure_of(cell):
 
 
 def drawn(title, file, labels, columns, ticks, compared):
+    rows = [(', '.join(row[label] for label in labels), row) for row in rows_of(file, labels + columns)]
+    left = 40 + 6.5 * max(len(label) for label, _ in rows)
+
     def x(value):
-        return LEFT + PLOT * math.log(min(max(value, ticks[0]), ticks[-1]) / ticks[0]) / math.log(ticks[-1] / ticks[0])
+        return left + PLOT * math.log(min(max(value, ticks[0]), ticks[-1]) / ticks[0]) / math.log(ticks[-1] / ticks[0])
 
     def mark(series, at, height):
         return f'<path class="s{series}" transform="translate({at:.1f} {height})" d="{SHAPES[series]}"/>'
@@ -72,14 +75,14 @@ def drawn(title, file, labels, columns, ticks, compared):
         return f'<text x="{at:.1f}" y="{height}"{more}>{html.escape(words)}</text>'
     top = 66 if len(columns) > 1 else 46  # a legend is between title and axis
     body, y, longest = [], top, 0
-    for row in rows_of(file, labels + columns):
+    for label, row in rows:
         known = [(i, figure) for i, figure in enumerate(figure_of(row[column]) for column in columns) if figure]
-        body.append(text(LEFT - 14, y + 4 + STEP * (len(known) - 1) / 2, ', '.join(row[label] for label in labels), ' text-anchor="end"'))
+        body.append(text(left - 14, y + 4 + STEP * (len(known) - 1) / 2, label, ' text-anchor="end"'))
         for i, (value, low, high, words) in known:
             body.append(f'<path class="s{i}" d="M{x(low):.1f} {y}H{x(high):.1f}"/>' if high > low else '')
             body += [text(x(end), y + 4, sign, f' class="soft" text-anchor="{anchor}"') for end, sign, anchor, beyond in
                      ((ticks[0], '‹', 'end', low < ticks[0]), (ticks[-1], '›', 'start', high > ticks[-1])) if beyond]
-            body += [mark(i, x(value), y), text(LEFT + PLOT + 14, y + 4, words)]
+            body += [mark(i, x(value), y), text(left + PLOT + 14, y + 4, words)]
             y, longest = y + STEP, max(longest, len(words))
         y += STEP // 2
     grid = [f'<path class="{"line" if t == compared else "axis"}" d="M{x(t):.1f} {top - 12}V{y - 8}"/>' + text(x(t), y + 8, f'{t:g}', ' class="soft" text-anchor="middle"')
@@ -88,7 +91,7 @@ def drawn(title, file, labels, columns, ticks, compared):
     for i, column in enumerate(columns if len(columns) > 1 else []):
         legend += [mark(i, at, 40), text(at + 12, 44, column)]
         at += 44 + 7 * len(column)
-    width, height = max(LEFT + PLOT + 28 + 7 * longest, at, 28 + 7 * len(title)), y + 20
+    width, height = round(max(left + PLOT + 28 + 7 * longest, at, 28 + 7 * len(title))), y + 20
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{html.escape(title)}">\n{STYLE}\n'
             f'<path class="page" d="M0 0h{width}v{height}H0z"/>{text(14, 22, title)}\n' + '\n'.join(part for part in [*legend, *grid, *body] if part) + '\n</svg>\n')
 
