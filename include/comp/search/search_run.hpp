@@ -132,7 +132,7 @@ class search_run {
     } catch (...) {
       run_.restore(trials_.reference().start());
       try {
-        run_.trainer().set_precision(plans_.fp32());
+        run_.trainer().set_precision(run_.fp32());
       } catch (...) {  // the caller has to see the first exception
       }
       throw;
