@@ -96,6 +96,25 @@ std::size_t longest_line(const std::string& text) {
 
 static_assert(comp::Observer<comp::progress_bar>);
 
+TEST_CASE(
+    "FP32's check of a state is no turn of the contest, whose other batches have nothing to be compared with then") {
+  const std::string log = in_a_file([](std::FILE* to) {
+    comp::progress_bar bar{to};
+    bar.search_started({found.graph, found.hardware, "", 0.01, 0});
+    const comp::plan fp32 = comp::as_written(found.graph), low = comp::plan(fp32.size(), comp::precision::bf16);
+    for (const auto& [plan, batches] : {std::pair{low, 1}, std::pair{fp32, 4}}) {
+      comp::trial t{.plan = plan, .accepted = true};
+      t.stage = comp::stage::contest;
+      t.sample = {.loss = 1, .seconds = 0.5 * batches, .batches = batches};
+      comp::detail::summarise_times(t);
+      bar.trial_started(t);
+      bar.trial_done(t);
+    }
+    bar.search_done(found);
+  });
+  CHECK(log.find("Final contest: 5 batches of 2 plans\n") != std::string::npos);
+}
+
 TEST_CASE("in a file there are plain lines: one per plan that is judged or timed, one per stage") {
   const std::string log = in_a_file([](std::FILE* to) {
     comp::progress_bar bar{to};

@@ -72,7 +72,8 @@ class progress {
     const bool measured = at != under_way_.end();
     under_way_.erase(at, under_way_.end());
     learn_fp32(t);
-    if (t.stage == stage::contest && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
+    const bool turn = t.stage == stage::contest && t.sample.batches == 1;  // checks of the state have several
+    if (turn && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
     if (t.stage != stage_) return measured;                               // a run of FP32 within a candidate's
     if (t.stage == stage::training && !t.label.empty()) return measured;  // FP32 beside a training is no epoch of it
     ++runs_;
