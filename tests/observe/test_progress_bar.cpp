@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "made_up.hpp"
 #include "scratch.hpp"
@@ -102,9 +103,10 @@ TEST_CASE(
     comp::progress_bar bar{to};
     bar.search_started({found.graph, found.hardware, "", 0.01, 0});
     const comp::plan fp32 = comp::as_written(found.graph), low = comp::plan(fp32.size(), comp::precision::bf16);
-    for (const auto& [plan, batches] : {std::pair{low, 1}, std::pair{fp32, 4}}) {
+    using enum comp::stage;
+    for (const auto& [stage, plan, batches] : {std::tuple{baseline, fp32, 8}, {contest, low, 1}, {contest, fp32, 4}}) {
       comp::trial t{.plan = plan, .accepted = true};
-      t.stage = comp::stage::contest;
+      t.stage = stage;
       t.sample = {.loss = 1, .seconds = 0.5 * batches, .batches = batches};
       comp::detail::summarise_times(t);
       bar.trial_started(t);
