@@ -113,9 +113,9 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> To
     Raises: SettingsError, FileError.
     """
     name, module = _named(model)
-    layers, moments, _ = _without_moments(plan_file(plan))
+    layers, moments, mixed = _without_moments(plan_file(plan))
     modules, left = _products(layers, name, "torchao.float8 swaps nn.Linear")
-    left += [f"{moment} is in {p} (torchao's optimizers store both moments in 8 or 4 bits, or in FP8): it stays in FP32"
+    left += mixed + [f"{moment} is in {p} (torchao's optimizers store both moments in 8 or 4 bits, or in FP8): it stays in FP32"
              for moment, p in moments.items()]
     wanted = {n: tuple(p for p, x in of.items() if x in fp8) for n, of in modules.items()}
     parts = {} if module is None else dict(module.named_modules(remove_duplicate=False))
@@ -165,7 +165,7 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
     the products that read them, so each product has the plan's precision. Arguments and errors: as to_torchao.
     """
     name, _ = _named(model)
-    layers, moments, rounding = _without_moments(plan_file(plan))
+    layers, moments, mixed = _without_moments(plan_file(plan))
     modules, left = _products(layers, name, "te.Linear replaces nn.Linear")
     missing = sum(p == "mxfp4" for of in modules.values() for p in of.values())
     if missing:
@@ -173,7 +173,7 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
     left += [f'"{n}" is in fp8_e5m2 (its recipes have E5M2 for gradients only): it becomes E4M3'
              for n, of in modules.items() if of["forward"] == "fp8_e5m2"]
     adam = {f"{moment}_dtype": torch.bfloat16 for moment in moments}
-    return TransformerEngineRecipe(modules, (*left, *rounding), adam)
+    return TransformerEngineRecipe(modules, (*left, *mixed, *_rounding_of(moments)), adam)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
         if here.count("{}") != there.count("{}"):
             raise SettingsError(f'"{here}" and "{there}" have not as many numbers ({{}} stands for one): give both all')
     name, _ = _named(model)
-    layers, moments, rounding = _without_moments(plan_file(plan))
+    layers, moments, mixed = _without_moments(plan_file(plan))
     modules, left = _products(layers, name, "Megatron's file names linear modules")
     sources: dict[str, list[str]] = {}
     for n in modules:
@@ -245,7 +245,7 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
             recipes[there] = formats[0].replace("e5m2", "e4m3")
             if recipes[there] != formats[0]:
                 left.append(f"{said} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
-    return MegatronModules(modules, (*left, *rounding), recipes, moments)
+    return MegatronModules(modules, (*left, *mixed, *_rounding_of(moments)), recipes, moments)
 
 
 def _renamed(module: str, names: Mapping[str, str] | None) -> str:
@@ -259,18 +259,21 @@ def _renamed(module: str, names: Mapping[str, str] | None) -> str:
 
 
 def _without_moments(plan: PlanFile) -> tuple[PlanFile, dict[str, str], list[str]]:
-    """The plan of the layers, the low formats of Adam's moments, and a sentence for libraries that can have these."""
+    """The plan of the layers, the low formats of Adam's moments, and sentences on moments of several formats."""
     formats: dict[str, set[str]] = {}
     for _, kind, precision in plan.operators:
         if kind in _MOMENTS:
             formats.setdefault(_MOMENTS[kind], set()).add(precision)
     moments = {moment: min(of) for moment, of in formats.items() if len(of) == 1 and of != {"fp32"}}
-    left = [f"{moment} is in {' and in '.join(sorted(of))} (an optimizer there has one format for it): it stays in FP32"
-            for moment, of in formats.items() if len(of) > 1]
-    if moments:
-        left.append(f"{' and '.join(moments)} in bf16 are rounded to the nearest there and at random here, so that small changes "
-                    "count on average: watch whether the loss stays as low")
-    return replace(plan, operators=tuple(op for op in plan.operators if op[1] not in _MOMENTS)), moments, left
+    mixed = [f"{moment} is in {' and in '.join(sorted(of))} (an optimizer there has one format for it): it stays in FP32"
+             for moment, of in formats.items() if len(of) > 1]
+    return replace(plan, operators=tuple(op for op in plan.operators if op[1] not in _MOMENTS)), moments, mixed
+
+
+def _rounding_of(moments: dict[str, str]) -> list[str]:
+    """What a library that can have these moments does otherwise."""
+    return [f"{' and '.join(moments)} in bf16 are rounded to the nearest there and at random here, so that small changes "
+            "count on average: watch whether the loss stays as low"] if moments else []
 
 
 def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[str, str]], list[str]]:

@@ -253,6 +253,7 @@ class Exports(unittest.TestCase):
         said = comp.to_transformer_engine(several, model='net')
         one = 'exp_avg is in bf16 and in fp32 (an optimizer there has one format for it): it stays in FP32'
         self.assertEqual((said.adam, said.left), ({}, (one,)))
+        self.assertEqual(comp.to_torchao(several, model='net').left, (one,))
         for export in there.values():
             self.assertNotIn('exp_avg', '\n'.join(export(plan_file(PLAN[0], moments[0][:2] + ('fp32',)), model='net').left))
 
