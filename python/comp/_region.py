@@ -33,9 +33,8 @@ class Region:
     the loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, for evaluation.
 
     A step with several forwards names them: `with plan("discriminator"):`. Entered again within itself, a region goes on.
-    Functions compiled by torch.compile are compiled
-    with the casts of the plan; in the first forward, and while a search judges losses, they run uncompiled. TorchScript runs
-    unoptimized.
+    Functions compiled by torch.compile are compiled with the casts of the plan; in the first forward, and while a search
+    judges losses, they run uncompiled. TorchScript runs unoptimized.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ struct sample {
   std::vector<double> batch_seconds = {};        // wall time [s] of each batch, in order
   std::vector<double> curve = {};                // loss of each batch, in order
   std::vector<std::vector<double>> curves = {};  // of several losses: curves[loss][batch]
-  std::optional<double> score = {};              // what validate() returned after the run
+  std::optional<double> score = {};              // of validate() after the run; higher is better
   comp::status status = comp::status::ok;        // how the run ended
   std::string message = {};                      // the error's words
 
