@@ -5,6 +5,8 @@ import os
 import tempfile
 
 os.environ.setdefault('OMP_NUM_THREADS', '1')
+if capability := os.environ.get('ATEN_CPU_CAPABILITY'):  # Inductor (2.11) takes from its cache what it made for another one
+    os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', os.path.join(tempfile.gettempdir(), f'torchinductor_{capability}'))
 
 import torch
 from torch import nn
