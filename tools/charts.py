@@ -12,8 +12,6 @@ import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'docs/benchmarks'
 CHARTS = {  # picture: title, file of its table, columns that label a row, columns to draw, ticks of the axis, a line to compare with
-    'peers.svg': ("Steps per second, as a multiple of LibTorch 2.11's BF16 autocast (right of 1: faster)", 'native.md', ['model'],
-                  ['comp, native trainer', 'comp in LibTorch', 'torch.compile', 'IPEX 2.8', 'autocast with more'], [0.9, 1, 1.2, 1.4, 1.7], 1),
     'libtorch.svg': ('Speed of found plans in LibTorch, with 95% intervals (right of 1: comp is faster)', 'tables/libtorch.csv', ['model, batch'],
                      ['speed over autocast (95%)', 'speed over by hand (95%)'], [0.8, 1, 1.4, 2, 3, 6], 1),
     'kernels.svg': ("Speed of found plans with comp's kernels, with 95% intervals (right of 1: comp is faster)", 'tables/kernels_avx512.csv', ['model, batch'],
@@ -39,15 +37,12 @@ STYLE = '''<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.soft{fill:#5
 
 
 def rows_of(file, columns):
-    """The rows, by column, of the first table of a page that has these columns, or of a CSV file."""
-    text = (FOLDER / file).read_text(encoding='utf-8')
-    tables = [list(csv.reader(text.splitlines()))] if file.endswith('.csv') else [
-        [[cell.strip() for cell in line.strip('|').split('|')] for line in lines.splitlines() if not line.startswith('|--')]
-        for lines in re.findall(r'(?:^\|.*\n)+', text, re.M)]
-    for header, *rows in tables:
-        if set(columns) <= set(header):
-            return [dict(zip(header, row)) for row in rows]
-    sys.exit(f'charts.py: no table of docs/benchmarks/{file} has the columns {", ".join(columns)}: say in CHARTS what they are called')
+    """The rows, by column."""
+    with (FOLDER / file).open(encoding='utf-8', newline='') as table:
+        header, *rows = csv.reader(table)
+    if not set(columns) <= set(header):
+        sys.exit(f'charts.py: docs/benchmarks/{file} has not the columns {", ".join(columns)}: say in CHARTS what they are called')
+    return [dict(zip(header, row)) for row in rows]
 
 
 def figure_of(cell):
