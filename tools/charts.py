@@ -12,8 +12,6 @@ import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'docs/benchmarks'
 CHARTS = {  # picture: title, file of its table, columns that label a row, columns to draw, ticks of the axis, a line to compare with
-    'peers.svg': ("Steps per second, as a multiple of LibTorch 2.11's BF16 autocast (right of 1: faster)", 'native.md', ['model'],
-                  ['comp, native trainer', 'comp in LibTorch', 'torch.compile', 'IPEX 2.8', 'autocast with more'], [0.9, 1, 1.2, 1.4, 1.7], 1),
     'libtorch.svg': ('Speed of found plans in LibTorch, with 95% intervals (right of 1: comp is faster)', 'tables/libtorch.csv', ['model, batch'],
                      ['speed over autocast (95%)', 'speed over by hand (95%)'], [0.8, 1, 1.4, 2, 3, 6], 1),
     'kernels.svg': ("Speed of found plans with comp's kernels, with 95% intervals (right of 1: comp is faster)", 'tables/kernels_avx512.csv', ['model, batch'],
@@ -31,34 +29,30 @@ CHARTS = {  # picture: title, file of its table, columns that label a row, colum
     'cost.svg': ('Cost of the search, in percent of a training of so many epochs x batches (lines end at the worst)', 'tables/search_cost.csv',
                  ['training', 'epochs x batches'], ['cost, of the training'], [0.2, 0.5, 1, 2, 5, 10, 20, 40], 1)}
 PLOT, STEP = 400, 16  # pixels: width of the axis, height of a figure
-SHAPES = ['M-4-4h8v8h-8z', 'M0-5.5L5.5 0 0 5.5-5.5 0z', 'M-5 4L0-5 5 4z', 'M-5-4L0 5 5-4z', 'M-4-4L4 4M4-4L-4 4']
+SHAPES = ['M-4-4h8v8h-8z', 'M0-5.5L5.5 0 0 5.5-5.5 0z']
 STYLE = '''<style>text{font:13px system-ui,sans-serif;fill:#1f2328}.soft{fill:#59636e}.page{fill:#fff}path{fill:none;stroke-width:2}
-.axis{stroke:#d1d9e0;stroke-width:1}.line{stroke:#59636e;stroke-width:1.5}.s0{stroke:#0969da}.s1{stroke:#bc4c00}.s2{stroke:#1a7f37}.s3{stroke:#8250df}.s4{stroke:#59636e}
+.axis{stroke:#d1d9e0;stroke-width:1}.line{stroke:#59636e;stroke-width:1.5}.s0{stroke:#0969da}.s1{stroke:#bc4c00}
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9198a1}.page{fill:#0d1117}.axis{stroke:#3d444d}.line{stroke:#9198a1}
-.s0{stroke:#58a6ff}.s1{stroke:#f0883e}.s2{stroke:#3fb950}.s3{stroke:#bc8cff}.s4{stroke:#9198a1}}</style>'''
+.s0{stroke:#58a6ff}.s1{stroke:#f0883e}}</style>'''
 
 
 def rows_of(file, columns):
-    """The rows, by column, of the first table of a page that has these columns, or of a CSV file."""
-    text = (FOLDER / file).read_text(encoding='utf-8')
-    tables = [list(csv.reader(text.splitlines()))] if file.endswith('.csv') else [
-        [[cell.strip() for cell in line.strip('|').split('|')] for line in lines.splitlines() if not line.startswith('|--')]
-        for lines in re.findall(r'(?:^\|.*\n)+', text, re.M)]
-    for header, *rows in tables:
-        if set(columns) <= set(header):
-            return [dict(zip(header, row)) for row in rows]
-    sys.exit(f'charts.py: no table of docs/benchmarks/{file} has the columns {", ".join(columns)}: say in CHARTS what they are called')
+    """The rows, by column."""
+    with (FOLDER / file).open(encoding='utf-8', newline='') as table:
+        header, *rows = csv.reader(table)
+    if not set(columns) <= set(header):
+        sys.exit(f'charts.py: docs/benchmarks/{file} has not the columns {", ".join(columns)}: say in CHARTS what they are called')
+    return [dict(zip(header, row)) for row in rows]
 
 
 def figure_of(cell):
     """Value, least, most and words of a cell such as 1.30 (1.05 to 1.39), 0.37 to 0.59%, 1.0% (worst 1.8%); None if it has none."""
-    words = cell.replace('*', '')
-    if not re.match(r'\d', words):
+    if not re.match(r'\d', cell):
         return None
-    value = float(re.match(r'[\d.]+', words)[0])
-    spread = re.search(r'([\d.]+)%? to ([\d.]+)', words) or re.search(r'()worst ([\d.]+)', words)
+    value = float(re.match(r'[\d.]+', cell)[0])
+    spread = re.search(r'([\d.]+)%? to ([\d.]+)', cell) or re.search(r'()worst ([\d.]+)', cell)
     low, high = (float(end or value) for end in spread.groups()) if spread else (value, value)
-    return value, low, high, re.split(r' \(', words)[0]
+    return value, low, high, re.split(r' \(', cell)[0]
 
 
 def drawn(title, file, labels, columns, ticks, compared):

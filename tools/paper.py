@@ -52,7 +52,7 @@ def version_of(root):
     for top in SOURCES:
         for file in sorted(f for f in (root / top, *(root / top).rglob('*')) if f.is_file() and '__pycache__' not in f.parts):
             hashed.update(f'{file.relative_to(root)}\n'.encode() + file.read_bytes())
-    said = re.search(r"version: '([^']+)'", (root / 'meson.build').read_text())
+    said = re.search(r'comp_version = "(.*)";', (root / 'include/comp/files/plan_file.hpp').read_text())
     return f"{said[1] if said else '?'} ({hashed.hexdigest()[:10]})"
 
 

@@ -67,9 +67,8 @@ def page():
         for name in names:
             kind, _, name = name.rpartition(' ')
             above, members = (values if kind else declared)(source, name)
-            text += f'\n## {name}\n\n`comp/{header}`. {above}'.rstrip() + f'\n\n| {"value" if kind else "member"} | |\n|---|---|\n'
-            for declaration, said in members:
-                text += '| `{}` | {} |\n'.format(*(cell.replace('|', '\\|') for cell in (declaration, said)))
+            text += f'\n## {name}\n\n`comp/{header}`. {above}'.rstrip() + '\n\n'
+            text += ''.join(f'- `{declaration}`' + (f': {said}' if said else '') + '\n' for declaration, said in members)
     return text
 
 

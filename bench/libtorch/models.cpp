@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fourteen models in LibTorch: a search, then FP32, LibTorch's autocast, autocast tuned by hand and the found plan in
-// turns in one process; peak memory, page faults, and with --epochs the score after a training each way.
-//   models [--models vgg16,bert] [--data FOLDER] [--limit N] [--seconds S] [--epochs N] [--seeds N] [--json FILE]
+// turns in one process; peak memory and page faults.
+//   models [--models vgg16,bert] [--data FOLDER] [--limit N] [--seconds S] [--rounds N] [--json FILE]
 // FOLDER has the data sets under their names (cifar100, mnist, cora, squad-v2); what it lacks is made up.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <optional>
 
 #include "contest.hpp"
 #include "more_jobs.hpp"
@@ -34,11 +33,10 @@ struct options {
   int threads = 0;
   std::string size = {};
   double seconds = 10, learning_rate = 0;
-  std::size_t rounds = 60, epochs = 0, seeds = 1;
-  bool quick = false, stock = false, searches = true;
+  std::size_t rounds = 60;
 };
 
-torch_models::job make(const options& chosen, const std::string& model, std::uint64_t seed) {
+torch_models::job make(const options& chosen, const std::string& model) {
   static const std::map<std::string, const char*> sets{{"alexnet", "cifar100"}, {"vgg16", "cifar100"},
                                                        {"gan", "mnist"},        {"gcn", "cora"},
                                                        {"gat", "cora"},         {"bert", "squad-v2"}};
@@ -47,20 +45,13 @@ torch_models::job make(const options& chosen, const std::string& model, std::uin
                               .batch = chosen.batch,
                               .limit = chosen.limit,
                               .side = chosen.side,
-                              .learning_rate = chosen.learning_rate,
-                              .seed = seed};
+                              .learning_rate = chosen.learning_rate};
   const auto own = sets.find(model);
   const std::string set = !chosen.set.empty() ? chosen.set : own != sets.end() ? own->second : "";
   if (!chosen.data.empty() && !set.empty() && std::filesystem::exists(chosen.data / set)) o.data = chosen.data / set;
   if (model == "gcn" || model == "gat") o.batch = o.limit = 0;  // a step is the whole graph
   if (model == "simplenet") o.limit = 0;
-  if (chosen.quick) {
-    o.batch = model == "gcn" || model == "gat" ? 0 : 16;
-    o.limit = model == "gcn" || model == "gat" ? 0 : 64;
-    if (model == "bert") o.size = "tiny";
-    if (model == "simplenet") o.width = 128;
-  }
-  return bench::any_job(model, o, chosen.quick);
+  return bench::any_job(model, o);
 }
 
 comp::outcome search(torch_models::job_trainer& trainer) {
@@ -69,44 +60,6 @@ comp::outcome search(torch_models::job_trainer& trainer) {
   const comp::two_stage strategy{comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu, .low = precision::bf16},
                                  comp::strategy::guided{}, comp::strategy::greedy{}, settings};
   return strategy.run(trainer);
-}
-
-/// The score after `epochs` epochs of each way, from the same weights, in the same order.
-json scores(const options& chosen, const std::string& model, const comp::plan& plan) {
-  json all = json::array();
-  for (std::uint64_t seed = 1; seed <= chosen.seeds; ++seed) {
-    json of_seed{{"seed", seed}};
-    for (const way w : {bench::fp32, bench::autocast, bench::comp_plan}) {
-      torch_models::job job = make(chosen, model, seed);
-      double score = 0, loss = 0;
-      if (w == bench::autocast) {
-        torch_models::batches source{
-            job.examples(),
-            {.batch = std::min(job.batch, job.examples()), .seed = seed},
-            [&](const torch::Tensor& rows, at::Generator&) { return pick(job, job.train, rows); }};
-        for (std::size_t e = 0; e < chosen.epochs; ++e) {
-          std::size_t steps = 0;
-          double sum = 0;
-          for (auto batch = source.next(); batch; batch = source.next(), ++steps) {
-            for (const double part : bench::autocast_step(job, *batch)) sum += part;
-          }
-          loss = sum / static_cast<double>(steps);
-        }
-        const comp::libtorch::autocast_guard on{at::kCPU, at::kBFloat16};
-        score = torch_models::score(job);
-      } else {
-        auto trainer = torch_models::make_trainer(job, seed);
-        if (w == bench::comp_plan) trainer.set_precision(plan);
-        for (std::size_t e = 0; e < chosen.epochs; ++e) loss = trainer.run_epoch().loss;
-        score = trainer.validate();
-      }
-      of_seed[bench::way_names[w]] = {{"score", score}, {"loss", loss}};
-      fmt::print("{} seed {}: {} has score {:.4f}, loss {:.4f} after {} epochs\n", model, seed, bench::way_names[w],
-                 score, loss, chosen.epochs);
-    }
-    all.push_back(std::move(of_seed));
-  }
-  return all;
 }
 
 /// What the plan does to each kind of operator: how many of them are low.
@@ -126,15 +79,14 @@ std::string lowered(const comp::op_graph& graph, const comp::plan& plan) {
 }
 
 json measure(const options& chosen, const std::string& model) {
-  torch_models::job job = make(chosen, model, 1);
+  torch_models::job job = make(chosen, model);
   auto given = setup_of(job);
-  if (!chosen.stock) given.update = comp::libtorch::optimizer_pass::fused;
+  given.update = comp::libtorch::optimizer_pass::fused;
   auto trainer = torch_models::make_trainer(job, given);
-  std::optional<comp::outcome> found;
-  if (chosen.searches) found = search(trainer);
-  trainer.set_precision(found ? found->plan : trainer.own_autocast(precision::bf16).as_autocast(false));
+  const comp::outcome found = search(trainer);
+  trainer.set_precision(found.plan);
   (void)trainer.tune();
-  torch_models::job peer = make(chosen, model, 1);
+  torch_models::job peer = make(chosen, model);
   const bench::contest timed = bench::race(job, peer, trainer, chosen.seconds, chosen.rounds);
   const comp::libtorch::program_settings run = trainer.executor().settings();
   const comp::op_graph& graph = trainer.graph();
@@ -164,19 +116,16 @@ json measure(const options& chosen, const std::string& model) {
   of["low_operators"] = lowered(graph, plan);
   of["weights"] = run.weights == comp::libtorch::weight_casts::keep ? "kept" : "cast";
   of["images"] = run.images == comp::libtorch::memory_format::channels_last ? "channels-last" : "as they are";
-  if (found) {
-    of["search"] = {{"seconds", found->overhead_seconds()},
-                    {"share_of_100_epochs", found->overhead_share()},
-                    {"trials", found->trials.size()},
-                    {"batches_per_epoch", found->batches_per_epoch}};
-    text += fmt::format("\n  search {:.1f} s, {:.2f}% of 100 epochs, {} trials", found->overhead_seconds(),
-                        100 * found->overhead_share(), found->trials.size());
-  }
+  of["search"] = {{"seconds", found.overhead_seconds()},
+                  {"share_of_100_epochs", found.overhead_share()},
+                  {"trials", found.trials.size()},
+                  {"batches_per_epoch", found.batches_per_epoch}};
+  text += fmt::format("\n  search {:.1f} s, {:.2f}% of 100 epochs, {} trials", found.overhead_seconds(),
+                      100 * found.overhead_share(), found.trials.size());
   fmt::print("{}\n  weights {}, images {}{}, low: {}\n", text, of["weights"].get<std::string>(),
              of["images"].get<std::string>(), plan.runs_autocast() ? ", run by autocast" : "",
              of["low_operators"].get<std::string>());
   std::fflush(stdout);
-  if (chosen.epochs > 0) of["scores"] = scores(chosen, model, plan);
   return of;
 }
 
@@ -255,12 +204,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")
       ->check(CLI::Range(8, 1000))
       ->capture_default_str();
-  app.add_option("--epochs", chosen.epochs, "Trained each way for the scores; 0: none")->capture_default_str();
-  app.add_option("--seeds", chosen.seeds, "Of those trainings")->capture_default_str();
   app.add_option("--json", chosen.file, "Where the figures go");
-  app.add_flag("--stock-optimizer", chosen.stock, "comp's training steps LibTorch's optimizer, too");
-  app.add_flag("!--no-search", chosen.searches, "comp runs what autocast gives each operator");
-  app.add_flag("--quick", chosen.quick, "Small sizes, to see that it runs");
   CLI11_PARSE(app, argc, argv);
   json all = json::array();
   for (const std::string& model : chosen.models) {

@@ -57,14 +57,11 @@ struct gru_impl : recurrent_impl<torch::nn::GRU, torch::nn::GRUOptions> {
 };
 TORCH_MODULE_IMPL(gru, gru_impl);
 
-inline constexpr std::string_view more_models[] = {"resnet18", "lstm", "gru", "encoder", "unet", "vit", "experts"};
-
-/// One of `more_models`, or of the seven of torch_models. `quick`: small enough to see that it runs.
-inline job any_job(std::string_view name, const torch_models::job_options& o, bool quick) {
+/// One of these seven, or of the seven of torch_models.
+inline job any_job(std::string_view name, const torch_models::job_options& o) {
   torch::manual_seed(o.seed);
-  const auto size = [&](std::int64_t usual, std::int64_t small) { return quick ? small : usual; };
-  const std::int64_t width = size(256, 32), few = size(16, 4), many = size(32, 4);
-  const std::int64_t batches = size(160, 12);  // a search measures kernels if epochs have 150 or more
+  constexpr std::int64_t width = 256, few = 16, many = 32;
+  constexpr std::int64_t batches = 160;  // a search measures kernels if epochs have 150 or more
   if (name == "resnet18") {
     const resnet18 net{classes};
     auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(),
@@ -84,16 +81,16 @@ inline job any_job(std::string_view name, const torch_models::job_options& o, bo
     return class_job("encoder", net, {64, width}, few, adamw(net), batches);
   }
   if (name == "unet") {
-    const unet net{size(32, 8), classes};
-    return class_job("unet", net, {3, 64, 64}, size(8, 2), adam(net), batches);
+    const unet net{32, classes};
+    return class_job("unet", net, {3, 64, 64}, 8, adam(net), batches);
   }
   if (name == "vit") {
-    const vit net{size(192, 64), size(6, 2), classes};
+    const vit net{192, 6, classes};
     return class_job("vit", net, {3, 32, 32}, many, adamw(net), batches);
   }
   if (name == "experts") {
     const experts net{width, 2, 8, classes};
-    return class_job("experts", net, {width}, size(512, 32), adamw(net), batches);
+    return class_job("experts", net, {width}, 512, adamw(net), batches);
   }
   return torch_models::make_job(name, o);
 }

@@ -27,10 +27,10 @@ using namespace comp::native;
 using comp::precision;
 using host_trainer = trainer<comp::host::device>;
 
-constexpr std::int64_t layers = 9, epochs = 2;
+constexpr std::int64_t layers = 9, epochs = 2, batches = 10, accumulated = 10;  // accumulated: batches of a step
 
 struct options {
-  std::int64_t size = 1024, batch = 256, batches = 10, accumulate = 10;
+  std::int64_t size = 1024, batch = 256;
   int threads = 0;
   std::string low = "bf16";
 };
@@ -83,8 +83,8 @@ comp::plan found_plan(comp::host::device& device, const options& o, const data_s
 }
 
 /// A way that accumulates has a step after all batches of one; its time is that of each.
-void train_in_turns(std::vector<way>& ways, const options& o) {
-  for (std::int64_t i = 0; i < epochs * o.batches; ++i) {
+void train_in_turns(std::vector<way>& ways) {
+  for (std::int64_t i = 0; i < epochs * batches; ++i) {
     for (way& w : ways) {
       if ((i + 1) % w.micro_batches != 0) continue;
       const comp::sample step = w.trained->run_batch();
@@ -122,11 +122,8 @@ int run(const options& o) {
   const auto low = comp::precision_of(std::string_view{o.low});
   comp::require<comp::settings_error>(low == precision::bf16 || low == precision::fp16,
                                       "precision \"{}\" (the guide's levels are of fp16 and bf16): choose one", o.low);
-  comp::require<comp::settings_error>(o.batches % o.accumulate == 0,
-                                      "{} batches, accumulated by {} (a step ends with the epoch): make them divide",
-                                      o.batches, o.accumulate);
   comp::host::device device{{.threads = o.threads}};
-  const data_source data{native_models::random_examples{o.size, o.batch * o.batches, 100}};
+  const data_source data{native_models::random_examples{o.size, o.batch * batches, 100}};
   const auto graph = graph_of(simple_net(o));
   const auto o1 = paddle_plan(graph, comp::policy::paddle_level::o1, *low);
   const auto o2 = paddle_plan(graph, comp::policy::paddle_level::o2, *low);
@@ -137,11 +134,11 @@ int run(const options& o) {
   ways.push_back(make_way("FP32", device, o, data, comp::plan{graph.size()}, 0));
   ways.push_back(make_way("O1", device, o, data, o1, near));
   ways.push_back(make_way("O2", device, o, data, o2, near));
-  ways.push_back(make_way("O1 accumulated", device, o, data, o1, 0, o.accumulate));  // fewer steps: another training
+  ways.push_back(make_way("O1 accumulated", device, o, data, o1, 0, accumulated));  // fewer steps: another training
   ways.push_back(make_way("CoMP", device, o, data, found, near));
-  train_in_turns(ways, o);
+  train_in_turns(ways);
   fmt::print("SimpleNet, {} x Linear {} x {}, batch {}, {} batches, {} on {}\n", layers, o.size, o.size, o.batch,
-             epochs * o.batches, o.low, device.hardware().name);
+             epochs * batches, o.low, device.hardware().name);
   return report(ways) ? 0 : 1;
 }
 
@@ -154,10 +151,6 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(8, 65536))
       ->capture_default_str();
   app.add_option("--batch", chosen.batch, "The guide's is 2048")->check(CLI::Range(1, 65536))->capture_default_str();
-  app.add_option("--batches", chosen.batches, "Of an epoch")->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--accumulate", chosen.accumulate, "Batches whose gradients make a step in \"O1 accumulated\"")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
   app.add_option("--precision", chosen.low, "bf16 or fp16")->capture_default_str();
   app.add_option("--threads", chosen.threads, "0: all cores")->check(CLI::Range(0, 1024))->capture_default_str();
   CLI11_PARSE(app, argc, argv);

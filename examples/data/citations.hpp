@@ -6,6 +6,7 @@
 
 #include <examples/data/graph.hpp>
 #include <examples/data/lines.hpp>
+#include <examples/data/printable.hpp>
 #include <examples/data/text.hpp>
 #include <map>
 #include <unordered_map>

@@ -4,7 +4,6 @@
 
 #include <examples/data/citations.hpp>
 #include <examples/data/graph_npz.hpp>
-#include <examples/data/musae.hpp>
 #include <optional>
 
 namespace data_sets {
@@ -37,21 +36,13 @@ inline graph read_citations(const std::filesystem::path& folder, const std::file
   return parse_citations(read_text(content), read_text(cites), quoted(content), quoted(cites));
 }
 
-inline graph read_musae(const std::filesystem::path& folder, const std::filesystem::path& edges) {
-  const std::string beside = edges.filename().string();
-  const std::filesystem::path features = must_end(folder, "_features.json", beside),
-                              target = must_end(folder, "_target.csv", beside);
-  return parse_musae(
-      {read_text(edges), read_text(features), read_text(target), quoted(edges), features.string(), quoted(target)});
-}
-
 }  // namespace detail
 
 inline constexpr std::size_t npz_limit = std::size_t{4} << 30;  // [bytes]; Reddit's 602 dense features take 1.1 GB
 
-/// Reads a .npz of the gnn-benchmark collection, or a folder with such a file, with LINQS's .content and .cites, or
-/// with a MUSAE graph. limit: the most bytes that a .npz may unpack to. Throws: `file_error`, also for planetoid's
-/// pickles, since unpickling would run code of the file; the text names the layouts that are read.
+/// Reads a .npz of the gnn-benchmark collection, or a folder with such a file or with LINQS's .content and .cites.
+/// limit: the most bytes that a .npz may unpack to. Throws: `file_error`, also for planetoid's pickles, since
+/// unpickling would run code of the file; the text names the layouts that are read.
 inline graph read_graph(const std::filesystem::path& path, std::size_t limit = npz_limit) {
   const auto read_npz = [limit](const std::filesystem::path& file) {
     return parse_graph_npz(file_bytes(file, limit), detail::quoted(file), limit);
@@ -60,15 +51,12 @@ inline graph read_graph(const std::filesystem::path& path, std::size_t limit = n
   if (!std::filesystem::is_directory(path, why)) return read_npz(path);
   if (const auto npz = detail::file_ending(path, ".npz")) return read_npz(*npz);
   if (const auto content = detail::file_ending(path, ".content")) return detail::read_citations(path, *content);
-  if (const auto edges = detail::file_ending(path, "_edges.csv")) return detail::read_musae(path, *edges);
   require<file_error>(!detail::file_ending(path, ".allx"),
                       "\"{}\" holds planetoid's ind.* files (Python pickles, which only Python can read): use the same "
                       "graph as .npz (gnn-benchmark) or as .content and .cites (LINQS)",
                       path.string());
   throw file_error{
-      fmt::format("\"{}\" has no graph (a .npz, .content with .cites, or *_edges.csv with *_features.json and "
-                  "*_target.csv): unpack the data set there",
-                  path.string())};
+      fmt::format("\"{}\" has no graph (a .npz, or .content with .cites): unpack the data set there", path.string())};
 }
 
 }  // namespace data_sets

@@ -126,9 +126,9 @@ std::string command_line(const std::vector<std::string_view>& words, const std::
 }
 
 /// The options that --help shows. --help-all shows every one.
-constexpr std::array usual_options{"--help",   "--help-all",  "--version",      "--model",   "--data",  "--backend",
-                                   "--epochs", "--batch",     "--limit",        "--threads", "--rules", "--precisions",
-                                   "--target", "--tolerance", "--memory-limit", "--plan",    "--out",   "--resume"};
+constexpr std::array usual_options{"--help",         "--help-all", "--model",      "--data",   "--backend",
+                                   "--epochs",       "--rules",    "--precisions", "--target", "--tolerance",
+                                   "--memory-limit", "--plan",     "--out",        "--resume"};
 
 /// Shows of each option one line: the kind of what it takes, its default, and its description up to a semicolon.
 struct short_lines : CLI::Formatter {
@@ -152,9 +152,7 @@ void describe(CLI::App& app, options& chosen, bool brief) {
       "still converges. "
       "Writes plan.json, report.html (open it) and more into --out.");
   app.footer(
-      "Examples:\n"
-      "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
-      "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json   (without a search)\n"
+      "train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
       "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
   app.set_help_all_flag("--help-all", "Print every option, with the values that it takes");
   app.set_version_flag("--version", fmt::format("comp {}", comp::detail::comp_version));
@@ -363,7 +361,8 @@ void describe(CLI::App& app, options& chosen, bool brief) {
   app.formatter(lines);
   for (CLI::Option* option : app.get_options()) {
     const std::string called = option->get_name();
-    if (std::ranges::find(usual_options, called) == usual_options.end()) option->group("");
+    const bool shown = std::ranges::find(usual_options, called) != usual_options.end();
+    option->group(shown ? "Options" : "");
   }
 }
 

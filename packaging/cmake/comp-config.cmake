@@ -3,7 +3,7 @@
 # library, which compiles faster), comp::host (the native trainer on this CPU), comp::libtorch, for which
 # COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/, and comp::libtorch_compiled, which is both in
 # libraries. Every file of a program links a compiled one or none:
-#   find_package(comp 0.2 REQUIRED COMPONENTS host)
+#   find_package(comp REQUIRED COMPONENTS host)
 # The same file serves an installed comp and, through CMakeLists.txt, its sources.
 include(CMakeFindDependencyMacro)
 get_filename_component(_comp_root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)

@@ -23,7 +23,7 @@ class Comp(ConanFile):
         return pathlib.Path(self.recipe_folder, '..', '..').resolve()
 
     def set_version(self):
-        self.version = re.search(r"version: '([\d.]+)'", (self._root() / 'meson.build').read_text())[1]
+        self.version = re.search(r'comp_version = "(.*)";', (self._root() / 'include/comp/files/plan_file.hpp').read_text())[1]
 
     def export_sources(self):
         for pattern in ('LICENSE', 'include/*'):

@@ -12,7 +12,7 @@ import unittest
 ROOT = pathlib.Path(sys.argv.pop(2))
 COMP = pathlib.Path(sys.argv.pop(1))
 TRAIN = COMP.with_name('train')
-SCREEN = (40, 100)  # lines and columns
+SCREEN = (24, 100)  # lines and columns
 
 spec = importlib.util.spec_from_file_location('python_comp', ROOT / 'python/comp/__main__.py')
 python_comp = importlib.util.module_from_spec(spec)

@@ -141,7 +141,7 @@ class Train(Runs):
                        'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
                        'memory-limit', 'slowdown', 'warm-start', 'weights', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
-        self.assertIn('Examples:', got.stdout)
+        self.assertIn('the same command with --resume goes on.', got.stdout)
         got = subprocess.run([TRAIN, '--version'], text=True, capture_output=True)
         self.assertEqual(got.returncode, 0)
         self.assertRegex(got.stdout, r'^comp \d+\.\d+\.\d+\n$')

@@ -86,58 +86,16 @@ TEST_CASE("lines of content and cites that are wrong are named") {
   CHECK(parse_citations(content, many + "p3\tp77\n", "c", "d").source.size() == 2);  // one in a hundred is let through
 }
 
-musae_files pages() {
-  return {"id_1,id_2\n0,1\n1,2\n2,2\n", R"({"1": [0, 1], "0": []})",
-          "id,facebook_id,page_name,page_type\n0,7,\"A, or \"\"B\"\"\nC\",tv\n2,8,x,tv\n1,9,y,company\n"};
-}
-
-TEST_CASE("a MUSAE graph is read, quoted names with commas and line ends included") {
-  const graph read = parse_musae(pages());
-  CHECK(read.labels == ints{1, 0, 1});
-  CHECK(read.class_names == std::vector<std::string>{"company", "tv"});
-  CHECK(read.target == ints{0, 1, 1, 2});
-  CHECK(read.feature_node == ints{1, 1});
-  CHECK(read.features == 2);
-}
-
-TEST_CASE("MUSAE files that are wrong are refused with their place") {
-  const auto refused = [](auto change) {
-    musae_files files = pages();
-    change(files);
-    return message_of([&] { parse_musae(files); });
-  };
-  CHECK(refused([](auto& f) { f.edges += "1,3\n"; }) ==
-        "edges line 5 has \"3\" (a whole number from 0 to 2 is needed): fetch the file again");
-  CHECK(refused([](auto& f) { f.edges += "1;2\n"; }).starts_with("edges line 5 has 1 fields"));
-  CHECK(refused([](auto& f) { f.features = R"({"1": [-1]})"; }).find("field 1[0] is -1") != std::string::npos);
-  CHECK(refused([](auto& f) { f.features = R"({"1": 3})"; }).find("field 1 is 3 (a list is needed)") !=
-        std::string::npos);
-  CHECK(refused([](auto& f) { f.features = R"({"1": [1], "x": [2]})"; }).find("features of 2 nodes, 1 of them known") !=
-        std::string::npos);
-  CHECK(refused([](auto& f) { f.features = "[1"; }).find("no JSON") != std::string::npos);
-  CHECK(refused([](auto& f) { f.target += "1,9,y,tv\n"; }).find("line 5 has node 1 again") != std::string::npos);
-  CHECK(refused([](auto& f) { f.target += "3,\"x\n"; }).find("without an end") != std::string::npos);
-  CHECK(refused([](auto& f) { f.target += "3,x\n"; }).find("has 2 fields (4 as in the header are needed)") !=
-        std::string::npos);
-  CHECK(refused([](auto& f) { f.target = "id,name\n0,x\n"; }).find("no column page_type or ml_target") !=
-        std::string::npos);
-}
-
 TEST_CASE_FIXTURE(in_folder, "a folder is read in the layout that it has, packed or not") {
   in.write("npz/cora.npz", zipped(row_of_three()));
   in.write("linqs/cora.content.gz", gzip(content));
   in.write("linqs/cora.cites", cites);
-  const musae_files files = pages();
-  in.write("musae/x_edges.csv", files.edges);
-  in.write("musae/x_features.json.gz", gzip(files.features));
-  in.write("musae/x_target.csv", files.target);
   check_row_of_three(read_graph(in.path() / "npz"));
   check_row_of_three(read_graph(in.path() / "npz/cora.npz"));
   for (const char* npz : {"npz", "npz/cora.npz"}) {
     CHECK(message_of([&] { read_graph(in.path() / npz, 100); }).find("100") != std::string::npos);
   }
   CHECK(read_graph(in.path() / "linqs").nodes == 3);
-  CHECK(read_graph(in.path() / "musae").nodes == 3);
 }
 
 TEST_CASE_FIXTURE(in_folder, "planetoid's pickles are refused, naming the forms that are read") {

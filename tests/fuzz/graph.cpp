@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts of a graph: two of LINQS or three of MUSAE, with a NUL byte between them.
+// The two texts of LINQS, with a NUL byte between them.
 #include <examples/data/read_graph.hpp>
 
 #include "fuzz.hpp"
@@ -21,9 +21,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace data_sets;
   const auto parts = fields({reinterpret_cast<const char*>(data), size}, '\0');
   if (parts.size() == 2) fuzz::read_or_refuse([&] { must_be_sound(parse_citations(parts[0], parts[1], "c", "d")); });
-  if (parts.size() == 3) {
-    const musae_files files{std::string{parts[0]}, std::string{parts[1]}, std::string{parts[2]}};
-    fuzz::read_or_refuse([&] { must_be_sound(parse_musae(files)); });
-  }
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // After a whole training the found plan scores as FP32 does: three seeds, models and data that a CPU trains in seconds.
-// bench/libtorch does it on the real data sets.
+// ./run paper does it on the real data sets.
 #include <ATen/Parallel.h>
 
 #include <comp/comp.hpp>

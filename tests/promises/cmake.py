@@ -3,6 +3,7 @@
 # add_subdirectory. What is asked for and cannot be had is refused in a sentence.
 # Usage: cmake.py MESON BUILD_FOLDER SOURCE_ROOT COMPILER LIBTORCH_PATH COMPONENT...   (MESON: one word for the shell to split)
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 
 meson, build, root, compiler, torch, *components = sys.argv[1:]
 consumer = pathlib.Path(root, 'tests/promises/consumer')
+version = re.search(r'comp_version = "(\d+\.\d+)', pathlib.Path(root, 'include/comp/files/plan_file.hpp').read_text())[1]
 
 
 def configured(folder, *settings):
@@ -49,7 +51,8 @@ with tempfile.TemporaryDirectory() as name:
         for part in compiled:
             library = {'compiled': 'libcomp.a', 'libtorch_compiled': 'libcomp_libtorch.a'}[part]
             shutil.copy(next((folder / 'beside').rglob(f'libcomp_{part}.a')), prefix / 'lib' / library)
-    built_and_run(folder / 'found', components, installed)
+    built_and_run(folder / 'found', components, installed, f'-DCOMP_VERSION={version}')
+    refused(folder / 'old', 'compatible with requested version "0.1"', installed, '-DCOMP_VERSION=0.1')
     refused(folder / 'no', 'this comp has no component mpi: it has compiled, host, libtorch and libtorch_compiled', installed, '-DCOMP_COMPONENTS=mpi')
     missing = 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere' if torch else 'this comp has no component libtorch'
     refused(folder / 'lost', missing, installed, '-DCOMP_COMPONENTS=libtorch', '-DCOMP_LIBTORCH_PATH=/nowhere')

@@ -21,7 +21,7 @@ def anchors(page):
 
 
 def faults_of(file):
-    text = file.read_text(encoding='utf-8')
+    text = file.read_text(encoding='utf-8', errors='ignore')  # a package's build leaves programs
     for link in re.findall(r'\]\(([^)\s]+)\)', text) if file.suffix == '.md' else []:
         target, _, heading = link.partition('#')
         page = (file.parent / target).resolve() if target else file

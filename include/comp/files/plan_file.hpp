@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plan files: a plan as JSON that a person can read and edit, with each operator's precision, the model that it belongs
 // to and the machine that it was found on. Loading refuses a plan of another model and says what differs.
-//   { "comp_plan": 1, "comp_version": "0.2.0",
+//   { "comp_plan": 1, "comp_version": "0.3.0",
 //     "plan": "011",                                  one letter per operator (core/precision.hpp); "011@autocast":
 //                                                     run by the backend's own autocast; "111@tuned": FP32 as it is
 //                                                     fastest
@@ -44,7 +44,7 @@ struct loaded_plan {
 
 namespace detail {
 
-inline constexpr std::string_view comp_version = "0.2.0";
+inline constexpr std::string_view comp_version = "0.3.0";
 inline constexpr std::size_t plan_file_limit = std::size_t{64} << 20;
 
 }  // namespace detail
