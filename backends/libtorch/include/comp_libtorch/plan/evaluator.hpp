@@ -58,7 +58,6 @@ class evaluator final : public session, public capturable {
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
   }
-  void end(bool /*abandoned*/) noexcept override {}
 
   capturable* as_capturable() override { return how_.first ? nullptr : this; }
   listener* as_listener() override { return this; }

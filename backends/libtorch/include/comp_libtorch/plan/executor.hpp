@@ -149,13 +149,12 @@ class executor final : public session, public capturable {
   }
 
   bool begin() override {
-    if (context_.autocast_plan != nullptr) begin_autocast(autocast_, scalar_type(context_.low));
+    if (context_.autocast_plan != nullptr) begin_autocast(scalar_type(context_.low));
     context_.weights->begin_region();
     return true;
   }
 
   void end(bool abandoned) noexcept override {
-    autocast_.reset();
     context_.weights->end_region();
     if (abandoned || goes_on_in_fp32_ || is_repeat_ || next_ == code_->instructions.size()) return;
     try {
@@ -411,7 +410,6 @@ class executor final : public session, public capturable {
   std::shared_ptr<const code> code_;
   input_casts casts_;
   std::shared_ptr<region_times> times_;
-  std::optional<autocast_guard> autocast_;
   std::size_t next_ = 0;
   range composite_ = {};
   bool goes_on_in_fp32_ = false;  // the forward has left the recorded sequence and goes on in FP32

@@ -54,7 +54,7 @@ class recorded_program {
   }
 
   region enter_unplanned() const {
-    auto session = std::make_unique<detail::unplanned_session>(settings_.device.type());
+    auto session = std::make_unique<detail::unheard_session>(settings_.device.type());
     session->require_no_autocast();
     return region{std::move(session)};
   }
@@ -190,7 +190,7 @@ class recorded_program {
 
  private:
   std::unique_ptr<detail::session> make_autocast(at::ScalarType low) const {
-    return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
+    return std::make_unique<detail::unheard_session>(settings_.device.type(), low);
   }
   at::ScalarType format_of_gradients() const {
     if (first_plan_ != nullptr && first_plan_->by_name) {
@@ -226,7 +226,7 @@ class recorded_program {
     if (first_plan_ != nullptr)
       return std::make_unique<detail::first_forward>(again ? recording_->copy_to_repeat(segment) : recording_, name,
                                                      device, !settings_.protect_blocks, first_plan_);
-    if (again) return std::make_unique<detail::passing_session>(device);
+    if (again) return std::make_unique<detail::session>(device);  // it is recorded already
     return std::make_unique<detail::recording_session>(recording_, name, device, !settings_.protect_blocks);
   }
 

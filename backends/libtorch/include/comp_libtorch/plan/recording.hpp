@@ -220,26 +220,4 @@ class recording_session : public session {
   std::size_t segment_;
 };
 
-/// A region of a segment that is recorded already: it runs in FP32, and nothing is recorded.
-class passing_session final : public session {
- public:
-  using session::session;
-  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
-    op.callBoxed(stack);
-  }
-  void end(bool /*abandoned*/) noexcept override {}
-};
-
-/// A region of a plan that lowers nothing: comp listens to no operator, unless it has to keep those from a region
-/// around it.
-class unplanned_session final : public session {
- public:
-  using session::session;
-  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
-    op.callBoxed(stack);
-  }
-  bool begin() override { return listening != nullptr; }  // a region around it has another plan
-  void end(bool /*abandoned*/) noexcept override {}
-};
-
 }  // namespace comp::libtorch::detail
