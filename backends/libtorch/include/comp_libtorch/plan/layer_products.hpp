@@ -34,10 +34,6 @@ class layer_products {
       if (separate) add_gradients(infos, ops[i], i, fits);
     }
   }
-  void clear() {
-    layers_.clear();
-    gradients_.clear();
-  }
 
   /// Returns: true for a product with a weight. A product of two activations is none.
   bool is_linear_layer(const op_info& recorded) const { return layers_.contains(recorded.name); }

@@ -249,11 +249,11 @@ class recorded_program {
     require_no_open_region();
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan, settings_.tries_low);
     first_plan_.reset();
-    precisions_.clear();
+    precisions_ = {};
     low_parameters_.clear();
     choose_unrecorded_ = {};
     graph_ = {};
-    products_.clear();
+    products_ = {};
     exchange_ = 0;
     keep({});
     segments_.clear();
@@ -318,7 +318,7 @@ class recorded_program {
     }
     detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), may_read_low(), settings_, weights_};
     low_parameters_ = compiler.low_parameters();
-    precisions_.clear();
+    precisions_ = {};
     for (std::size_t i = 0; i < graph_.size(); ++i)
       precisions_.add(layers_[i], graph_[i].kind, {plan_[i], graph_[i].as_written}, graph_[i].choosable);
     for (detail::segment& each : segments_) {

@@ -176,7 +176,7 @@ class listed_plan {
   bool needs_scaling() const {
     bool found = false;
     for_each_plan([&](const plan_listing& each) {
-      found = found || any_chosen(each, [](precision p) { return p == precision::fp16; });
+      for (std::size_t i = 0; i < each.size(); ++i) found = found || each.chosen(i) == precision::fp16;
     });
     return found;
   }
@@ -191,13 +191,6 @@ class listed_plan {
   void for_each_plan(F f) const {
     f(file_.at(0));
     for (const later_plan& next : file_.later) f(file_.at(next.batch));
-  }
-
-  static bool any_chosen(const plan_listing& of, auto is) {
-    for (std::size_t i = 0; i < of.size(); ++i) {
-      if (is(of.chosen(i))) return true;
-    }
-    return false;
   }
 
   /// If true, regions cost nothing. Unless on_mismatch::follow is set, each forward is compared with the recorded one.
@@ -237,19 +230,12 @@ class listed_plan {
     plan.by_name = [known](const std::string& layer, const std::string& kind, precision own) {
       return known->chosen(layer, kind, own);
     };
-    if (by_name()) {
-      plan.choose = [known](std::size_t /*number*/, const op_info& op, const std::string& layer) {
-        const auto* named = known->find(layer);
-        return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
-                                    named != nullptr && named->hands_on_fp32};
-      };
-    } else {
-      plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
-        listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
-                                    (*listing_.operators)[i].hands_on_fp32};
-      };
-    }
+    plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
+      if (!by_name()) listing_.require_operator(i, op.name, op.kind);
+      const auto* listed = by_name() ? known->find(layer) : &(*listing_.operators)[i];
+      return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
+                                  listed != nullptr && listed->hands_on_fp32};
+    };
     return plan;
   }
 
