@@ -115,8 +115,7 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
 }
 
 /// Returns: true if every parameter that would be stepped, its gradient and its moments, in FP32 or in `low`, lie
-/// alike. `complete(state,
-/// options)`: whether a state has the moments that the options want.
+/// alike. `complete(state, options)`: whether a state has the moments that the options want.
 template <class State>
 bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&),
            at::ScalarType low = at::kFloat) {
@@ -129,9 +128,8 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
       const auto* state = dynamic_cast<const State*>(entry->second.get());
       if (state == nullptr || !complete(*state, group.options())) return false;
       bool alike = true;
-      for_members(*entry->second, *entry->second, [&](auto& /*same*/, const auto& member) {
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>)
-          alike = alike && (!member.defined() || lie_alike(parameter, member, low));
+      for_state_tensors(*entry->second, [&](const at::Tensor& moment) {
+        alike = alike && (!moment.defined() || lie_alike(parameter, moment, low));
       });
       if (!alike) return false;
     }
