@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
@@ -27,7 +28,6 @@
 #include <comp_libtorch/train/trainer.hpp>
 #include <comp_libtorch/train/training_signature.hpp>
 #include <comp_libtorch/train/training_state.hpp>
-#include <comp_libtorch/train/validation.hpp>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -235,7 +235,17 @@ class training {
 
   double validate() {
     return translated([&] {
-      const evaluation_mode mode{setup_.modules};
+      std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before;  // each module, and whether it trains
+      for (const named_module& m : setup_.modules) {
+        for (const auto& part : m.module->modules()) before.emplace_back(part, part->is_training());
+      }
+      const auto set = [](torch::nn::Module& part, bool training) {
+        if (part.is_training() != training) part.train(training);
+      };
+      const auto put_back = c10::make_scope_exit([&] {
+        for (const auto& [part, training] : before) set(*part, training);
+      });
+      for (const auto& [part, training] : before) set(*part, false);
       const at::NoGradGuard no_grad;
       const region on = program_.evaluate();
       return score_();
