@@ -55,7 +55,7 @@ class examining_session final : public recording_session {
     const double seconds = watch.seconds();
     nodes.close();
     const std::size_t returns = op.schema().returns().size();
-    const torch::jit::Stack results{stack.end() - static_cast<std::ptrdiff_t>(returns), stack.end()};
+    const torch::jit::Stack results = torch::jit::last(stack, returns).vec();
     const auto at = chart_->add_results(std::move(entry), known, now.arguments, results);
     if (!at) return;
     const bool product = blocks_ && add_operands(*at, known, now.arguments);

@@ -103,7 +103,7 @@ class recorder {
     current.info.kind = known.kind;
     current.info.beyond_fp16 = has_number_beyond_fp16(op, stack);
     current.info.scopes = scopes_of(names_.path(current.named.scope));
-    current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
+    current.arguments = torch::jit::last(stack, known.arguments.size()).vec();
     bool sparse = false, nested = false;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       const bool low = is_eligible(tensor, device_) && !is_full(tensor.scalar_type());
