@@ -82,7 +82,7 @@ class recorded_program {
     return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use);
   }
   bool is_recording() const { return recording_ != nullptr; }
-  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_ended(segment); }
+  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has(segment, true); }
   bool is_unsure() const { return unsure_; }
   bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
   const op_graph& graph() const { return graph_; }

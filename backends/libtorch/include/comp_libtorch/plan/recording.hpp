@@ -52,14 +52,11 @@ class recording {
   }
   explicit recording(const recorder& before) : recorder_{before} {}
 
-  bool has(std::string_view name) const {
+  /// Returns: whether the segment was entered, and, if `ended`, left without an exception.
+  bool has(std::string_view name, bool ended = false) const {
     const std::lock_guard only_one{mutex_};
-    return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
-  }
-  /// Returns: whether the segment was entered, and left without an exception.
-  bool has_ended(std::string_view name) const {
-    const std::lock_guard only_one{mutex_};
-    return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
+    return std::ranges::any_of(segments_,
+                               [&](const entry& e) { return e.name == name && !e.abandoned && !(ended && e.is_open); });
   }
   /// Throws: `error` if another thread has a segment open.
   void require_same_thread(std::string_view name) const {
