@@ -323,15 +323,13 @@ class recorder {
   }
 
   void add_written(call& current, const op_traits& known, std::int32_t index) {
-    for (std::size_t i = 0; i < known.arguments.size(); ++i) {
-      if (known.arguments[i] != argument_use::written) continue;
-      for_each_tensor(current.arguments[i], [&](const at::Tensor& tensor, int) {
-        add_result(current, known, tensor, index);
-        if (!tensor.has_storage()) return;
-        c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-        writers_.insert_or_assign(storage, writer{tensor.storage().getWeakStorageImpl(), index});
-      });
-    }
+    for_each_tensor(current.arguments, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t i, int) {
+      if (known.arguments[i] != argument_use::written) return;
+      add_result(current, known, tensor, index);
+      if (!tensor.has_storage()) return;
+      c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+      writers_.insert_or_assign(storage, writer{tensor.storage().getWeakStorageImpl(), index});
+    });
   }
 
   /// Looks whether `tensor` came out of a torch::autograd::Function: it has a node now, but was made while gradients
