@@ -133,11 +133,8 @@ class step {
     std::vector<at::Tensor> parts;
   };
 
-  COMP_INLINE void record(const std::string& name, at::Tensor part);
-
   /// Steps the optimizer, which keeps its moments as the plan says.
   COMP_INLINE void move_weights(torch::optim::Optimizer& optimizer);
-  COMP_INLINE void note(const scaling::step_report& report);
 
   COMP_INLINE void note_update(torch::optim::Optimizer& optimizer);
 
