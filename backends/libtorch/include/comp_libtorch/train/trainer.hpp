@@ -150,8 +150,7 @@ class any_training {
   COMP_INLINE comp::execution execution() const;
 
   /// Trains from the beginning of an epoch to its end. An epoch that run_batch() began is left.
-  COMP_INLINE sample run_epoch();
-  COMP_INLINE sample run_epoch(const stop_predicate& stop);
+  COMP_INLINE sample run_epoch(const stop_predicate& stop = [](const sample&) { return false; });
   /// Trains the next batch; after an epoch's last the next epoch begins.
   COMP_INLINE sample run_batch();
 

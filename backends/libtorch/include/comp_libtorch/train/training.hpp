@@ -118,9 +118,6 @@ class training {
   }
   comp::execution execution() const { return tuning_.execution(); }
 
-  sample run_epoch() {
-    return run_epoch([](const sample&) { return false; });
-  }
   sample run_epoch(const stop_predicate& stop) {
     return translated([&] {
       prepare();
@@ -450,7 +447,6 @@ COMP_INLINE std::vector<std::string> any_training::set_precision(const loaded_pl
 }
 COMP_INLINE plan any_training::tuned_fp32() { return training_->tuned_fp32(); }
 COMP_INLINE comp::execution any_training::execution() const { return training_->execution(); }
-COMP_INLINE sample any_training::run_epoch() { return training_->run_epoch(); }
 COMP_INLINE sample any_training::run_epoch(const stop_predicate& stop) { return training_->run_epoch(stop); }
 COMP_INLINE sample any_training::run_batch() { return training_->run_batch(); }
 COMP_INLINE std::int64_t any_training::count_extreme() { return training_->count_extreme(); }
