@@ -63,17 +63,16 @@ void for_optimizers(const setup& s, auto f, auto g) {
   }
 }
 
-inline at::Tensor bytes_of_options(const torch::optim::OptimizerOptions& options) {
-  const std::string bytes = serialized(options);
-  return at::tensor(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), at::kByte);
-}
-
 inline void store_training(const setup& from, c10::Device device, state_writer& to) {
   for_tensors(
       from.modules, [&](const std::string& name, const at::Tensor& t) { to.add(name, t); },
       [&](const std::string& name, const at::Tensor& parameter) { to.add(name, parameter.grad()); });
   for_optimizers(
-      from, [&](const std::string& name, auto& group) { to.add(name + " options", bytes_of_options(group.options())); },
+      from,
+      [&](const std::string& name, auto& group) {
+        const std::string bytes = serialized(group.options());
+        to.add(name + " options", at::tensor(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), at::kByte));
+      },
       [&](const std::string& name, auto& optimizer, auto& /*group*/, const at::Tensor& parameter) {
         const auto at = optimizer.state().find(parameter.unsafeGetTensorImpl());
         if (at == optimizer.state().end()) return;

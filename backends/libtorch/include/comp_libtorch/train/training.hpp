@@ -216,7 +216,12 @@ class training {
   std::uint64_t batches_per_epoch() {
     std::optional<std::uint64_t> batches = translated([&] { return batches_->per_epoch(); });
     if (!batches) {
-      if (!counted_) counted_ = run_and_undo([&] { return count_batches(); });
+      const auto count = [&] {
+        std::uint64_t all = 0;
+        for (batches_->begin_epoch(); batches_->next(); ++all) continue;
+        return all;
+      };
+      if (!counted_) counted_ = run_and_undo(count);
       batches = counted_;
     }
     const double shortest =
@@ -325,12 +330,6 @@ class training {
   step_result train_next() {
     if (!batches_->next()) require_batch(batches_->next());
     return train();
-  }
-  std::uint64_t count_batches() {
-    std::uint64_t count = 0;
-    batches_->begin_epoch();
-    while (batches_->next()) ++count;
-    return count;
   }
   sample train_one() {
     measured_run run = begin_run();
