@@ -5,11 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
 
 #include <comp/doctor/history.hpp>
 #include <comp_libtorch/doctor/tensor_counts.hpp>
 #include <comp_libtorch/support/tensors.hpp>
-#include <comp_libtorch/train/setup.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -19,7 +19,7 @@
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/dispatch_key.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
-#include <comp_libtorch/hook/probe.hpp>
+#include <comp_libtorch/support/generators.hpp>
 #include <cstddef>
 #include <exception>
 #include <mutex>

@@ -11,7 +11,7 @@
 #include <comp_libtorch/hook/composite.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/hook/session.hpp>
-#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/plan/unrecorded.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>

@@ -12,14 +12,12 @@
 #include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
-#include <comp_libtorch/plan/evaluator.hpp>
 #include <comp_libtorch/plan/first_plan.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/plan/recording.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
-#include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/kernels/scaled_linear.hpp>
 #include <comp_libtorch/plan/recording.hpp>

@@ -22,8 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
 #include <string_view>
 #include <typeinfo>
 #include <unordered_map>

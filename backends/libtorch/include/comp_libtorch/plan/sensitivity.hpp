@@ -30,7 +30,6 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch::detail {

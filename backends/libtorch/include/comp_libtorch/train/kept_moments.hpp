@@ -21,7 +21,6 @@
 #include <comp_libtorch/train/setup.hpp>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch {
