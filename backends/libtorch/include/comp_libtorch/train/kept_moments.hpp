@@ -34,12 +34,8 @@ struct moment_formats {
 
 namespace detail {
 
-/// Returns: the operator of moment `which`, 0 or 1, of an optimizer's parameters.
-inline op_info moment_operator(torch::optim::Optimizer& optimizer, int which, const std::string& suffix) {
-  std::int64_t elements = 0;
-  for (auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& p : group.params()) elements += p.defined() ? p.numel() : 0;
-  }
+/// Returns: the operator of moment `which`, 0 or 1, of so many parameters' elements.
+inline op_info moment_operator(int which, const std::string& suffix, std::int64_t elements) {
   const std::string kind = which == 0 ? "moment1" : "moment2";
   return {.name = "optimizer." + kind + suffix,
           .kind = kind,
@@ -229,7 +225,7 @@ class kept_moments {
     for (std::size_t i = 0; i < of.optimizers.size(); ++i) {
       const std::string suffix = of.optimizers.size() > 1 ? fmt::format(".{}", i) : "";
       for (int which = 0; which < detail::moments_of(*of.optimizers[i]); ++which)
-        all_.push_back({of.optimizers[i], which, detail::moment_operator(*of.optimizers[i], which, suffix)});
+        all_.push_back({of.optimizers[i], which, made(*of.optimizers[i], which, suffix)});
     }
     require<settings_error>(!all_.empty(),
                             "moments = true (no optimizer is LibTorch's own Adam, AdamW or SGD with momentum, with "
@@ -265,6 +261,13 @@ class kept_moments {
     int which;
     op_info op;
   };
+  static op_info made(torch::optim::Optimizer& optimizer, int which, const std::string& suffix) {
+    std::int64_t elements = 0;
+    for (auto& group : optimizer.param_groups()) {
+      for (const at::Tensor& p : group.params()) elements += p.defined() ? p.numel() : 0;
+    }
+    return detail::moment_operator(which, suffix, elements);
+  }
   /// The states stand together, in the order of `all_`.
   std::size_t place(const op_graph& graph, std::size_t k) const {
     const auto first = std::ranges::find_if(graph, [](const op_info& op) { return op.is_state; });
