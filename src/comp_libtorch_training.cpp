@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Definitions of what the LibTorch backend's headers declare, for programs that link to it (core/linkage.hpp):
 // trainers, their steps, and plans from files.
-#include <comp_libtorch/train/gathered_batches.hpp>
 #include <comp_libtorch/train/listed_plan.hpp>
 #include <comp_libtorch/train/optimizer_gradients.hpp>
 #include <comp_libtorch/train/step_parts.hpp>

@@ -233,7 +233,7 @@ bool aten_draws_by_twister() {
   return true;
 }
 
-c10::DispatchKey random_key() { return comp::libtorch::detail::random_registration::once().key(); }
+c10::DispatchKey random_key() { return comp::libtorch::detail::registration::once().random_key(); }
 
 }  // namespace
 

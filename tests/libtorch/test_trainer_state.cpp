@@ -237,7 +237,8 @@ TEST_CASE("the state of another model, or of an optimizer that cannot be copied,
   optim::Adam others{other->parameters(), 0.1};
   lt::setup wrong{.modules = {{"net", other}}, .optimizers = {&others}};
   CHECK_THROWS_WITH_AS(lt::restore_training(saved, wrong, at::kCPU),
-                       "state of 6 parameters for a model with 2 (it is another model's): save and restore one trainer",
+                       "state of 9 parameters and buffers and 1 optimizers for a training of 2 and 1 (it is another "
+                       "training's): save and restore one trainer",
                        comp::error);
   t.optimizer->state()[t.net->first->weight.unsafeGetTensorImpl()] = std::make_unique<bare_state>();
   try {

@@ -168,14 +168,12 @@ class chart {
   /// Enters what an operator wrote in place. It is noted for the storage, too, because views of it show what was
   /// written.
   void add_written(const op_traits& known, const torch::jit::Stack& arguments, std::size_t entry) {
-    for (std::size_t i = 0; i < known.arguments.size(); ++i) {
-      if (known.arguments[i] != argument_use::written) continue;
-      for_each_tensor(arguments[i], [&](const at::Tensor& t, int) {
-        link(t, entry);
-        if (!t.has_storage()) return;
-        writers_.insert_or_assign(t.storage().unsafeGetStorageImpl(), writer{t.storage().getWeakStorageImpl(), entry});
-      });
-    }
+    for_each_tensor(arguments, known.arguments.size(), [&](const at::Tensor& t, std::size_t i, int) {
+      if (known.arguments[i] != argument_use::written) return;
+      link(t, entry);
+      if (!t.has_storage()) return;
+      writers_.insert_or_assign(t.storage().unsafeGetStorageImpl(), writer{t.storage().getWeakStorageImpl(), entry});
+    });
   }
 
   /// Notes the numbers that operators put beside values (a clamp's limits, the value of masked_fill): a format that

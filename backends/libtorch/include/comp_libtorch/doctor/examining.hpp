@@ -30,30 +30,6 @@ namespace comp::libtorch {
 
 namespace detail {
 
-/// Counts the gradients that a node gives to nodes of other operators and to parameters.
-class given_gradients final : public torch::autograd::FunctionPostHook {
- public:
-  given_gradients(std::shared_ptr<chart> to, std::size_t entry, const torch::autograd::Node* of, node_span span,
-                  bool blocks)
-      : to_{std::move(to)}, entry_{entry}, of_{of}, span_{span}, blocks_{blocks} {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gives,
-                                            const torch::autograd::variable_list& got) override {
-    if (blocks_ && !got.empty() && got[0].defined()) to_->add_blocks(entry_, operand::gradient, got[0]);
-    for (std::size_t i = 0; i < gives.size(); ++i) {
-      const torch::autograd::Edge& edge = of_->next_edge(i);
-      if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->add_gradient(entry_, gives[i]);
-    }
-    return gives;
-  }
-
- private:
-  std::shared_ptr<chart> to_;
-  std::size_t entry_;
-  const torch::autograd::Node* of_;  // the node that owns this hook
-  node_span span_;
-  bool blocks_;  // the node is a product's
-};
-
 /// Runs the operators of a region as they are, and enters them into a chart.
 class examining_session final : public recording_session {
  public:
@@ -79,7 +55,7 @@ class examining_session final : public recording_session {
     const double seconds = watch.seconds();
     nodes.close();
     const std::size_t returns = op.schema().returns().size();
-    const torch::jit::Stack results{stack.end() - static_cast<std::ptrdiff_t>(returns), stack.end()};
+    const torch::jit::Stack results = torch::jit::last(stack, returns).vec();
     const auto at = chart_->add_results(std::move(entry), known, now.arguments, results);
     if (!at) return;
     const bool product = blocks_ && add_operands(*at, known, now.arguments);
@@ -87,7 +63,15 @@ class examining_session final : public recording_session {
       const std::string name = product ? node.name() : "";
       const bool multiplies =
           name.find("mm") != std::string::npos || name.starts_with("Mm") || name.find("inear") != std::string::npos;
-      node.add_post_hook(std::make_unique<given_gradients>(chart_, *at, &node, nodes, multiplies));
+      node.add_post_hook(std::make_unique<after_node>(
+          [to = chart_, entry = *at, of = &node, nodes, multiplies](const auto& gives, const auto& got) {
+            if (multiplies && !got.empty() && got[0].defined()) to->add_blocks(entry, operand::gradient, got[0]);
+            for (std::size_t i = 0; i < gives.size(); ++i) {  // to nodes of other operators and to parameters
+              const torch::autograd::Edge& edge = of->next_edge(i);
+              if (gives[i].defined() && edge.is_valid() && !nodes.has(*edge.function))
+                to->add_gradient(entry, gives[i]);
+            }
+          }));
     });
     if (now.op.role != op_role::choosable) return;
     const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };

@@ -43,8 +43,7 @@ class low_errors {
     const at::NoGradGuard no_gradients;
     double error = unknown;
     try {
-      const auto returns = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = copy_statistics(arguments, traits(op));
+      torch::jit::Stack exact = results, inputs = copy_statistics(arguments, traits(op));
       if (auto rows = whole_only_.contains(op) ? std::nullopt : take_rows(inputs, is_weight)) {
         if (auto of_rows = run(op, *rows)) {
           exact = std::move(*of_rows);
@@ -54,9 +53,11 @@ class low_errors {
         }
       }
       cast_all(inputs, op);
-      const std::vector<at::Tensor> compared = tensors(exact);  // none: the operator turns FP32 into FP64
+      const std::vector<at::Tensor> compared =
+          eligible_tensors(exact, exact.size(), device_);  // none: the operator turns FP32 into FP64
       if (compared.empty()) return unknown;
-      if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), compared);
+      if (auto low = run(op, std::move(inputs)))
+        error = relative_error(eligible_tensors(*low, low->size(), device_), compared);
     } catch (const std::exception&) {  // the operator has no results to compare
     }
     spent_ += watch.seconds();
@@ -109,13 +110,6 @@ class low_errors {
   void cast_all(torch::jit::Stack& stack, const c10::OperatorHandle& op) const {
     const op_traits& known = traits(op);
     cast_read(stack, known, scalar_type(low_), device_, !keeps_affine(known, scalar_type(low_), device_));
-  }
-  std::vector<at::Tensor> tensors(const torch::jit::Stack& results) const {
-    std::vector<at::Tensor> eligible;
-    for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
-      if (is_eligible(t, device_)) eligible.push_back(t);
-    });
-    return eligible;
   }
 
   precision low_;

@@ -5,16 +5,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
 
-#include <comp/core/precision.hpp>
 #include <comp/doctor/history.hpp>
 #include <comp_libtorch/doctor/tensor_counts.hpp>
 #include <comp_libtorch/support/tensors.hpp>
-#include <comp_libtorch/train/setup.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -50,9 +48,8 @@ class parameter_watch {
       const at::Tensor& p = each->parameter;
       each->before.defined() ? each->before.copy_(p.detach()) : each->before = p.detach().clone();
       each->arrived = false;
-      each->step = {.name = each->step.name,
-                    .format = precision_stored_as(p.scalar_type()),
-                    .elements = static_cast<std::uint64_t>(p.numel())};
+      each->step = {
+          .name = each->step.name, .format = describe(p).dtype, .elements = static_cast<std::uint64_t>(p.numel())};
     }
   }
   void begin_forward() {
@@ -81,7 +78,7 @@ class parameter_watch {
     }
   }
 
-  /// Returns: the step's parameters. `any`: optimizers are known, so that a parameter that none had is in none.
+  /// Returns: the step's parameters. If an optimizer ran, a parameter that none had is in none.
   std::vector<parameter_step> end_step() {
     std::vector<parameter_step> steps;
     for (auto& each : all_) {
@@ -143,12 +140,6 @@ class parameter_watch {
       each->used = false;
     }
   };
-  static precision precision_stored_as(at::ScalarType type) {
-    return type == at::kDouble     ? precision::fp64
-           : type == at::kBFloat16 ? precision::bf16
-           : type == at::kHalf     ? precision::fp16
-                                   : precision::fp32;
-  }
 
   std::vector<std::shared_ptr<watched>> all_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> places_;

@@ -104,16 +104,13 @@ inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::Scal
 /// Returns: FP64 if what the operator reads has a tensor in it, other than a number beside values; else FP32. It is the
 /// format that the operator computes in without a plan, as types are promoted.
 inline at::ScalarType full_format(const torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
-  const std::size_t first = stack.size() - known.arguments.size();
   at::ScalarType full = at::kFloat;
-  for (std::size_t i = 0; i < known.arguments.size(); ++i) {
-    if (known.arguments[i] != argument_use::read && known.arguments[i] != argument_use::affine) continue;
-    for_each_tensor(stack[first + i], [&](const at::Tensor& t, int) {
-      if (t.scalar_type() == at::kDouble && is_eligible(t, device) && !is_wrapped_number(t) &&
-          !is_number_beside_values(t, known, stack, device))
-        full = at::kDouble;
-    });
-  }
+  for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& t, std::size_t i, int) {
+    const bool reads = known.arguments[i] == argument_use::read || known.arguments[i] == argument_use::affine;
+    if (reads && t.scalar_type() == at::kDouble && is_eligible(t, device) && !is_wrapped_number(t) &&
+        !is_number_beside_values(t, known, stack, device))
+      full = at::kDouble;
+  });
   return full;
 }
 
@@ -125,14 +122,10 @@ inline void cast_read_to_full(torch::jit::Stack& stack, const op_traits& known, 
 /// Casts the inputs of an operator that writes and does not promote (index_add_, mm.out) to the format of what it
 /// writes.
 inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
-  const std::size_t first = stack.size() - known.arguments.size();
   std::optional<at::ScalarType> written;
-  for (std::size_t i = 0; i < known.arguments.size() && !written; ++i) {
-    if (known.arguments[i] != argument_use::written) continue;
-    for_each_tensor(stack[first + i], [&](const at::Tensor& t, int) {
-      if (!written && is_eligible(t, device)) written = t.scalar_type();
-    });
-  }
+  for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& t, std::size_t i, int) {
+    if (!written && known.arguments[i] == argument_use::written && is_eligible(t, device)) written = t.scalar_type();
+  });
   if (written) cast_read(stack, known, *written, device, true);
 }
 

@@ -14,11 +14,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
 
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/dispatch_key.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
-#include <comp_libtorch/hook/probe.hpp>
+#include <comp_libtorch/support/generators.hpp>
 #include <cstddef>
 #include <exception>
 #include <mutex>
@@ -31,10 +32,8 @@ namespace comp::libtorch::detail {
 /// Runs `op` so that the operators inside it come to the listener one by one. For a listener that was called with `op`:
 /// comp's key is excluded then, and is let in again while `op` runs.
 inline void call_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
-  struct inner_operators_are_seen {
-    inner_operators_are_seen() { c10::impl::tls_set_dispatch_key_excluded(claimed_key, false); }
-    ~inner_operators_are_seen() { c10::impl::tls_set_dispatch_key_excluded(claimed_key, true); }
-  } const while_it_runs;
+  c10::impl::tls_set_dispatch_key_excluded(claimed_key, false);
+  const auto exclude_again = c10::make_scope_exit([] { c10::impl::tls_set_dispatch_key_excluded(claimed_key, true); });
   // `op` itself goes on below comp's key
   op.redispatchBoxed(keys & c10::DispatchKeySet{c10::DispatchKeySet::FULL_AFTER, claimed_key}, &stack);
 }
@@ -71,7 +70,7 @@ class product_finder final : public listener {
 /// a recording is of the model as written.
 inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                         at::DeviceType device) {
-  torch::jit::Stack bare{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
+  torch::jit::Stack bare = torch::jit::last(stack, traits(op).arguments.size()).vec();
   replace(
       bare, bare.size(), device, [](const at::Tensor& t) { return t.layout() == at::kStrided; },
       [](const at::Tensor& t) {

@@ -18,43 +18,51 @@
 #include <comp_libtorch/hook/listening.hpp>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace comp::libtorch::detail {
 
-/// Returns: the key that comes first among those on which no library has a fallback. Out-of-tree devices own these keys
-/// once their plugin is loaded. Throws: `error` when all are taken.
-inline c10::DispatchKey free_key() {
+/// Returns: the two keys that come first among those on which no library has a fallback. Out-of-tree devices own these
+/// keys once their plugin is loaded. Throws: `error` when less than two are free.
+inline std::array<c10::DispatchKey, 2> free_keys() {
   using enum c10::DispatchKey;
-  for (const auto key : std::array{AutocastPrivateUse1, AutocastIPU, AutocastHPU, AutocastXLA}) {
-    if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) return key;
-  }
-  throw error{
-      "no dispatch key is free for comp (AutocastPrivateUse1, AutocastIPU, AutocastHPU and AutocastXLA have a fallback "
-      "of another library): load comp in a process without those device plugins"};
+  std::vector<c10::DispatchKey> keys{AutocastPrivateUse1, AutocastIPU, AutocastHPU, AutocastXLA};
+  std::erase_if(keys, [](auto key) { return c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key); });
+  require<error>(
+      keys.size() >= 2,
+      "{} dispatch keys are free for comp, which needs two (of AutocastPrivateUse1, AutocastIPU, AutocastHPU "
+      "and AutocastXLA the others have a fallback of another library): load comp in a process without those "
+      "device plugins",
+      keys.size());
+  return {keys[0], keys[1]};
 }
 
-/// The fallback of this process, registered at its first use and never taken away.
+/// The fallback of this process, registered at its first use and never taken away. Random numbers for dropout have a
+/// key of their own that all other operators fall through: so bernoulli_ is found even if another operator calls it,
+/// and costs others nothing.
 class registration {
  public:
   static const registration& once() {
     static const registration only;
     return only;
   }
-  c10::DispatchKey key() const { return key_; }
+  c10::DispatchKey random_key() const { return keys_[1]; }
 
  private:
-  registration()
-      : key_{free_key()},
-        library_{torch::Library::IMPL, "_", key_, __FILE__, __LINE__},
-        aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__},
-        profiler_{torch::Library::IMPL, "profiler", key_, __FILE__, __LINE__} {
-    claimed_key = key_;
-    claimed_keys = claimed_keys.add(key_);
+  registration() {
+    claimed_key = keys_[0];
+    claimed_keys = c10::DispatchKeySet{keys_[0], keys_[1]};
     for (const char* mark : {"_record_function_enter", "_record_function_enter_new", "_record_function_exit",
                              "_record_function_exit._RecordFunction"})
       profiler_.impl(mark, torch::CppFunction::makeFallthrough());  // a profiler's marks are not the model's operators
-    library_.fallback(torch::CppFunction::makeFromBoxedFunction<&registration::intercept>());
+    all_.fallback(torch::CppFunction::makeFromBoxedFunction<&registration::intercept>());
     call_common_operators_directly(aten_);
+    all_random_.fallback(torch::CppFunction::makeFallthrough());
+    random_.impl("bernoulli_.float", TORCH_FN(draw));
+  }
+
+  static torch::Library library(const char* of, c10::DispatchKey key) {
+    return {torch::Library::IMPL, of, key, __FILE__, __LINE__};
   }
 
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -66,42 +74,16 @@ class registration {
     op.callBoxed(stack);
   }
 
-  c10::DispatchKey key_;
-  torch::Library library_;
-  torch::Library aten_;
-  torch::Library profiler_;
-};
-
-/// Random numbers for dropout, on a key of their own that all other operators fall through: so bernoulli_ is found even
-/// if another operator calls it, and costs others nothing.
-class random_registration {
- public:
-  static const random_registration& once() {
-    static const random_registration only;
-    return only;
-  }
-  c10::DispatchKey key() const { return key_; }
-
- private:
-  random_registration()
-      : key_{key_below(registration::once())},
-        library_{torch::Library::IMPL, "_", key_, __FILE__, __LINE__},
-        aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__} {
-    claimed_keys = claimed_keys.add(key_);
-    library_.fallback(torch::CppFunction::makeFallthrough());
-    aten_.impl("bernoulli_.float", TORCH_FN(draw));
-  }
-  static c10::DispatchKey key_below(const registration& /*has the first free one*/) { return free_key(); }
-
   static at::Tensor& draw(c10::DispatchKeySet keys, at::Tensor& to, double p, std::optional<at::Generator> generator) {
     if (draw_as_aten(to, p, generator)) return to;
-    const c10::DispatchKeySet others{c10::DispatchKeySet::FULL_AFTER, once().key()};
+    const c10::DispatchKeySet others{c10::DispatchKeySet::FULL_AFTER, once().random_key()};
     return at::_ops::bernoulli__float::redispatch(keys & others, to, p, std::move(generator));
   }
 
-  c10::DispatchKey key_;
-  torch::Library library_;
-  torch::Library aten_;
+  std::array<c10::DispatchKey, 2> keys_ = free_keys();
+  torch::Library all_ = library("_", keys_[0]), aten_ = library("aten", keys_[0]),
+                 profiler_ = library("profiler", keys_[0]);
+  torch::Library all_random_ = library("_", keys_[1]), random_ = library("aten", keys_[1]);
 };
 
 }  // namespace comp::libtorch::detail

@@ -30,17 +30,18 @@ class before_node final : public torch::autograd::FunctionPreHook {
   std::function<void()> run_;
 };
 
+/// Its function gets the gradients that the node gives, and those that it got.
 class after_node final : public torch::autograd::FunctionPostHook {
  public:
-  explicit after_node(std::function<void()> run) : run_{std::move(run)} {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gives,
-                                            const torch::autograd::variable_list& /*got*/) override {
-    run_();
+  using variables = torch::autograd::variable_list;
+  explicit after_node(std::function<void(const variables& gives, const variables& got)> run) : run_{std::move(run)} {}
+  variables operator()(const variables& gives, const variables& got) override {
+    run_(gives, got);
     return gives;
   }
 
  private:
-  std::function<void()> run_;
+  std::function<void(const variables&, const variables&)> run_;
 };
 
 /// The nodes that a call made. Each node has a number that its thread counts up, so those of the call lie between two

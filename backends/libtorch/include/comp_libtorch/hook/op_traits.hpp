@@ -87,16 +87,6 @@ corrcoef)",
                   word);
 }
 
-inline bool is_arithmetic(std::string_view word) {
-  return has_name("add sub rsub mul div subtract multiply divide true_divide", word);
-}
-inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
-
-/// Returns: true for what gives a view or a copy, as the strides allow.
-inline bool may_view(std::string_view word) {
-  return has_name("reshape reshape_as flatten ravel view_as unflatten as_strided", word);
-}
-
 }  // namespace by_name
 
 namespace traits_of {
@@ -132,10 +122,10 @@ inline op_traits read(const c10::OperatorHandle& op) {
   });
   t.makes = t.aten && by_name::makes(t.word);
   t.pointwise = op.hasTag(at::Tag::pointwise);
-  t.arithmetic = t.aten && by_name::is_arithmetic(t.word);
-  t.convolves = t.aten && by_name::convolves(t.word);
+  t.arithmetic = t.aten && has_name("add sub rsub mul div subtract multiply divide true_divide", t.word);
+  t.convolves = t.aten && (t.word == "conv2d" || t.word == "conv3d");
   t.takes_view = schema.name() == "aten::view" && overload.empty();
-  t.may_view = t.aten && by_name::may_view(t.word);
+  t.may_view = t.aten && has_name("reshape reshape_as flatten ravel view_as unflatten as_strided", t.word);
   t.draws = !t.writes && op.hasTag(at::Tag::nondeterministic_seeded);
   return t;
 }

@@ -14,7 +14,7 @@
 namespace comp::libtorch {
 
 COMP_INLINE region::region(std::unique_ptr<detail::session> listens)
-    : random_{detail::random_registration::once().key()},
+    : random_{detail::registration::once().random_key()},
       session_{std::move(listens)},
       exceptions_{std::uncaught_exceptions()},
       script_optimized_{torch::jit::getGraphExecutorOptimize()} {

@@ -11,7 +11,7 @@
 
 namespace comp::libtorch::detail {
 
-/// Base of all sessions. Each entry of a region makes one.
+/// The session of a region whose operators run as they are, and base of all others. Each entry of a region makes one.
 class session : public listener {
  public:
   /// `frees_blocks`: the precisions that the model's author wrote into it (author_blocks.hpp) are ignored.
@@ -20,8 +20,11 @@ class session : public listener {
   virtual ~session() = default;
   /// Called when the region begins, on its thread. Returns: whether the operators come to called().
   virtual bool begin() { return true; }
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
+    op.callBoxed(stack);
+  }
   /// Called when the region ends. `abandoned`: an exception ended it.
-  virtual void end(bool abandoned) noexcept = 0;
+  virtual void end(bool /*abandoned*/) noexcept {}
 
   /// Throws: `error` while LibTorch's own autocast is on for the device.
   void require_no_autocast() const {
@@ -49,10 +52,10 @@ class session : public listener {
     if (now == author_choice::autocast_on) require_no_autocast();
     return author_choice::none;
   }
-  /// Switches LibTorch's autocast on for the region. Blocks are told by differences from the state after that, so that
-  /// comp's own autocast is not taken for a block of the author's.
-  void begin_autocast(std::optional<autocast_guard>& on, at::ScalarType low) {
-    on.emplace(device_, low);
+  /// Switches LibTorch's autocast on until the session's end. Blocks are told by differences from the state after that,
+  /// so that comp's own autocast is not taken for a block of the author's.
+  void begin_autocast(at::ScalarType low) {
+    autocast_.emplace(device_, low);
     blocks_.begin();
   }
 
@@ -60,24 +63,22 @@ class session : public listener {
   at::DeviceType device_;
   bool frees_blocks_;
   author_blocks blocks_;
+  std::optional<autocast_guard> autocast_;
 };
 
-/// A region that LibTorch's own autocast runs. comp listens to none of its operators.
-class autocast_session final : public session {
+/// A region to whose operators comp does not listen: LibTorch's own autocast to `autocast` runs them, or else a plan
+/// that lowers nothing. The latter keeps them from a region around it, which has another plan.
+class unheard_session final : public session {
  public:
-  autocast_session(at::DeviceType device, at::ScalarType low) : session{device}, low_{low} {}
-  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
-    op.callBoxed(stack);
-  }
+  explicit unheard_session(at::DeviceType device, std::optional<at::ScalarType> autocast = {})
+      : session{device}, low_{autocast} {}
   bool begin() override {
-    on_.emplace(device(), low_);
-    return false;
+    if (low_) begin_autocast(*low_);
+    return !low_ && listening != nullptr;
   }
-  void end(bool /*abandoned*/) noexcept override { on_.reset(); }
 
  private:
-  at::ScalarType low_;
-  std::optional<autocast_guard> on_;
+  std::optional<at::ScalarType> low_;
 };
 
 }  // namespace comp::libtorch::detail

@@ -45,7 +45,7 @@ inline void run_in(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool
   nodes.for_each(stack, op.schema().returns().size(), [](torch::autograd::Node& node) {
     auto on = std::make_shared<std::optional<tf32_guard>>();
     node.add_pre_hook(std::make_unique<before_node>([on] { on->emplace(); }));
-    node.add_post_hook(std::make_unique<after_node>([on] { on->reset(); }));
+    node.add_post_hook(std::make_unique<after_node>([on](auto&&...) { on->reset(); }));
   });
 }
 

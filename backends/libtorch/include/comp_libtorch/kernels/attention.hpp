@@ -173,9 +173,7 @@ inline std::optional<at::Tensor> attend(const at::Tensor& q, const at::Tensor& k
                                         bool causal = false, std::optional<double> scale = {}, bool narrow = false) {
 #if COMP_LIBTORCH_ATTENTION
   using namespace attention;
-  const auto plain = [](const at::Tensor& t) {
-    return only_autograd_sees(*t.unsafeGetTensorImpl()) && t.numel() > 0 && !t._fw_grad(0).defined();
-  };
+  const auto plain = [](const at::Tensor& t) { return is_plain(t) && t.numel() > 0; };
   const at::ScalarType format = q.scalar_type();
   const auto heads = [&](const at::Tensor& t) { return plain(t) && t.scalar_type() == format && t.dim() == 4; };
   const auto addable = [&](const at::Tensor& t) {

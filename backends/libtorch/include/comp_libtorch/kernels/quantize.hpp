@@ -6,17 +6,15 @@
 // the random numbers of stochastic rounding are LibTorch's.
 #pragma once
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Generator.h>
 
 #include <array>
 #include <cmath>
 #include <comp/core/scaled_formats.hpp>
+#include <comp_libtorch/support/perturbation.hpp>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 
 namespace comp::libtorch::detail {
 
@@ -123,14 +121,8 @@ class quantizer {
   // Returns 16 random bits per value. The values are their seed, so that a step that is repeated rounds alike, and the
   // generators that a model draws from stay as they are.
   static at::Tensor random_bits(const at::Tensor& t) {
-    at::Generator usual = at::globalContext().defaultGenerator(t.device());
-    at::Generator own;
-    {
-      const std::lock_guard only_one{usual.mutex()};
-      own = usual.clone();
-    }
-    own.set_current_seed(static_cast<std::uint64_t>(bits_of(t).sum(at::kLong).item<std::int64_t>()));
-    return at::randint(0, 1 << 16, t.sizes(), own, t.options().dtype(at::kInt));
+    const auto seed = static_cast<std::uint64_t>(bits_of(t).sum(at::kLong).item<std::int64_t>());
+    return at::randint(0, 1 << 16, t.sizes(), generator_for(t.device(), seed), t.options().dtype(at::kInt));
   }
 
   // Multiplies each 16 values along the contraction by Sylvester's Hadamard matrix with signs, and rounds to BF16. What

@@ -14,6 +14,7 @@
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
 #include <comp_libtorch/kernels/fp8_product.hpp>
+#include <comp_libtorch/kernels/kernel.hpp>
 #include <comp_libtorch/kernels/quantize.hpp>
 #include <comp_libtorch/support/hardware.hpp>
 #include <comp_libtorch/support/tensors.hpp>
@@ -201,10 +202,7 @@ inline bool run_scaled(const op_traits& known, torch::jit::Stack& stack, const p
   }
   if (at->transposed) w = w.t();
   const auto bias = b.defined() ? std::optional{b} : std::nullopt;
-  at::Tensor y = scaled_linear::apply(x.to(scalar_type(in.forward)), w, bias, in);
-  torch::jit::drop(stack, arguments);
-  torch::jit::push(stack, std::move(y));
-  return true;
+  return replace_arguments(stack, arguments, scaled_linear::apply(x.to(scalar_type(in.forward)), w, bias, in));
 }
 
 }  // namespace comp::libtorch::detail

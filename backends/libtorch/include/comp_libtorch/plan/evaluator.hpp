@@ -11,7 +11,7 @@
 #include <comp_libtorch/hook/composite.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/hook/session.hpp>
-#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/plan/unrecorded.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>
@@ -53,12 +53,15 @@ class evaluator final : public session, public capturable {
     const precision own = precision_of_full(full_format(stack, known, device()));
     const auto chosen =
         author == author_choice::none ? how_.choose(named.layer, known.kind, own) : product_precisions{own, own};
-    if (captures_) capture(named.name, {named.layer, known.kind, chosen.forward, own}, chosen);
+    if (captures_) {
+      if (chosen.forward == precision::tf32 || chosen.need_rounding())
+        captured_.note_stray(named.name);  // compiled code neither switches TensorFloat-32 on nor rounds
+      captured_.names.push_back({named.layer, known.kind, chosen.forward, own});
+    }
     naming(known.kind, named.name, [&] { run_unrecorded(op, author, chosen, stack, device(), captures_); });
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
   }
-  void end(bool /*abandoned*/) noexcept override {}
 
   capturable* as_capturable() override { return how_.first ? nullptr : this; }
   listener* as_listener() override { return this; }
@@ -97,11 +100,6 @@ class evaluator final : public session, public capturable {
   std::string module_of(const c10::TensorImpl* parameter) const {
     const std::string* name = parameters_.find(parameter);
     return name == nullptr ? std::string{} : scope_of(*name);
-  }
-  void capture(const std::string& name, captured_name op, const product_precisions& chosen) {
-    if (op.chosen == precision::tf32 || chosen.need_rounding())
-      captured_.note_stray(name);  // compiled code neither switches TensorFloat-32 on nor rounds
-    captured_.names.push_back(std::move(op));
   }
 
   evaluation how_;

@@ -149,13 +149,12 @@ class executor final : public session, public capturable {
   }
 
   bool begin() override {
-    if (context_.autocast_plan != nullptr) begin_autocast(autocast_, scalar_type(context_.low));
+    if (context_.autocast_plan != nullptr) begin_autocast(scalar_type(context_.low));
     context_.weights->begin_region();
     return true;
   }
 
   void end(bool abandoned) noexcept override {
-    autocast_.reset();
     context_.weights->end_region();
     if (abandoned || goes_on_in_fp32_ || is_repeat_ || next_ == code_->instructions.size()) return;
     try {
@@ -179,10 +178,7 @@ class executor final : public session, public capturable {
 
   bool follows() const { return context_.settings->otherwise == on_mismatch::follow; }
 
-  /// Returns: argument `i` of the operator on the stack, which is the next instruction; null if it is no tensor.
-  const c10::TensorImpl* tensor_at(const torch::jit::Stack& stack, std::size_t i) const {
-    return tensor_of(code_->instructions[next_], stack, i);
-  }
+  /// Returns: argument `i` of the operator on the stack, whose instruction is `now`; null if it is no tensor.
   static const c10::TensorImpl* tensor_of(const instruction& now, const torch::jit::Stack& stack, std::size_t i) {
     const at::IValue& value = stack[stack.size() - now.arguments + i];
     return value.isTensor() && value.toTensor().defined() ? value.unsafeToTensorImpl() : nullptr;
@@ -214,7 +210,8 @@ class executor final : public session, public capturable {
   /// Finds the instruction of the operator on the stack, and goes on after it. Returns: nothing if the recorded forward
   /// does not have it.
   std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-    if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
+    const auto argument = [&](std::size_t i) { return tensor_of(code_->instructions[next_], stack, i); };
+    if (is_next(op, argument) || find_in_composite(op)) return next_++;
     if (captures_) return find_captured(op, stack);
     if (!follows() || !composite_.empty()) return {};
     const c10::TensorImpl* parameter = nullptr;
@@ -294,18 +291,13 @@ class executor final : public session, public capturable {
 
   void run(const instruction& now, torch::jit::Stack& stack) {
     if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
-    if (times_ != nullptr) return run_timed(now, stack);
-    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
-      return context_.errors->run(now.op, now.index, stack);
-    }
+    const bool compares = context_.errors != nullptr && times_ == nullptr && !in_checkpoint;
+    if (compares && (*context_.graph)[now.index].choosable) return context_.errors->run(now.op, now.index, stack);
     if (now.slots != 0) casts_.cast_inputs(now, stack);
+    if (times_ != nullptr)
+      return profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
     if (now.unusual) return run_unusual(now, stack);
     now.op.callBoxed(stack);
-  }
-
-  void run_timed(const instruction& now, torch::jit::Stack& stack) {
-    if (now.slots != 0) casts_.cast_inputs(now, stack);
-    profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
   /// Runs an operator as its author wrote it. The plan lowers it, but it stands in a block of the author's now, and did
@@ -411,7 +403,6 @@ class executor final : public session, public capturable {
   std::shared_ptr<const code> code_;
   input_casts casts_;
   std::shared_ptr<region_times> times_;
-  std::optional<autocast_guard> autocast_;
   std::size_t next_ = 0;
   range composite_ = {};
   bool goes_on_in_fp32_ = false;  // the forward has left the recorded sequence and goes on in FP32

@@ -17,7 +17,6 @@
 #include <comp_libtorch/plan/executor_choice.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
-#include <comp_libtorch/plan/tuning_settings.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <map>

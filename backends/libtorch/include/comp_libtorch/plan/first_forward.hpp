@@ -12,14 +12,12 @@
 #include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
-#include <comp_libtorch/plan/evaluator.hpp>
 #include <comp_libtorch/plan/first_plan.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/plan/recording.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -165,7 +163,6 @@ class repeated_checkpoint final : public session {
     call_opened(op, keys, stack);
   }
   resumption from_here() const override { return of(calls_, next_, device()); }
-  void end(bool /*abandoned*/) noexcept override {}
 
   static resumption of(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device) {
     return [calls = std::move(calls), next, device]() -> std::unique_ptr<session> {
@@ -189,15 +186,11 @@ class first_forward final : public recording_session {
         run_{device} {}
 
   bool begin() override {
-    if (plan_->autocast) begin_autocast(autocast_, *plan_->autocast);
+    if (plan_->autocast) begin_autocast(*plan_->autocast);
     return true;
   }
-  void end(bool abandoned) noexcept override {
-    autocast_.reset();
-    recording_session::end(abandoned);
-  }
   resumption from_here() const override {
-    return autocast_ ? resumption{} : repeated_checkpoint::of(calls_, calls_->size(), device());
+    return plan_->autocast ? resumption{} : repeated_checkpoint::of(calls_, calls_->size(), device());
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
@@ -218,10 +211,10 @@ class first_forward final : public recording_session {
     if (now.info.beyond_fp16 && choice.chosen.forward == precision::fp16) choice.chosen = {own, own};
     const bool lowers = now.op.role == op_role::choosable && is_lowered(now.info, choice.chosen.forward);
     has_lowered_ = has_lowered_ || lowers;
-    if (has_lowered_ && !autocast_ && has_script_derivative()) refuse_script_derivative();
-    now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) || lowers;
+    if (has_lowered_ && !plan_->autocast && has_script_derivative()) refuse_script_derivative();
+    now.lowers = now.lowers || (plan_->autocast && author != author_choice::autocast_on) || lowers;
     calls_->push_back({op, now.op, choice});
-    if (autocast_) {
+    if (plan_->autocast) {
       op.callBoxed(stack);
     } else if (has_lowered_) {
       naming(now.info.kind, now.info.name, [&] { run_(now.op, choice, stack); });
@@ -234,7 +227,7 @@ class first_forward final : public recording_session {
  private:
   void open(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     calls_->push_back({op});
-    if (!autocast_) cast_to_record(stack, traits(op).arguments.size());
+    if (!plan_->autocast) cast_to_record(stack, traits(op).arguments.size());
     ++depth_;
     const auto close = c10::make_scope_exit([&] { --depth_; });
     record_opened(op, keys, stack);
@@ -254,15 +247,14 @@ class first_forward final : public recording_session {
 
   void run_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
     calls_->push_back({.op = op, .outside_plan = true});
-    if (autocast_) return op.callBoxed(stack);
+    if (plan_->autocast) return op.callBoxed(stack);
     run_outside_plan(op, stack, device());
   }
 
   std::shared_ptr<const first_plan> plan_;
   first_runner run_;
   std::shared_ptr<first_calls> calls_ = std::make_shared<first_calls>();  // what has run, for checkpoints
-  std::optional<autocast_guard> autocast_;
-  std::size_t depth_ = 0;       // open composites
+  std::size_t depth_ = 0;                                                 // open composites
   bool has_left_plan_ = false;  // the forward has left the file, in a composite
   bool has_lowered_ = false;    // the plan has, so far
 };

@@ -25,12 +25,14 @@ class input_casts {
 
   void cast_inputs(const instruction& now, torch::jit::Stack& stack) {
     const std::size_t first = stack.size() - now.arguments;
-    const cast_slot* slot = code_.slots.data() + now.first_slot;
-    if (now.lists) return cast_lists(now, stack, first);
-    for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
+    const cast_slot* const begin = code_.slots.data() + now.first_slot;
+    for (const cast_slot* slot = begin; slot != begin + now.slots; ++slot) {
       at::IValue& value = stack[first + slot->argument];
-      if (!value.isTensor() || !wants_cast(*value.unsafeToTensorImpl(), now)) continue;
-      value = cast_for_slot(now, *slot, value.toTensor());
+      if (slot->element >= 0) {
+        cast_element(now, *slot, value, slot != begin && slot[-1].argument == slot->argument);
+      } else if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now)) {
+        value = cast_for_slot(now, *slot, value.toTensor());
+      }
     }
   }
 
@@ -73,30 +75,16 @@ class input_casts {
     }
   };
 
-  void cast_lists(const instruction& now, torch::jit::Stack& stack, std::size_t first) {
-    for (std::size_t s = now.first_slot; s < now.first_slot + now.slots; ++s) {
-      const cast_slot& slot = code_.slots[s];
-      at::IValue& value = stack[first + slot.argument];
-      if (slot.element < 0) {
-        if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now))
-          value = cast_for_slot(now, slot, value.toTensor());
-        continue;
-      }
-      if (!value.isTensorList()) continue;
-      c10::List<at::Tensor> list = value.toTensorList().copy();  // the caller's own list stays as it is
-      std::size_t last = s;
-      while (last + 1 < now.first_slot + now.slots && code_.slots[last + 1].argument == slot.argument) ++last;
-      for (; s <= last; ++s) {
-        const cast_slot& each = code_.slots[s];
-        const auto element = static_cast<std::size_t>(each.element);
-        if (element >= list.size()) continue;
-        const at::Tensor tensor = list.get(element);
-        if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
-          list.set(element, cast_for_slot(now, each, tensor));
-      }
-      --s;
-      value = std::move(list);
-    }
+  /// Casts an element of a list. `is_copy`: the list was copied for an element before; the caller's own stays as it is.
+  void cast_element(const instruction& now, const cast_slot& slot, at::IValue& value, bool is_copy) {
+    if (!value.isTensorList()) return;
+    if (!is_copy) value = value.toTensorList().copy();
+    c10::List<at::Tensor> list = value.toTensorList();
+    const auto element = static_cast<std::size_t>(slot.element);
+    if (element >= list.size()) return;
+    const at::Tensor tensor = list.get(element);
+    if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
+      list.set(element, cast_for_slot(now, slot, tensor));
   }
 
   static at::Tensor cast_once(shared_cast& shared, const instruction& now, const cast_slot& slot,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
-#include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/kernels/scaled_linear.hpp>
 #include <comp_libtorch/plan/recording.hpp>
@@ -33,10 +32,6 @@ class layer_products {
       layers_.emplace(infos[i].name, fits);
       if (separate) add_gradients(infos, ops[i], i, fits);
     }
-  }
-  void clear() {
-    layers_.clear();
-    gradients_.clear();
   }
 
   /// Returns: true for a product with a weight. A product of two activations is none.

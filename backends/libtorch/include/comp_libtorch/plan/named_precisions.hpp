@@ -47,11 +47,6 @@ class named_precisions {
     const auto at = words_.find({name_parts{layer}.word, as_written});
     return {at == words_.end() ? as_written : at->second.usual, as_written};
   }
-  void clear() {
-    by_name_.clear();
-    kinds_.clear();
-    words_.clear();
-  }
 
  private:
   struct uses {

@@ -87,7 +87,7 @@ void profiled(const std::shared_ptr<region_times>& times, std::uint32_t op, cons
   nodes.for_each(stack, results, [&](torch::autograd::Node& node) {
     auto begin = std::make_shared<std::optional<moment>>();
     node.add_pre_hook(std::make_unique<before_node>([times, begin] { *begin = moment{times->device()}; }));
-    node.add_post_hook(std::make_unique<after_node>([times, begin, op] {
+    node.add_post_hook(std::make_unique<after_node>([times, begin, op](auto&&...) {
       if (*begin) times->add(op, true, **begin, moment{times->device()});
     }));
   });

@@ -45,8 +45,8 @@ class recorded_program {
   recorded_program(const recorded_program&) = delete;
   recorded_program& operator=(const recorded_program&) = delete;
 
-  detail::script_executors& scripts() { return scripts_; }
-  detail::parameter_names& names() { return names_; }
+  script_executors& scripts() { return scripts_; }
+  parameter_names& names() { return names_; }
 
   region enter(std::string_view segment) {
     ++regions_since_low_;
@@ -54,35 +54,35 @@ class recorded_program {
   }
 
   region enter_unplanned() const {
-    auto session = std::make_unique<detail::unplanned_session>(settings_.device.type());
+    auto session = std::make_unique<unheard_session>(settings_.device.type());
     session->require_no_autocast();
     return region{std::move(session)};
   }
 
   region evaluate() {
     if (first_plan_ != nullptr && first_plan_->autocast) return scripts_.open(make_autocast(*first_plan_->autocast));
-    if (plan_.runs_autocast()) return scripts_.open(make_autocast(detail::scalar_type(autocast_precision(plan_))));
-    detail::evaluation how{.choose = by_name_, .plan = plan_hash_};
+    if (plan_.runs_autocast()) return scripts_.open(make_autocast(scalar_type(autocast_precision(plan_))));
+    evaluation how{.choose = by_name_, .plan = plan_hash_};
     if (first_plan_ != nullptr) how = {.choose = first_plan_->by_name};
     how.first = !evaluated_.exchange(true);
-    return scripts_.open(std::make_unique<detail::evaluator>(std::move(how), names_, composites_, settings_));
+    return scripts_.open(std::make_unique<evaluator>(std::move(how), names_, composites_, settings_));
   }
 
   void record(bool on) {
     if (on) start_recording(false);
     if (!on && recording_ != nullptr) finish_recording();
   }
-  void record_under(detail::first_plan first) {
-    auto shared = std::make_shared<const detail::first_plan>(std::move(first));
+  void record_under(first_plan first) {
+    auto shared = std::make_shared<const first_plan>(std::move(first));
     start_recording(true);
     first_plan_ = std::move(shared);
   }
   bool has_open_region() const {
-    const auto in_use = [](const detail::segment& s) { return s.code.use_count() > 1; };
+    const auto in_use = [](const segment& s) { return s.code.use_count() > 1; };
     return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use);
   }
   bool is_recording() const { return recording_ != nullptr; }
-  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_ended(segment); }
+  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has(segment, true); }
   bool is_unsure() const { return unsure_; }
   bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
   const op_graph& graph() const { return graph_; }
@@ -102,7 +102,7 @@ class recorded_program {
   bool lowers() const { return autocast_plan_ != nullptr || plan_.count_lowered(graph_) > 0; }
   bool changes() const { return lowers() || plan_.is_tuned(); }
   bool may_read_low() const { return regions_since_low_ < 256; }
-  void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
+  void set_unrecorded(named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
   at::ScalarType format_of_parameter(const at::Tensor& parameter) const {
     const auto at = low_parameters_.find(parameter.unsafeGetTensorImpl());
@@ -112,16 +112,16 @@ class recorded_program {
   void exchange(const std::function<void(at::ScalarType)>& work, const std::function<void()>& finish) {
     const auto times = exchange_ == 0 ? nullptr : profiler_.begin(settings_.device);
     if (times == nullptr) return work(format_of_gradients());
-    const detail::moment start{settings_.device};
+    const moment start{settings_.device};
     work(format_of_gradients());
     finish();
-    times->add(static_cast<std::uint32_t>(exchange_), true, start, detail::moment{settings_.device});
+    times->add(static_cast<std::uint32_t>(exchange_), true, start, moment{settings_.device});
   }
 
   std::function<void()> begin_update(std::size_t op) {
     const auto times = op == 0 ? nullptr : profiler_.begin(settings_.device);
-    return [=, start = detail::moment{settings_.device}] {
-      if (times != nullptr) times->add(static_cast<std::uint32_t>(op), true, start, detail::moment{times->device()});
+    return [=, start = moment{settings_.device}] {
+      if (times != nullptr) times->add(static_cast<std::uint32_t>(op), true, start, moment{times->device()});
     };
   }
   std::vector<std::pair<std::string, at::ScalarType>> formats_of_states() const {
@@ -133,7 +133,7 @@ class recorded_program {
                                  ? first_plan_->by_name(op.name, op.kind, precision::fp32).forward
                              : at < plan_.size() ? plan_[at++]
                                                  : precision::fp32;
-      all.emplace_back(op.name, detail::scalar_type(kept));
+      all.emplace_back(op.name, scalar_type(kept));
     }
     return all;
   }
@@ -147,7 +147,7 @@ class recorded_program {
     return all;
   }
 
-  void compare(detail::operator_errors* with) {
+  void compare(operator_errors* with) {
     require_no_open_region();
     errors_ = with;
   }
@@ -161,22 +161,22 @@ class recorded_program {
   program_problems problems() const { return problems_.get(); }
   void clear_problems() { problems_.clear(); }
 
-  const detail::layer_products& products() const { return products_; }
+  const layer_products& products() const { return products_; }
   bool takes_scaled(const op_info& op) const {
-    return detail::emulates(settings_) ? products_.is_linear_layer(op) : products_.fits_fp8_units(op);
+    return emulates(settings_) ? products_.is_linear_layer(op) : products_.fits_fp8_units(op);
   }
 
   const program_settings& settings() const { return settings_; }
   executor_options options_of(const plan& p) const {
     executor_options all{.weights = p.count_lowered(graph_) > 0};
     for (std::size_t i = 0; i < ops_.size(); ++i) {
-      const detail::op_traits& known = detail::traits(ops_[i].op);
-      const at::ScalarType format = detail::scalar_type(p[i]);
+      const op_traits& known = traits(ops_[i].op);
+      const at::ScalarType format = scalar_type(p[i]);
       all.images = all.images || (known.convolves && (is_lowered(graph_[i], p[i]) || p.is_tuned()));
-      const kernel* own = settings_.device.is_cpu() ? detail::own_kernel(known, format, p.is_tuned()) : nullptr;
+      const kernel* own = settings_.device.is_cpu() ? own_kernel(known, format, p.is_tuned()) : nullptr;
       if (own != nullptr && own->fits(graph_[i], format)) all.kernels.push_back({i, layers_[i], own});
     }
-    all.images = all.images && detail::may_reorder(ops_);
+    all.images = all.images && may_reorder(ops_);
     if (!all.images) std::erase_if(all.kernels, [](const own_operator& each) { return each.own->wants_channels_last; });
     return all;
   }
@@ -189,45 +189,45 @@ class recorded_program {
   std::int64_t kept_bytes() const { return weights_.bytes(); }
 
  private:
-  std::unique_ptr<detail::session> make_autocast(at::ScalarType low) const {
-    return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
+  std::unique_ptr<session> make_autocast(at::ScalarType low) const {
+    return std::make_unique<unheard_session>(settings_.device.type(), low);
   }
   at::ScalarType format_of_gradients() const {
     if (first_plan_ != nullptr && first_plan_->by_name) {
-      const op_info op = detail::exchange_operator({});
-      return detail::scalar_type(first_plan_->by_name(op.name, op.kind, precision::fp32).forward);
+      const op_info op = exchange_operator({});
+      return scalar_type(first_plan_->by_name(op.name, op.kind, precision::fp32).forward);
     }
-    return exchange_ == 0 || exchange_ >= plan_.size() ? at::kFloat : detail::scalar_type(plan_[exchange_]);
+    return exchange_ == 0 || exchange_ >= plan_.size() ? at::kFloat : scalar_type(plan_[exchange_]);
   }
   product_precisions precisions_of(const std::string& layer, const std::string& kind, precision own) const {
     if (const auto known = precisions_.find(layer)) return *known;
     return choose_unrecorded_ ? choose_unrecorded_(layer, kind, own) : precisions_.usual(layer, kind, own);
   }
 
-  std::unique_ptr<detail::session> make_session(std::string_view segment) {
+  std::unique_ptr<session> make_session(std::string_view segment) {
     if (recording_ != nullptr) return make_recording_session(segment);
     const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
-    if (plan_.runs_autocast()) return make_autocast(detail::scalar_type(autocast_precision(plan_)));
+    if (plan_.runs_autocast()) return make_autocast(scalar_type(autocast_precision(plan_)));
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
-    const detail::executor_context context{&graph_,        &settings_,    &weights_, &problems_, at->name, errors_,
-                                           autocast_plan_, autocast_low_, keeps,     &names_,    &by_name_};
-    return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
+    const executor_context context{&graph_,        &settings_,    &weights_, &problems_, at->name, errors_,
+                                   autocast_plan_, autocast_low_, keeps,     &names_,    &by_name_};
+    return std::make_unique<executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
-  std::unique_ptr<detail::session> make_recording_session(std::string_view segment) {
+  std::unique_ptr<session> make_recording_session(std::string_view segment) {
     recording_->require_same_thread(segment);
     const auto device = settings_.device.type();
     const bool again = recording_->has(segment);
     const std::string name{segment};
     if (first_plan_ != nullptr)
-      return std::make_unique<detail::first_forward>(again ? recording_->copy_to_repeat(segment) : recording_, name,
-                                                     device, !settings_.protect_blocks, first_plan_);
-    if (again) return std::make_unique<detail::passing_session>(device);
-    return std::make_unique<detail::recording_session>(recording_, name, device, !settings_.protect_blocks);
+      return std::make_unique<first_forward>(again ? recording_->copy_to_repeat(segment) : recording_, name, device,
+                                             !settings_.protect_blocks, first_plan_);
+    if (again) return std::make_unique<session>(device);  // it is recorded already
+    return std::make_unique<recording_session>(recording_, name, device, !settings_.protect_blocks);
   }
 
   /// Notes whether several threads enter. Kept memory of weights is written in each region, also while another thread
@@ -247,13 +247,13 @@ class recorded_program {
 
   void start_recording(bool under_plan) {
     require_no_open_region();
-    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan, settings_.tries_low);
+    recording_ = std::make_shared<recording>(names_, settings_.device.type(), under_plan, settings_.tries_low);
     first_plan_.reset();
-    precisions_.clear();
+    precisions_ = {};
     low_parameters_.clear();
     choose_unrecorded_ = {};
     graph_ = {};
-    products_.clear();
+    products_ = {};
     exchange_ = 0;
     keep({});
     segments_.clear();
@@ -275,11 +275,11 @@ class recorded_program {
     if (!forward.empty()) all.infos.insert(all.infos.end(), settings_.states.begin(), settings_.states.end());
     if (settings_.exchange && !forward.empty()) {
       exchange_ = all.infos.size();
-      all.infos.push_back(detail::exchange_operator(forward));
+      all.infos.push_back(exchange_operator(forward));
     }
     graph_ = op_graph{std::move(all.infos)};
     keep(as_written(graph_));
-    detail::layer_names layers;
+    layer_names layers;
     layers_.clear();
     for (const op_info& op : graph_) layers_.push_back(layers.next(op.name, op.kind));
     compile();
@@ -288,7 +288,7 @@ class recorded_program {
   void require_runs(precision p, std::size_t i) const {
     const bool runs = graph_[i].is_state ? p == precision::fp32 || p == precision::bf16
                       : is_scaled(p)     ? products_.is_linear_layer(graph_[i]) &&
-                                           (detail::emulates(settings_) || multiplies_itself(p, settings_.device))
+                                           (emulates(settings_) || multiplies_itself(p, settings_.device))
                                      : p != precision::tf32 || settings_.device.is_cuda();
     require<plan_error>(
         runs,
@@ -318,24 +318,24 @@ class recorded_program {
     }
     detail::compiler compiler{ops_, layers_, chosen, plan_.is_tuned(), may_read_low(), settings_, weights_};
     low_parameters_ = compiler.low_parameters();
-    precisions_.clear();
+    precisions_ = {};
     for (std::size_t i = 0; i < graph_.size(); ++i)
       precisions_.add(layers_[i], graph_[i].kind, {plan_[i], graph_[i].as_written}, graph_[i].choosable);
-    for (detail::segment& each : segments_) {
-      each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
+    for (segment& each : segments_) {
+      each.code = std::make_shared<const code>(compiler.compile(each.calls));
     }
     if (settings_.weights == weight_casts::keep && !plan_.runs_autocast()) weights_.keep_known();
   }
 
   program_settings settings_;
-  detail::parameter_names names_;
-  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind, precision own) {
+  parameter_names names_;
+  const named_choice by_name_ = [this](const auto& name, const auto& kind, precision own) {
     return precisions_of(name, kind, own);
   };
-  detail::named_choice choose_unrecorded_ = {};  // chooses for operators that were not recorded
-  detail::script_executors scripts_;
-  std::shared_ptr<detail::recording> recording_;
-  std::shared_ptr<const detail::first_plan> first_plan_;  // null: recordings run in FP32
+  named_choice choose_unrecorded_ = {};  // chooses for operators that were not recorded
+  script_executors scripts_;
+  std::shared_ptr<recording> recording_;
+  std::shared_ptr<const first_plan> first_plan_;  // null: recordings run in FP32
   bool unsure_ = false;
   std::atomic<std::thread::id> thread_ = {};  // the thread that entered first
   std::atomic<bool> several_threads_ = false;
@@ -343,19 +343,19 @@ class recorded_program {
   plan plan_;
   std::size_t plan_hash_ = 0;
   std::atomic<std::size_t> regions_since_low_ = 256;  // entered since a plan that lowers was replaced
-  std::vector<detail::recorded_op> ops_;
-  std::vector<detail::segment> segments_;
-  detail::layer_products products_;
-  std::size_t exchange_ = 0;             // the operator that exchanges gradients; 0: none
-  std::vector<std::string> layers_;      // common names of graph_'s operators (layer_names.hpp)
-  detail::named_precisions precisions_;  // of the recorded operators in the plan
+  std::vector<recorded_op> ops_;
+  std::vector<segment> segments_;
+  layer_products products_;
+  std::size_t exchange_ = 0;         // the operator that exchanges gradients; 0: none
+  std::vector<std::string> layers_;  // common names of graph_'s operators (layer_names.hpp)
+  named_precisions precisions_;      // of the recorded operators in the plan
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> low_parameters_;  // those that are read in one low format
-  detail::known_composites composites_;                                        // for evaluation
+  known_composites composites_;                                                // for evaluation
   std::atomic<bool> evaluated_ = false;                                        // a forward was
-  detail::low_weights weights_;
-  detail::problem_list problems_;
-  detail::profiler profiler_;
-  detail::operator_errors* errors_ = nullptr;
+  low_weights weights_;
+  problem_list problems_;
+  profiler profiler_;
+  operator_errors* errors_ = nullptr;
   plan* autocast_plan_ = nullptr;
   precision autocast_low_ = precision::fp32;
 };

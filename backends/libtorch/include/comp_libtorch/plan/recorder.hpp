@@ -22,8 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
 #include <string_view>
 #include <typeinfo>
 #include <unordered_map>
@@ -103,7 +101,7 @@ class recorder {
     current.info.kind = known.kind;
     current.info.beyond_fp16 = has_number_beyond_fp16(op, stack);
     current.info.scopes = scopes_of(names_.path(current.named.scope));
-    current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
+    current.arguments = torch::jit::last(stack, known.arguments.size()).vec();
     bool sparse = false, nested = false;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       const bool low = is_eligible(tensor, device_) && !is_full(tensor.scalar_type());
@@ -323,15 +321,13 @@ class recorder {
   }
 
   void add_written(call& current, const op_traits& known, std::int32_t index) {
-    for (std::size_t i = 0; i < known.arguments.size(); ++i) {
-      if (known.arguments[i] != argument_use::written) continue;
-      for_each_tensor(current.arguments[i], [&](const at::Tensor& tensor, int) {
-        add_result(current, known, tensor, index);
-        if (!tensor.has_storage()) return;
-        c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-        writers_.insert_or_assign(storage, writer{tensor.storage().getWeakStorageImpl(), index});
-      });
-    }
+    for_each_tensor(current.arguments, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t i, int) {
+      if (known.arguments[i] != argument_use::written) return;
+      add_result(current, known, tensor, index);
+      if (!tensor.has_storage()) return;
+      c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+      writers_.insert_or_assign(storage, writer{tensor.storage().getWeakStorageImpl(), index});
+    });
   }
 
   /// Looks whether `tensor` came out of a torch::autograd::Function: it has a node now, but was made while gradients

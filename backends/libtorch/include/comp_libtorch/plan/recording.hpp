@@ -52,14 +52,11 @@ class recording {
   }
   explicit recording(const recorder& before) : recorder_{before} {}
 
-  bool has(std::string_view name) const {
+  /// Returns: whether the segment was entered, and, if `ended`, left without an exception.
+  bool has(std::string_view name, bool ended = false) const {
     const std::lock_guard only_one{mutex_};
-    return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
-  }
-  /// Returns: whether the segment was entered, and left without an exception.
-  bool has_ended(std::string_view name) const {
-    const std::lock_guard only_one{mutex_};
-    return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
+    return std::ranges::any_of(segments_,
+                               [&](const entry& e) { return e.name == name && !e.abandoned && !(ended && e.is_open); });
   }
   /// Throws: `error` if another thread has a segment open.
   void require_same_thread(std::string_view name) const {
@@ -218,28 +215,6 @@ class recording_session : public session {
 
   std::shared_ptr<recording> recording_;
   std::size_t segment_;
-};
-
-/// A region of a segment that is recorded already: it runs in FP32, and nothing is recorded.
-class passing_session final : public session {
- public:
-  using session::session;
-  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
-    op.callBoxed(stack);
-  }
-  void end(bool /*abandoned*/) noexcept override {}
-};
-
-/// A region of a plan that lowers nothing: comp listens to no operator, unless it has to keep those from a region
-/// around it.
-class unplanned_session final : public session {
- public:
-  using session::session;
-  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
-    op.callBoxed(stack);
-  }
-  bool begin() override { return listening != nullptr; }  // a region around it has another plan
-  void end(bool /*abandoned*/) noexcept override {}
 };
 
 }  // namespace comp::libtorch::detail

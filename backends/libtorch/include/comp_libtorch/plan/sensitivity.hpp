@@ -30,7 +30,6 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch::detail {
@@ -46,7 +45,7 @@ class operator_errors {
     if (compared_[index]) return op.callBoxed(stack);
     compared_[index] = true;
     const op_traits& known = traits(op);
-    const torch::jit::Stack arguments{stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end()};
+    const torch::jit::Stack arguments = torch::jit::last(stack, known.arguments.size()).vec();
     std::vector<at::Generator> own;
     for (const at::IValue& value : arguments) {
       if (value.isGenerator()) own.push_back(value.toGenerator());
@@ -138,9 +137,7 @@ class operator_errors {
           stack[i], device_.type(), [](const at::Tensor&) { return true; }, make);
     }
     if (!scaled || !run_scaled(known, stack, in)) op.callBoxed(stack);
-    for_each_tensor(stack, op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
-      if (is_eligible(t, device_.type())) all.outputs.push_back(t);
-    });
+    all.outputs = eligible_tensors(stack, op.schema().returns().size(), device_.type());
     if (!leaves.empty()) all.gradients = gradients(all.outputs, leaves, drawn);
     return all;
   }

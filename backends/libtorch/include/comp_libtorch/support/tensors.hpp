@@ -12,6 +12,7 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace comp::libtorch::detail {
 
@@ -93,6 +94,16 @@ void for_each_tensor(const torch::jit::Stack& stack, std::size_t count, auto&& f
   for (std::size_t i = 0; i < count; ++i) {
     for_each_tensor(stack[first + i], [&](const at::Tensor& tensor, int element) { f(tensor, i, element); });
   }
+}
+
+/// Returns: the tensors that a plan may cast among the last `count` values of the stack.
+inline std::vector<at::Tensor> eligible_tensors(const torch::jit::Stack& stack, std::size_t count,
+                                                at::DeviceType device) {
+  std::vector<at::Tensor> eligible;
+  for_each_tensor(stack, count, [&](const at::Tensor& t, std::size_t, int) {
+    if (is_eligible(t, device)) eligible.push_back(t);
+  });
+  return eligible;
 }
 
 /// Returns: true if the sizes are no numbers: those of a nested tensor, and while torch.compile captures for any size.

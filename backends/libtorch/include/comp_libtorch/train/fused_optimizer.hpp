@@ -115,8 +115,7 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
 }
 
 /// Returns: true if every parameter that would be stepped, its gradient and its moments, in FP32 or in `low`, lie
-/// alike. `complete(state,
-/// options)`: whether a state has the moments that the options want.
+/// alike. `complete(state, options)`: whether a state has the moments that the options want.
 template <class State>
 bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&),
            at::ScalarType low = at::kFloat) {
@@ -129,9 +128,8 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
       const auto* state = dynamic_cast<const State*>(entry->second.get());
       if (state == nullptr || !complete(*state, group.options())) return false;
       bool alike = true;
-      for_members(*entry->second, *entry->second, [&](auto& /*same*/, const auto& member) {
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>)
-          alike = alike && (!member.defined() || lie_alike(parameter, member, low));
+      for_state_tensors(*entry->second, [&](const at::Tensor& moment) {
+        alike = alike && (!moment.defined() || lie_alike(parameter, moment, low));
       });
       if (!alike) return false;
     }
@@ -149,31 +147,39 @@ inline bool has_momentum(const torch::optim::SGDParamState& state, torch::optim:
   return state.momentum_buffer().defined() || static_cast<const torch::optim::SGDOptions&>(options).momentum() == 0;
 }
 
+/// Calls `adam.operator()<State, Options>(kernel)` or `sgd()` if `optimizer` is LibTorch's own Adam, AdamW or SGD and
+/// fuses(). Returns: whether that stepped it; `sgd()` says so itself.
+bool step_fused(torch::optim::Optimizer& optimizer, at::ScalarType low, auto adam, auto sgd) {
+  using namespace torch::optim;
+  const auto step_adam = [&]<class State, class Options>(auto kernel) {
+    if (!fuses<State>(optimizer, has_moments<Options, State>, low)) return false;
+    adam.template operator()<State, Options>(kernel);
+    return true;
+  };
+  if (typeid(optimizer) == typeid(Adam))
+    return step_adam.template operator()<AdamParamState, AdamOptions>(
+        [](auto&&... all) { at::_ops::_fused_adam_::call(all...); });
+  if (typeid(optimizer) == typeid(AdamW))
+    return step_adam.template operator()<AdamWParamState, AdamWOptions>(
+        [](auto&&... all) { at::_ops::_fused_adamw_::call(all...); });
+  return typeid(optimizer) == typeid(SGD) && fuses<SGDParamState>(optimizer, has_momentum, low) && sgd();
+}
+
 }  // namespace detail
 
 /// Steps the optimizer, in one pass if possible.
 /// Returns: whether it was one pass; false if the optimizer stepped by itself.
 inline bool fused_step(torch::optim::Optimizer& optimizer) {
-  using namespace torch::optim;
   const at::NoGradGuard no_gradients;
-  if (typeid(optimizer) == typeid(Adam) &&
-      detail::fuses<AdamParamState>(optimizer, detail::has_moments<AdamOptions, AdamParamState>)) {
-    detail::fused_adam_step<AdamParamState, AdamOptions>(optimizer,
-                                                         [](auto&&... all) { at::_ops::_fused_adam_::call(all...); });
-    return true;
-  }
-  if (typeid(optimizer) == typeid(AdamW) &&
-      detail::fuses<AdamWParamState>(optimizer, detail::has_moments<AdamWOptions, AdamWParamState>)) {
-    detail::fused_adam_step<AdamWParamState, AdamWOptions>(
-        optimizer, [](auto&&... all) { at::_ops::_fused_adamw_::call(all...); });
-    return true;
-  }
-  if (typeid(optimizer) == typeid(SGD) && detail::fuses<SGDParamState>(optimizer, detail::has_momentum)) {
-    detail::fused_sgd_step(optimizer);
-    return true;
-  }
-  optimizer.step();
-  return false;
+  const bool fused = detail::step_fused(
+      optimizer, at::kFloat,
+      [&]<class State, class Options>(auto kernel) { detail::fused_adam_step<State, Options>(optimizer, kernel); },
+      [&] {
+        detail::fused_sgd_step(optimizer);
+        return true;
+      });
+  if (!fused) optimizer.step();
+  return fused;
 }
 
 inline void step_by(optimizer_pass how, torch::optim::Optimizer& optimizer) {

@@ -21,7 +21,6 @@
 #include <comp_libtorch/train/setup.hpp>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch {
@@ -198,29 +197,19 @@ inline void keep_moments(torch::optim::Optimizer& optimizer, const moment_format
 
 /// Steps the optimizer and keeps its moments so. Returns: whether it was in pieces; false if all moments were widened.
 inline bool step_keeping(torch::optim::Optimizer& optimizer, const moment_formats& how) {
-  using namespace torch::optim;
   const at::NoGradGuard no_gradients;
   keep_moments(optimizer, how);
-  if (typeid(optimizer) == typeid(Adam) &&
-      detail::fuses<AdamParamState>(optimizer, detail::has_moments<AdamOptions, AdamParamState>, at::kBFloat16)) {
-    detail::pieces_adam_step<AdamParamState, AdamOptions>(optimizer, how,
-                                                          [](auto&&... all) { at::_ops::_fused_adam_::call(all...); });
-    return true;
-  }
-  if (typeid(optimizer) == typeid(AdamW) &&
-      detail::fuses<AdamWParamState>(optimizer, detail::has_moments<AdamWOptions, AdamWParamState>, at::kBFloat16)) {
-    detail::pieces_adam_step<AdamWParamState, AdamWOptions>(
-        optimizer, how, [](auto&&... all) { at::_ops::_fused_adamw_::call(all...); });
-    return true;
-  }
-  if (typeid(optimizer) == typeid(SGD) &&
-      detail::fuses<SGDParamState>(optimizer, detail::has_momentum, at::kBFloat16) &&
-      std::ranges::all_of(optimizer.param_groups(), [](auto& group) {
-        return static_cast<const SGDOptions&>(group.options()).momentum() != 0;
-      })) {
-    detail::pieces_sgd_step(optimizer, how);
-    return true;
-  }
+  const bool in_pieces = detail::step_fused(
+      optimizer, at::kBFloat16,
+      [&]<class State, class Options>(auto kernel) {
+        detail::pieces_adam_step<State, Options>(optimizer, how, kernel);
+      },
+      [&] {
+        const bool has_moments = detail::moments_of(optimizer) == 1;
+        if (has_moments) detail::pieces_sgd_step(optimizer, how);
+        return has_moments;
+      });
+  if (in_pieces) return true;
   keep_moments(optimizer, {.key = how.key});
   optimizer.step();
   keep_moments(optimizer, how);

@@ -176,7 +176,7 @@ class listed_plan {
   bool needs_scaling() const {
     bool found = false;
     for_each_plan([&](const plan_listing& each) {
-      found = found || any_chosen(each, [](precision p) { return p == precision::fp16; });
+      for (std::size_t i = 0; i < each.size(); ++i) found = found || each.chosen(i) == precision::fp16;
     });
     return found;
   }
@@ -191,13 +191,6 @@ class listed_plan {
   void for_each_plan(F f) const {
     f(file_.at(0));
     for (const later_plan& next : file_.later) f(file_.at(next.batch));
-  }
-
-  static bool any_chosen(const plan_listing& of, auto is) {
-    for (std::size_t i = 0; i < of.size(); ++i) {
-      if (is(of.chosen(i))) return true;
-    }
-    return false;
   }
 
   /// If true, regions cost nothing. Unless on_mismatch::follow is set, each forward is compared with the recorded one.
@@ -228,28 +221,20 @@ class listed_plan {
   bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
 
   /// Returns: what operators get when they come by for the first time. Requires: the file lists them.
-  detail::first_plan make_first_plan() const {
-    detail::first_plan plan;
+  first_plan make_first_plan() const {
+    first_plan plan;
     for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
-      if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
+      if (is_low(listing_.chosen(i))) plan.autocast = scalar_type(listing_.chosen(i));
     }
-    const auto known = std::make_shared<const detail::named_operators>(listing_);
+    const auto known = std::make_shared<const named_operators>(listing_);
     plan.by_name = [known](const std::string& layer, const std::string& kind, precision own) {
       return known->chosen(layer, kind, own);
     };
-    if (by_name()) {
-      plan.choose = [known](std::size_t /*number*/, const op_info& op, const std::string& layer) {
-        const auto* named = known->find(layer);
-        return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
-                                    named != nullptr && named->hands_on_fp32};
-      };
-    } else {
-      plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
-        listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{known->chosen(layer, op.kind, op.as_written),
-                                    (*listing_.operators)[i].hands_on_fp32};
-      };
-    }
+    plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
+      if (!by_name()) listing_.require_operator(i, op.name, op.kind);
+      const auto* listed = by_name() ? known->find(layer) : &(*listing_.operators)[i];
+      return first_choice{known->chosen(layer, op.kind, op.as_written), listed != nullptr && listed->hands_on_fp32};
+    };
     return plan;
   }
 
@@ -270,7 +255,7 @@ class listed_plan {
     tuned_.choice = choice_in(settings_.program);
     if (settings_.choices == planned_choices::of_file) {
       for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
-    } else if (settings_.choices == planned_choices::measured && detail::is_tunable(loaded.plan, program_.graph())) {
+    } else if (settings_.choices == planned_choices::measured && is_tunable(loaded.plan, program_.graph())) {
       measurement_.emplace(program_.options_of(loaded.plan), settings_.tuning);
     }
     if (const std::size_t emulated = count_misfits(loaded.plan); emulated > 0)
@@ -314,7 +299,7 @@ class listed_plan {
     const hardware there = listing.made_for.value_or(hardware{});
     for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
       const precision chosen = listing.chosen(i);
-      require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, detail::emulates(program_.settings())),
+      require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, emulates(program_.settings())),
                           "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
                           "machine, or {}",
                           listing.file, name(chosen), force_plan());

@@ -11,7 +11,6 @@
 #include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/train/fused_optimizer.hpp>
 #include <comp_libtorch/train/grad_scaler.hpp>
-#include <exception>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>

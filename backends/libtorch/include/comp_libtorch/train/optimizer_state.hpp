@@ -9,6 +9,7 @@
 #include <torch/optim.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -87,6 +88,25 @@ bool for_members(OptimizerParamState& to, const OptimizerParamState& from, auto 
 #undef COMP_LIBTORCH_MEMBER
 }
 
+/// Calls f(tensor) with each tensor in a state of a LibTorch class. Those in a user's own are not known.
+void for_state_tensors(OptimizerParamState& state, auto f) {
+  for_members(state, state, [&](auto& /*same*/, const auto& member) {
+    using member_type = std::remove_cvref_t<decltype(member)>;
+    if constexpr (std::is_same_v<member_type, at::Tensor>) f(member);
+    if constexpr (std::is_same_v<member_type, std::deque<at::Tensor>>) std::ranges::for_each(member, f);
+  });
+}
+
+/// Calls f<Options, State>() for LibTorch's own optimizers until it returns true. Returns: whether it did.
+bool any_own_optimizer(auto f) {
+  using namespace torch::optim;
+  return f.template operator()<SGDOptions, SGDParamState>() || f.template operator()<AdamOptions, AdamParamState>() ||
+         f.template operator()<AdamWOptions, AdamWParamState>() ||
+         f.template operator()<RMSpropOptions, RMSpropParamState>() ||
+         f.template operator()<AdagradOptions, AdagradParamState>() ||
+         f.template operator()<LBFGSOptions, LBFGSParamState>();
+}
+
 /// Returns: the bytes of what serializes itself.
 std::string serialized(const auto& state) {
   torch::serialize::OutputArchive archive;
@@ -137,7 +157,13 @@ class optimizer_state {
   /// Returns: the bytes of the copies.
   std::int64_t bytes() const {
     std::int64_t sum = 0;
-    for (const kept& k : entries_) sum += k.bytes;
+    for (const kept& k : entries_) {
+      sum += static_cast<std::int64_t>(k.archive.size());
+      if (k.state == nullptr) continue;
+      detail::for_state_tensors(*k.state, [&](const at::Tensor& t) {
+        if (t.defined()) sum += static_cast<std::int64_t>(t.nbytes());
+      });
+    }
     return sum;
   }
 
@@ -146,31 +172,25 @@ class optimizer_state {
   struct kept {
     std::shared_ptr<torch::optim::OptimizerParamState> state = {};
     std::string archive = {};
-    std::int64_t bytes = 0;
   };
 
   static kept copy_of(const torch::optim::OptimizerParamState& state, std::optional<c10::Device> store) {
     kept copy;
     try {
-      copy.state = state.clone();
-      const bool known = detail::for_members(*copy.state, state, [&](auto& to, const auto& from) {
-        to = std::remove_cvref_t<decltype(to)>{};  // clone() shares its tensors
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, at::Tensor>) {
-          to = detail::copied(from, store);
-          if (to.defined()) copy.bytes += static_cast<std::int64_t>(to.nbytes());
-        } else {
-          detail::put(to, from, store);
-        }
-      });
-      if (!known) copy.archive = detail::serialized(state);
+      copy.state = make_empty(state);
+      if (!put_members(*copy.state, state, store)) copy.archive = detail::serialized(state);
     } catch (const c10::Error&) {
       throw error{
           fmt::format("optimizer state {} cannot be copied (it neither clones nor serializes itself): derive it from "
                       "torch::optim::OptimizerCloneableParamState and override both serialize()",
                       c10::demangle(typeid(state).name()))};
     }
-    copy.bytes += static_cast<std::int64_t>(copy.archive.size());
     return copy;
+  }
+  /// Returns: false, with nothing put, for a state class of the user's own.
+  static bool put_members(torch::optim::OptimizerParamState& to, const torch::optim::OptimizerParamState& from,
+                          std::optional<c10::Device> device) {
+    return detail::for_members(to, from, [&](auto& member, const auto& kept) { detail::put(member, kept, device); });
   }
 
   static void put_entry(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const kept& from) {
@@ -183,9 +203,7 @@ class optimizer_state {
     auto& entry = all[key];
     const auto same_class = [](const auto& a, const auto& b) { return typeid(a) == typeid(b); };
     if (!entry || !same_class(*entry, *from.state)) entry = make_empty(*from.state);
-    const bool known = detail::for_members(
-        *entry, *from.state, [&](auto& to, const auto& kept) { detail::put(to, kept, parameter.device()); });
-    if (known) return;
+    if (put_members(*entry, *from.state, parameter.device())) return;
     entry = from.state->clone();
     auto archive = detail::archive_of(from.archive);
     entry->serialize(archive);
@@ -199,18 +217,13 @@ class optimizer_state {
   }
 
   static void put_options(torch::optim::OptimizerParamGroup& group, const torch::optim::OptimizerOptions& from) {
-    using namespace torch::optim;
     auto& to = group.options();
-    const auto assign = [&]<class O>(std::type_identity<O>) {
-      if (typeid(to) != typeid(O) || typeid(from) != typeid(O)) return false;
-      static_cast<O&>(to) = static_cast<const O&>(from);
+    const bool known = detail::any_own_optimizer([&]<class Options, class State>() {
+      if (typeid(to) != typeid(Options) || typeid(from) != typeid(Options)) return false;
+      static_cast<Options&>(to) = static_cast<const Options&>(from);
       return true;
-    };
-    if (assign(std::type_identity<SGDOptions>{}) || assign(std::type_identity<AdamOptions>{}) ||
-        assign(std::type_identity<AdamWOptions>{}) || assign(std::type_identity<RMSpropOptions>{}) ||
-        assign(std::type_identity<AdagradOptions>{}) || assign(std::type_identity<LBFGSOptions>{}))
-      return;
-    group.set_options(from.clone());
+    });
+    if (!known) group.set_options(from.clone());
   }
 
   std::vector<std::shared_ptr<torch::optim::OptimizerOptions>> groups_;
@@ -219,13 +232,8 @@ class optimizer_state {
 
 /// Appends the tensors in an optimizer's state. Those in a state class of the user's own are not known.
 inline void append_tensors(torch::optim::Optimizer& optimizer, std::vector<at::Tensor>& to) {
-  for (auto& entry : optimizer.state()) {
-    detail::for_members(*entry.second, *entry.second, [&](auto& /*same*/, const auto& member) {
-      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>) to.push_back(member);
-      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, std::deque<at::Tensor>>)
-        to.insert(to.end(), member.begin(), member.end());
-    });
-  }
+  for (auto& entry : optimizer.state())
+    detail::for_state_tensors(*entry.second, [&](const at::Tensor& t) { to.push_back(t); });
 }
 
 }  // namespace comp::libtorch

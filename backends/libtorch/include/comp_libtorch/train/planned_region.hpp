@@ -16,9 +16,9 @@
 #include <comp/core/linkage.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/files/plan_file.hpp>
+#include <comp_libtorch/plan/executor_choice.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
-#include <comp_libtorch/plan/tuning_settings.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <cstddef>
 #include <memory>

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/optim/optimizer.h>
 
 #include <comp/core/linkage.hpp>
@@ -83,7 +84,7 @@ class step {
   /// Runs `work` with its operators in the precisions of the plan. Returns: what `work` returns.
   template <class F>
   decltype(auto) forward(std::string_view segment, F&& work) {
-    const inside guard{inside_};
+    const auto leave = c10::make_scope_exit([this, before = std::exchange(inside_, true)] { inside_ = before; });
     const auto on = program_.enter(segment);
     return std::forward<F>(work)();
   }
@@ -127,25 +128,13 @@ class step {
   COMP_INLINE step_result result() const;
 
  private:
-  struct inside {
-    explicit inside(bool& flag) : flag_{flag}, before_{std::exchange(flag, true)} {}
-    ~inside() { flag_ = before_; }
-    inside(const inside&) = delete;
-    inside& operator=(const inside&) = delete;
-    bool& flag_;
-    bool before_;
-  };
-
   struct named_loss {
     std::string name;
     std::vector<at::Tensor> parts;
   };
 
-  COMP_INLINE void record(const std::string& name, at::Tensor part);
-
   /// Steps the optimizer, which keeps its moments as the plan says.
   COMP_INLINE void move_weights(torch::optim::Optimizer& optimizer);
-  COMP_INLINE void note(const scaling::step_report& report);
 
   COMP_INLINE void note_update(torch::optim::Optimizer& optimizer);
 

@@ -30,20 +30,25 @@ COMP_INLINE void used_gradients::zero() {
 COMP_INLINE void step::backward(const at::Tensor& loss, const backward_options& how) {
   require<error>(!inside_,
                  "backward() inside forward() (its operators would be taken for the model's): end the forward first");
-  if (evaluations_ <= 1) record(how.loss, loss.detach());
+  if (evaluations_ <= 1) report(how.loss, loss);
   // In a backward ranks wait for each other. One that fails before does not get here, and the others leave the step.
   if (const agreement* const agree = std::exchange(agree_, nullptr)) (void)(*agree)({});
   used_gradients_.zero();
   (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
 }
-COMP_INLINE void step::report(const std::string& name, const at::Tensor& loss) { record(name, loss.detach()); }
+COMP_INLINE void step::report(const std::string& name, const at::Tensor& loss) {
+  const auto known = std::ranges::find(losses_, name, &named_loss::name);
+  (known != losses_.end() ? *known : losses_.emplace_back(named_loss{name, {}})).parts.push_back(loss.detach());
+}
 COMP_INLINE void step::exchange(const std::function<void(at::ScalarType)>& work) {
   (void)program_.exchange([&](at::ScalarType format) { return work(format), true; }, [](bool) {});
 }
 COMP_INLINE void step::update(torch::optim::Optimizer& optimizer) {
   if (scaler_) {
     if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
-    note(scaler_->step(optimizer, [&] { move_weights(optimizer); }));
+    const scaling::step_report done = scaler_->step(optimizer, [&] { move_weights(optimizer); });
+    skipped_ = skipped_ || done.skipped;
+    if (diagnosis_.empty()) diagnosis_ = done.diagnosis;
   } else {
     if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
     move_weights(optimizer);
@@ -96,14 +101,6 @@ COMP_INLINE step_result step::result() const {
                           number_);
   }
   return all;
-}
-COMP_INLINE void step::record(const std::string& name, at::Tensor part) {
-  const auto known = std::ranges::find(losses_, name, &named_loss::name);
-  (known != losses_.end() ? *known : losses_.emplace_back(named_loss{name, {}})).parts.push_back(std::move(part));
-}
-COMP_INLINE void step::note(const scaling::step_report& report) {
-  skipped_ = skipped_ || report.skipped;
-  if (diagnosis_.empty()) diagnosis_ = report.diagnosis;
 }
 COMP_INLINE void step::note_update(torch::optim::Optimizer& optimizer) {
   updated_.push_back(&optimizer);

@@ -12,10 +12,10 @@
 #include <comp/core/stored_state.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <comp_libtorch/support/generators.hpp>
-#include <comp_libtorch/train/grad_scaler.hpp>
 #include <comp_libtorch/train/optimizer_state.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <comp_libtorch/train/stored_values.hpp>
+#include <comp_libtorch/train/training_state.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,32 +26,14 @@
 
 namespace comp::libtorch::detail {
 
-/// Calls `f(name, tensor)` with each parameter and buffer, and `g(name, parameter)` for its gradient.
-void for_tensors(const std::vector<named_module>& models, auto f, auto g) {
-  for (const named_module& m : models) {
-    const std::string before = m.name.empty() ? "" : m.name + ".";
-    for (auto& p : m.module->named_parameters()) {
-      f(before + p.key(), p.value());
-      g(before + p.key() + " gradient", p.value());
-    }
-    for (auto& b : m.module->named_buffers()) f(before + b.key(), b.value());
-  }
-}
-
 /// Returns: an empty state of the class that LibTorch's optimizer with these options has; null for options of the
 /// user's own.
 inline std::unique_ptr<OptimizerParamState> empty_state(const torch::optim::OptimizerOptions& options) {
-  using namespace torch::optim;
   std::unique_ptr<OptimizerParamState> made;
-  const auto is = [&]<class Options, class State>() {
+  any_own_optimizer([&]<class Options, class State>() {
     if (typeid(options) == typeid(Options)) made = std::make_unique<State>();
-  };
-  is.template operator()<SGDOptions, SGDParamState>();
-  is.template operator()<AdamOptions, AdamParamState>();
-  is.template operator()<AdamWOptions, AdamWParamState>();
-  is.template operator()<RMSpropOptions, RMSpropParamState>();
-  is.template operator()<AdagradOptions, AdagradParamState>();
-  is.template operator()<LBFGSOptions, LBFGSParamState>();
+    return made != nullptr;
+  });
   return made;
 }
 
@@ -81,17 +63,16 @@ void for_optimizers(const setup& s, auto f, auto g) {
   }
 }
 
-inline at::Tensor bytes_of_options(const torch::optim::OptimizerOptions& options) {
-  const std::string bytes = serialized(options);
-  return at::tensor(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), at::kByte);
-}
-
 inline void store_training(const setup& from, c10::Device device, state_writer& to) {
   for_tensors(
       from.modules, [&](const std::string& name, const at::Tensor& t) { to.add(name, t); },
       [&](const std::string& name, const at::Tensor& parameter) { to.add(name, parameter.grad()); });
   for_optimizers(
-      from, [&](const std::string& name, auto& group) { to.add(name + " options", bytes_of_options(group.options())); },
+      from,
+      [&](const std::string& name, auto& group) {
+        const std::string bytes = serialized(group.options());
+        to.add(name + " options", at::tensor(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), at::kByte));
+      },
       [&](const std::string& name, auto& optimizer, auto& /*group*/, const at::Tensor& parameter) {
         const auto at = optimizer.state().find(parameter.unsafeGetTensorImpl());
         if (at == optimizer.state().end()) return;

@@ -114,26 +114,6 @@ struct batches_of final : any_batches {
   std::string signature() const override { return source.signature(); }
 };
 
-/// Gives a trainer the member validate(), which the search looks for.
-template <class Trainer>
-struct with_validation {
-  /// Returns: the user's score, of the models in evaluation mode and without gradients, under the plan; higher is
-  /// better.
-  double validate() { return static_cast<Trainer&>(*this).score(); }
-};
-struct without_validation {};
-
-/// Gives a trainer the members store_state() and load_state(), by which a file keeps it (StoresState). The place in the
-/// batches is an epoch and a batch in it.
-template <class Trainer>
-struct with_stored_state {
-  /// Throws: `error` for a training with state that cannot be stored.
-  stored_state store_state() { return static_cast<Trainer&>(*this).stored(); }
-  /// Throws: `error`, naming what differs, for the state of another trainer.
-  void load_state(const stored_state& stored) { static_cast<Trainer&>(*this).load(stored); }
-};
-struct without_stored_state {};
-
 }  // namespace detail
 
 /// All of a trainer that does not depend on what a batch is.
@@ -170,8 +150,7 @@ class any_training {
   COMP_INLINE comp::execution execution() const;
 
   /// Trains from the beginning of an epoch to its end. An epoch that run_batch() began is left.
-  COMP_INLINE sample run_epoch();
-  COMP_INLINE sample run_epoch(const stop_predicate& stop);
+  COMP_INLINE sample run_epoch(const stop_predicate& stop = [](const sample&) { return false; });
   /// Trains the next batch; after an epoch's last the next epoch begins.
   COMP_INLINE sample run_batch();
 
@@ -233,13 +212,21 @@ class any_training {
   std::unique_ptr<detail::training> training_;
 };
 
+/// A training with a score. Only this has the member validate(), because the search calls it if it is there.
+class validated_training : public any_training {
+ public:
+  /// Returns: the user's score, of the models in evaluation mode and without gradients, under the plan; higher is
+  /// better.
+  double validate() { return score(); }
+
+ protected:
+  using any_training::any_training;
+};
+
 template <BatchSource Source, bool Validates = false>
-class trainer
-    : public any_training,
-      public std::conditional_t<Validates, detail::with_validation<trainer<Source, Validates>>,
-                                detail::without_validation>,
-      public std::conditional_t<detail::stores_place<Source>, detail::with_stored_state<trainer<Source, Validates>>,
-                                detail::without_stored_state> {
+class trainer : public std::conditional_t<Validates, validated_training, any_training> {
+  using training = std::conditional_t<Validates, validated_training, any_training>;
+
  public:
   using batch_type = typename Source::batch_type;
   using step_function = std::function<void(step&, batch_type&)>;
@@ -247,14 +234,16 @@ class trainer
 
   /// Throws: `settings_error`. Nothing is run before the graph is asked for.
   trainer(setup given, Source batches, step_function each_batch, score_function score = {})
-      : any_training{std::move(given),
-                     std::make_unique<detail::batches_of<Source>>(std::move(batches), std::move(each_batch)),
-                     std::move(score)} {}
-  Source& batches() { return static_cast<detail::batches_of<Source>&>(any_source()).source; }
+      : training{std::move(given),
+                 std::make_unique<detail::batches_of<Source>>(std::move(batches), std::move(each_batch)),
+                 std::move(score)} {}
+  Source& batches() { return static_cast<detail::batches_of<Source>&>(this->any_source()).source; }
 
- private:
-  friend detail::with_validation<trainer>;
-  friend detail::with_stored_state<trainer>;
+  /// Returns: the state for a file (StoresState), in which an epoch and a batch tell the place in the batches. Throws:
+  /// `error` for a training with state that cannot be stored.
+  stored_state store_state() requires detail::stores_place<Source> { return this->stored(); }
+  /// Throws: `error`, naming what differs, for the state of another trainer.
+  void load_state(const stored_state& stored) requires detail::stores_place<Source> { this->load(stored); }
 };
 
 template <class Source, class Step>

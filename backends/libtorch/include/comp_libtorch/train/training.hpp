@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
@@ -27,7 +28,6 @@
 #include <comp_libtorch/train/trainer.hpp>
 #include <comp_libtorch/train/training_signature.hpp>
 #include <comp_libtorch/train/training_state.hpp>
-#include <comp_libtorch/train/validation.hpp>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -118,9 +118,6 @@ class training {
   }
   comp::execution execution() const { return tuning_.execution(); }
 
-  sample run_epoch() {
-    return run_epoch([](const sample&) { return false; });
-  }
   sample run_epoch(const stop_predicate& stop) {
     return translated([&] {
       prepare();
@@ -219,7 +216,12 @@ class training {
   std::uint64_t batches_per_epoch() {
     std::optional<std::uint64_t> batches = translated([&] { return batches_->per_epoch(); });
     if (!batches) {
-      if (!counted_) counted_ = run_and_undo([&] { return count_batches(); });
+      const auto count = [&] {
+        std::uint64_t all = 0;
+        for (batches_->begin_epoch(); batches_->next(); ++all) continue;
+        return all;
+      };
+      if (!counted_) counted_ = run_and_undo(count);
       batches = counted_;
     }
     const double shortest =
@@ -235,7 +237,17 @@ class training {
 
   double validate() {
     return translated([&] {
-      const evaluation_mode mode{setup_.modules};
+      std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before;  // each module, and whether it trains
+      for (const named_module& m : setup_.modules) {
+        for (const auto& part : m.module->modules()) before.emplace_back(part, part->is_training());
+      }
+      const auto set = [](torch::nn::Module& part, bool training) {
+        if (part.is_training() != training) part.train(training);
+      };
+      const auto put_back = c10::make_scope_exit([&] {
+        for (const auto& [part, training] : before) set(*part, training);
+      });
+      for (const auto& [part, training] : before) set(*part, false);
       const at::NoGradGuard no_grad;
       const region on = program_.evaluate();
       return score_();
@@ -318,12 +330,6 @@ class training {
   step_result train_next() {
     if (!batches_->next()) require_batch(batches_->next());
     return train();
-  }
-  std::uint64_t count_batches() {
-    std::uint64_t count = 0;
-    batches_->begin_epoch();
-    while (batches_->next()) ++count;
-    return count;
   }
   sample train_one() {
     measured_run run = begin_run();
@@ -440,7 +446,6 @@ COMP_INLINE std::vector<std::string> any_training::set_precision(const loaded_pl
 }
 COMP_INLINE plan any_training::tuned_fp32() { return training_->tuned_fp32(); }
 COMP_INLINE comp::execution any_training::execution() const { return training_->execution(); }
-COMP_INLINE sample any_training::run_epoch() { return training_->run_epoch(); }
 COMP_INLINE sample any_training::run_epoch(const stop_predicate& stop) { return training_->run_epoch(stop); }
 COMP_INLINE sample any_training::run_batch() { return training_->run_batch(); }
 COMP_INLINE std::int64_t any_training::count_extreme() { return training_->count_extreme(); }

@@ -23,82 +23,40 @@
 
 namespace comp::libtorch {
 
-/// Copies of a model's tensors by name.
-class module_state {
- public:
-  static module_state save(const torch::nn::Module& model, std::optional<c10::Device> store = {}) {
-    module_state saved;
-    for (const auto& p : model.named_parameters()) {
-      saved.parameters_.push_back({p.key(), detail::copied(p.value(), store), detail::copied(p.value().grad(), store),
-                                   p.value().requires_grad()});
-    }
-    for (const auto& b : model.named_buffers()) {
-      saved.buffers_.push_back({b.key(), detail::copied(b.value(), store), {}, false});
-    }
-    return saved;
-  }
+namespace detail {
 
-  /// Throws: `error`, naming the tensor, when the model has other parameters or buffers than when it was saved.
-  void restore(torch::nn::Module& model) const {
-    const torch::NoGradGuard no_grad;
-    auto parameters = model.named_parameters();
-    auto buffers = model.named_buffers();
-    require_same(parameters.size(), parameters_.size(), "parameters");
-    require_same(buffers.size(), buffers_.size(), "buffers");
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      at::Tensor& to = parameters[i].value();
-      put_back(parameters[i].key(), to, parameters_[i]);
-      detail::put(to.mutable_grad(), parameters_[i].gradient, to.device());
-      if (to.requires_grad() != parameters_[i].requires_grad) to.set_requires_grad(parameters_[i].requires_grad);
-    }
-    for (std::size_t i = 0; i < buffers_.size(); ++i) put_back(buffers[i].key(), buffers[i].value(), buffers_[i]);
-  }
-
-  std::int64_t bytes() const {
-    std::vector<at::Tensor> all;
-    for (const auto* list : {&parameters_, &buffers_}) {
-      for (const kept& k : *list) {
-        all.push_back(k.value);
-        all.push_back(k.gradient);
-      }
-    }
-    return bytes_held(all);
-  }
-
- private:
-  struct kept {
-    std::string name;
-    at::Tensor value, gradient;
-    bool requires_grad;
-  };
-
-  static void require_same(std::size_t has, std::size_t had, std::string_view what) {
-    require<error>(has == had,
-                   "state of {} {} for a model with {} (it is another model's): save and restore one trainer", had,
-                   what, has);
-  }
-  // In place: the module, the optimizer and the user hold this very tensor.
-  static void put_back(const std::string& name, at::Tensor& to, const kept& from) {
-    require<error>(name == from.name && to.defined() == from.value.defined() &&
-                       (!to.defined() || to.sizes() == from.value.sizes()),
-                   "state of \"{}\" for \"{}\" of another shape (the model changed since it was saved): save again",
-                   from.name, name);
-    if (to.defined()) to.copy_(from.value);
-  }
-
-  std::vector<kept> parameters_, buffers_;
+/// A parameter or a buffer as it was.
+struct kept_tensor {
+  std::string name;
+  at::Tensor value, gradient = {};
+  bool requires_grad = false;
 };
+
+/// Calls `f(name, tensor)` with each parameter and buffer, and then `g(name, parameter)` for a parameter's gradient.
+void for_tensors(const std::vector<named_module>& models, auto f, auto g) {
+  for (const named_module& m : models) {
+    const std::string before = m.name.empty() ? "" : m.name + ".";
+    for (auto& p : m.module->named_parameters()) {
+      f(before + p.key(), p.value());
+      g(before + p.key() + " gradient", p.value());
+    }
+    for (auto& b : m.module->named_buffers()) f(before + b.key(), b.value());
+  }
+}
+
+}  // namespace detail
 
 /// What every training has, whatever its data.
 struct training_state {
-  std::vector<module_state> modules = {};
+  std::vector<detail::kept_tensor> tensors = {};
   std::vector<optimizer_state> optimizers = {};
   generator_states generators = {};
   std::any extra = {};
 
   std::int64_t bytes() const {
-    std::int64_t sum = 0;
-    for (const auto& m : modules) sum += m.bytes();
+    std::vector<at::Tensor> all;
+    for (const auto& t : tensors) all.insert(all.end(), {t.value, t.gradient});
+    std::int64_t sum = bytes_held(all);
     for (const auto& o : optimizers) sum += o.bytes();
     return sum;
   }
@@ -106,21 +64,57 @@ struct training_state {
 
 inline training_state save_training(const setup& from, c10::Device device) {
   training_state saved;
-  for (const auto& m : from.modules) saved.modules.push_back(module_state::save(*m.module, from.states_on));
+  detail::for_tensors(
+      from.modules,
+      [&](const std::string& name, const at::Tensor& t) {
+        saved.tensors.push_back({name, detail::copied(t, from.states_on)});
+      },
+      [&](const std::string& /*name*/, const at::Tensor& parameter) {
+        saved.tensors.back().gradient = detail::copied(parameter.grad(), from.states_on);
+        saved.tensors.back().requires_grad = parameter.requires_grad();
+      });
   for (auto* o : from.optimizers) saved.optimizers.push_back(optimizer_state::save(*o, from.states_on));
   saved.generators = generator_states::save(device, from.generators);
   if (from.extra.save) saved.extra = from.extra.save();
   return saved;
 }
 
-/// Throws: `error` when it is the state of another training.
+namespace detail {
+
+/// Puts parameters and buffers back in place: modules, optimizers and the user hold these very tensors.
+inline void restore_tensors(const std::vector<kept_tensor>& saved, const std::vector<named_module>& models) {
+  const torch::NoGradGuard no_grad;
+  std::size_t next = 0;
+  for_tensors(
+      models,
+      [&](const std::string& name, at::Tensor& to) {
+        const kept_tensor& from = saved[next++];
+        require<error>(name == from.name && to.defined() == from.value.defined() &&
+                           (!to.defined() || to.sizes() == from.value.sizes()),
+                       "state of \"{}\" for \"{}\" of another shape (the model changed since it was saved): save again",
+                       from.name, name);
+        if (to.defined()) to.copy_(from.value);
+      },
+      [&](const std::string& /*name*/, at::Tensor& parameter) {
+        const kept_tensor& from = saved[next - 1];
+        put(parameter.mutable_grad(), from.gradient, parameter.device());
+        if (parameter.requires_grad() != from.requires_grad) parameter.set_requires_grad(from.requires_grad);
+      });
+}
+
+}  // namespace detail
+
+/// Throws: `error`, naming the first tensor that differs, when it is the state of another training.
 inline void restore_training(const training_state& saved, setup& to, c10::Device device) {
+  std::size_t tensors = 0;
+  detail::for_tensors(
+      to.modules, [&](auto&&...) { ++tensors; }, [](auto&&...) {});
   require<error>(
-      saved.modules.size() == to.modules.size() && saved.optimizers.size() == to.optimizers.size(),
-      "state of {} models and {} optimizers for a training of {} and {} (it is another training's): save and "
-      "restore one trainer",
-      saved.modules.size(), saved.optimizers.size(), to.modules.size(), to.optimizers.size());
-  for (std::size_t i = 0; i < to.modules.size(); ++i) saved.modules[i].restore(*to.modules[i].module);
+      saved.tensors.size() == tensors && saved.optimizers.size() == to.optimizers.size(),
+      "state of {} parameters and buffers and {} optimizers for a training of {} and {} (it is another training's): save "
+      "and restore one trainer",
+      saved.tensors.size(), saved.optimizers.size(), tensors, to.optimizers.size());
+  detail::restore_tensors(saved.tensors, to.modules);
   for (std::size_t i = 0; i < to.optimizers.size(); ++i) saved.optimizers[i].restore(*to.optimizers[i]);
   saved.generators.restore(device, to.generators);
   if (to.extra.restore) to.extra.restore(saved.extra);
