@@ -172,7 +172,7 @@ void read_json(const json_reader& from, T& to, const Rules&... rules) {
   } else if constexpr (std::same_as<T, std::string>) {
     to = from.text();
   } else if constexpr (requires { to.has_value(); }) {
-    read_json(from, to.emplace());
+    read_json(from, to.emplace(), rules...);
   } else if constexpr (std::ranges::range<T>) {
     to.clear();
     from.each([&](const json_reader& each) { read_json(each, to.emplace_back()); });

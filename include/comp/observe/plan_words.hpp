@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
-#include <comp/files/plan_listing.hpp>
+#include <comp/files/plan_file.hpp>
 #include <cstddef>
 #include <string>
 #include <string_view>

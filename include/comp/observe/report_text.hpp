@@ -21,13 +21,13 @@ namespace comp {
 inline json summary(const outcome& result, const report_info& info);  // summary.hpp, which includes this file
 
 COMP_INLINE void save(const outcome& result, const std::string& path) {
-  json to = detail::plan_json(result.plan, result.graph, result.hardware);
-  to["speedup"] = json_of(result.speedup);
-  to["speedup_bounds"] = json_of(result.speedup_bounds);
-  to["precisions"] = json_of(result.precisions);
-  if (!result.execution.empty()) to["execution"] = json_of(result.execution);
-  if (!result.later.empty()) to["later"] = json_of(result.later);
-  detail::write_file(path, detail::plan_text(to));
+  plan_listing listing = detail::listing_of(result.plan, result.graph, result.hardware);
+  listing.speedup = result.speedup;
+  listing.speedup_bounds = result.speedup_bounds;
+  listing.searched = result.precisions;
+  listing.execution = result.execution;
+  listing.later = result.later;
+  detail::write_file(path, detail::plan_text(listing));
 }
 
 namespace detail {
