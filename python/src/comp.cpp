@@ -7,7 +7,6 @@
 #include <comp/comp.hpp>
 #include <comp/files/training_file.hpp>
 #include <comp/observe/compare.hpp>
-#include <comp/observe/plan_words.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/train/kept_moments.hpp>
