@@ -50,9 +50,7 @@ class parameter_watch {
       const at::Tensor& p = each->parameter;
       each->before.defined() ? each->before.copy_(p.detach()) : each->before = p.detach().clone();
       each->arrived = false;
-      each->step = {.name = each->step.name,
-                    .format = precision_stored_as(p.scalar_type()),
-                    .elements = static_cast<std::uint64_t>(p.numel())};
+      each->step = {.name = each->step.name, .format = precision_stored_as(p.scalar_type())};
     }
   }
   void begin_forward() {
