@@ -101,9 +101,21 @@ inline json json_of(const execution& how) {
   return to;
 }
 
+void read_json(const json_reader& from, execution& to);
+void read_json(const json_reader& from, std::vector<later_plan>& to);
+void read_json(const json_reader& from, trial& to);
+template <class T, class... Rules>
+void read_json(const json_reader& from, T& to, const Rules&... rules);
+template <class T>
+T read_json(const json_reader& from) {
+  T value{};
+  read_json(from, value);
+  return value;
+}
+
 /// Reads [low, high], which may be infinite, as for a plan that was not timed. The comparison also refuses NaN.
 inline void read_json(const json_reader& from, interval& to) {
-  const auto ends = from.numbers();
+  const auto ends = read_json<std::vector<double>>(from);
   if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
   to = {ends[0], ends[1]};
 }
@@ -116,17 +128,6 @@ inline void read_json(const json_reader& from, plan& to) {
   to = parse_plan(text);
 }
 inline void read_json(const json_reader& from, precision& to) { to = from.one_of(all_precisions.back()); }
-void read_json(const json_reader& from, execution& to);
-void read_json(const json_reader& from, std::vector<later_plan>& to);
-void read_json(const json_reader& from, trial& to);
-template <class T, class... Rules>
-void read_json(const json_reader& from, T& to, const Rules&... rules);
-template <class T>
-T read_json(const json_reader& from) {
-  T value{};
-  read_json(from, value);
-  return value;
-}
 
 /// Reads the members that a type's `fields` list. An unknown field is refused first: it may be one that lacks.
 class member_reader {
