@@ -228,18 +228,7 @@ inline std::int64_t peak_of(const contestant& c, const outcome& result) {
   return most;
 }
 
-/// True if a contestant needs more memory than settings.memory_limit.
-inline bool above_limit(const contestant& c, const outcome& result) {
-  return result.memory_limit > 0 && peak_of(c, result) > result.memory_limit;
-}
-
-/// True if no other contestant beats this one in time, memory and loss together (a Pareto front).
-inline bool is_on_front(const contestant& c, const outcome& result) {
-  const auto front = result.front();
-  return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &result.contest[i] == &c; });
-}
-
-/// Returns a sentence with the plans on that front; empty if there is only one, and so no choice.
+/// Returns a sentence with the plans that no other one beats; empty if there is only one, and so no choice.
 inline std::string front_text(const outcome& result) {
   const auto front = result.front();
   if (front.size() < 2) return {};
@@ -253,10 +242,6 @@ inline const contestant* winner_of(const outcome& result) {
     if (c.plan == result.plan) return &c;
   }
   return nullptr;
-}
-
-inline const contestant* fp32_of(const outcome& result) {
-  return result.contest.empty() ? nullptr : &result.contest.front();
 }
 
 /// Returns: the fastest rule-based plan that ran and whose loss was not rejected; the fastest of all if each was
@@ -330,8 +315,6 @@ constexpr std::string_view in_words(stage s) {
                                         "Training"};
   return words[static_cast<std::size_t>(s)];
 }
-/// The same for what a stage cost. What is measured before the first batch, such as the tuning of FP32, counts there.
-constexpr std::string_view cost_in_words(stage s) { return s == stage::baseline ? "Preparation, FP32" : in_words(s); }
 
 /// Returns how a run ended: "accepted", "rejected" or "undecided" for one that was judged by its losses; "a first look"
 /// for one that only asks whether a precision is fast at all; "a check" for FP32's batches from a state that other

@@ -79,7 +79,7 @@ inline json contestant_json(const contestant& c, const outcome& result) {
   to["over_fp32"] = speedup_json(c.over_fp32);
   to["raced"] = raced(c, result);
   to["as_fast_as"] = tie_of(c, result).empty() ? json() : json(c.tie);
-  to["on_front"] = is_on_front(c, result);
+  to["on_front"] = std::ranges::any_of(result.front(), [&](std::size_t i) { return &result.contest[i] == &c; });
   to["loss_against_fp32"] = loss_json(c, result);
   to["measured_epoch_seconds"] = c.epoch ? json_of(c.epoch->seconds) : json();
   to["epoch_loss"] = c.epoch ? json_of(c.epoch->loss) : json();
@@ -282,7 +282,8 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   to["warnings"] = result.warnings;
   json& contest = to["contest"] = json::array();
   for (const contestant& c : result.contest) contest.push_back(detail::contestant_json(c, result));
-  const contestant *winner = detail::winner_of(result), *fp32 = detail::fp32_of(result),
+  const contestant *winner = detail::winner_of(result),
+                   *fp32 = result.contest.empty() ? nullptr : &result.contest.front(),
                    *rules = detail::rule_based_of(result);
   for (const auto& [role, c] : {std::pair{"comp", winner}, {"fp32", fp32}, {"rule_based", rules}}) {
     to[role] = c != nullptr ? json(c->label) : json();
