@@ -14,6 +14,7 @@
 #include <comp/files/json_reader.hpp>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -132,9 +133,10 @@ inline void read_json(const json_reader& from, precision& to) { to = from.one_of
 /// Reads the members that a type's `fields` list. An unknown field is refused first: it may be one that lacks.
 class member_reader {
  public:
+  /// `others`: fields that the caller reads.
   template <class T>
-  static void read(const json_reader& from, T& to) {
-    member_names names;
+  static void read(const json_reader& from, T& to, std::initializer_list<std::string_view> others = {}) {
+    member_names names{others};
     fields(names, to);
     from.only(names.all);
     member_reader members{from};
