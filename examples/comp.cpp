@@ -6,7 +6,6 @@
 #include <comp/doctor/examination_file.hpp>
 #include <comp/doctor/examination_text.hpp>
 #include <comp/observe/compare.hpp>
-#include <comp/observe/plan_words.hpp>
 #include <cstdio>
 #include <exception>
 #include <filesystem>

@@ -7,7 +7,6 @@
 #include <comp/comp.hpp>
 #include <comp/files/training_file.hpp>
 #include <comp/observe/compare.hpp>
-#include <comp/observe/plan_words.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <comp_libtorch/plan/optimized_scripts.hpp>
 #include <comp_libtorch/train/kept_moments.hpp>
@@ -338,7 +337,7 @@ py::dict read_plan_file(const std::string& path) {
   said["letters"] = from.letters ? from.letters->str() : std::string{};
   said["machine"] = from.made_for ? from.made_for->name : std::string{};
   said["later"] = from.later;
-  said["fingerprint"] = from.fingerprint.value_or("");
+  said["fingerprint"] = from.model ? from.model->fingerprint : std::string{};
   said["speedup"] = from.speedup ? py::object{py::float_(*from.speedup)} : py::object{py::none()};
   return said;
 }

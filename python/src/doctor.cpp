@@ -6,7 +6,6 @@
 #include <comp/doctor/examination_file.hpp>
 #include <comp/doctor/examination_text.hpp>
 #include <comp/doctor/history_text.hpp>
-#include <comp/doctor/page.hpp>
 #include <comp_libtorch/doctor/doctor.hpp>
 
 #include "parts.hpp"

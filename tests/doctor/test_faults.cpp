@@ -4,7 +4,6 @@
 
 #include <comp/doctor/difference.hpp>
 #include <comp/doctor/examination_text.hpp>
-#include <comp/doctor/page.hpp>
 #include <limits>
 
 #include "examinations.hpp"

@@ -16,7 +16,6 @@ namespace {
 comp::parameter_step updated(std::uint64_t moved, std::uint64_t stayed, precision format = precision::bf16) {
   return {.name = "fc.weight",
           .format = format,
-          .elements = 2,
           .optimized = true,
           .rate = 0.1,
           .arrived = true,

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::read_or_refuse([&] {
     const auto read = comp::read_plan(text, model, &here, "f");
     fuzz::must(read.plan.size() == model.size());
-    const std::string again = comp::detail::plan_text(comp::detail::plan_json(read.plan, model, here));
+    const std::string again = comp::detail::plan_text(comp::detail::listing_of(read.plan, model, here));
     const auto back = comp::read_plan(again, model, &here, "f");
     fuzz::must(back.plan == read.plan && back.warnings.empty());
   });

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/observe/loss_change.hpp>
+#include <comp/observe/figures.hpp>
 
 #include "made_up.hpp"
 

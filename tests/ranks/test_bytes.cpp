@@ -29,6 +29,10 @@ TEST_CASE("a training's result keeps the plans that it changed to") {
   CHECK(unpacked<comp::training_result>(packed(result)).later == result.later);
 }
 
+TEST_CASE("all ranks are told since which batch the training is damaged") {
+  CHECK(unpacked<comp::outcome>(packed(comp::outcome{.damaged_since = 30})).damaged_since == 30);
+}
+
 TEST_CASE("autocast's mark goes with a plan") {
   const comp::plan p = comp::plan{2, comp::precision::bf16}.as_autocast();
   CHECK(unpacked<comp::plan>(packed(p)) == p);

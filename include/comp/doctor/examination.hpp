@@ -4,6 +4,7 @@
 // faults (comp_libtorch/doctor).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <comp/core/fields.hpp>
@@ -43,10 +44,7 @@ struct examined {
   bool is_operator() const { return kind != "parameter" && kind != "input"; }
   /// True for an operator that makes infinities on purpose, as a mask of an attention does.
   bool fills_in_infinity() const {
-    for (const double c : constants) {
-      if (std::isinf(c)) return true;
-    }
-    return false;
+    return std::ranges::any_of(constants, [](double c) { return std::isinf(c); });
   }
 };
 
@@ -81,10 +79,11 @@ inline std::vector<std::size_t> sample_places(std::size_t n, std::size_t most = 
 
 namespace detail {
 
-/// "aten::add_.Tensor" -> "add_".
+/// "aten::add_.Tensor" -> "add".
 inline std::string_view word_of(std::string_view kind) {
   if (const auto colons = kind.rfind("::"); colons != std::string_view::npos) kind.remove_prefix(colons + 2);
-  return kind.substr(0, kind.find('.'));
+  kind = kind.substr(0, kind.find('.'));
+  return kind.substr(0, kind.find_last_not_of('_') + 1);
 }
 
 }  // namespace detail

@@ -10,7 +10,6 @@
 #include <comp/files/json.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,15 +18,7 @@ namespace comp {
 
 /// Returns the counts of a tensor's values.
 inline json json_of(const value_counts& v) {
-  json to;
-  to["values"] = v.values;
-  to["zeros"] = v.zeros;
-  to["nans"] = v.nans;
-  to["infinities"] = v.infinities;
-  to["smallest"] = v.smallest;
-  to["largest"] = v.largest;
-  to["sum"] = json_of(v.sum);
-  to["bits"] = v.bits;
+  json to = member_writer::written(v);
   // Most exponents of a tensor have no values, so only the range that has some is written.
   std::size_t first = 0, end = v.exponents.size();
   while (first < end && v.exponents[first] == 0) ++first;
@@ -43,17 +34,8 @@ inline json json_of(const value_counts& v) {
 
 /// Reads the counts of a tensor's values. They must add up: whoever reads shares of them divides by their sum.
 inline void read_json(const json_reader& from, value_counts& to) {
-  from.only({"values", "zeros", "nans", "infinities", "smallest", "largest", "sum", "bits", "first_exponent",
-             "exponents", "overflows"});
-  const auto count = [&](std::string_view field) { return static_cast<std::uint64_t>(from[field].integer()); };
-  to = {.values = count("values"),
-        .zeros = count("zeros"),
-        .nans = count("nans"),
-        .infinities = count("infinities"),
-        .smallest = static_cast<float>(from["smallest"].seconds()),
-        .largest = static_cast<float>(from["largest"].seconds()),
-        .sum = from["sum"].number(),
-        .bits = static_cast<std::uint32_t>(from["bits"].integer(0, std::numeric_limits<std::uint32_t>::max()))};
+  to = {};
+  member_reader::read(from, to, {"first_exponent", "exponents", "overflows"});
   auto at = from["first_exponent"].integer(value_counts::lowest_exponent, 128) - value_counts::lowest_exponent;
   std::uint64_t finite = 0;
   from["exponents"].each([&](const json_reader& number) {

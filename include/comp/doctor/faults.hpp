@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp/core/names.hpp>
 #include <comp/doctor/examination.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -224,14 +225,14 @@ class fault_finder {
   /// Returns what usually helps if this kind of operator makes NaN or infinities from finite inputs.
   static std::string_view remedy(const examined& e) {
     const std::string_view word = word_of(e.kind);
-    const auto is = [&](auto... words) { return ((word.substr(0, word.find_last_not_of('_') + 1) == words) || ...); };
-    if (is("log", "log2", "log10", "log1p", "xlogy")) return "keep what it reads above 0: clamp it, or use log_softmax";
-    if (is("div", "true_divide", "reciprocal", "rsqrt"))
+    const auto is = [&](std::string_view words) { return has_name(words, word); };
+    if (is("log log2 log10 log1p xlogy")) return "keep what it reads above 0: clamp it, or use log_softmax";
+    if (is("div true_divide reciprocal rsqrt"))
       return "something is divided by 0: clamp the divisor, or see that a mask leaves something";
-    if (is("softmax", "_softmax", "log_softmax", "_log_softmax", "scaled_dot_product_attention"))
+    if (is("softmax _softmax log_softmax _log_softmax scaled_dot_product_attention"))
       return "a row is -inf throughout: let a mask leave one place in each";
-    if (is("exp", "exp2", "expm1", "pow", "square")) return "take the largest off before, or clamp what it reads";
-    if (is("sqrt", "norm", "linalg_vector_norm", "std", "acos", "asin"))
+    if (is("exp exp2 expm1 pow square")) return "take the largest off before, or clamp what it reads";
+    if (is("sqrt norm linalg_vector_norm std acos asin"))
       return "its slope is infinite at the edge of what it takes: add a small number before";
     return "look at what it reads, with worst() and the table";
   }

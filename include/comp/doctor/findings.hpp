@@ -54,22 +54,22 @@ class history_faults {
     found_.push_back({all_.entry_of(name).value_or(all_.merged().entries.size()), name, kind, backward,
                       fmt::format("\"{}\" {}", name, text), step});
   }
+  /// Words of a sentence about one parameter, or about several.
+  struct grammar {
+    const char *are, *get, *change, *does, *them, *they, *their_first;
+  };
+  static constexpr grammar one{"is", "gets", "changes", "does", "it", "it", "its"},
+      several{"are", "get", "change", "do", "them", "they", "the first one's"};
+
   /// Adds one finding for all parameters of which `is` holds, named after the first.
-  bool add_all(fault_kind kind, auto is, auto text) {
-    const std::string* first = nullptr;
-    std::size_t others = 0;
-    for (const named& each : all_.parameters_) {
-      if (!is(each.second)) continue;
-      if (first == nullptr)
-        first = &each.first;
-      else
-        ++others;
-    }
-    if (first == nullptr) return false;
+  void add_all(fault_kind kind, auto is, auto text) {
+    const auto holds = [&](const named& p) { return is(p.second); };
+    const auto first = std::ranges::find_if(all_.parameters_, holds);
+    if (first == all_.parameters_.end()) return;
+    const auto others = std::ranges::count_if(all_.parameters_, holds) - 1;
     const std::string more =
         others == 0 ? "" : fmt::format("and {} other parameter{} ", others, others == 1 ? "" : "s");
-    add(kind, *first, 0, more + text(all_.parameters_.at(*first), others > 0));
-    return true;
+    add(kind, first->first, 0, more + text(first->second, others == 0 ? one : several));
   }
 
   void data() {
@@ -116,23 +116,22 @@ class history_faults {
         [&](const parameter_history& p) {
           return p.optimized == false && p.moved == 0 && all_.optimizer_ran_ && has_gradients(p);
         },
-        [&](const parameter_history& p, bool several) {
-          const std::string_view has = several ? "get" : "gets", they = several ? "them" : "it";
+        [&](const parameter_history& p, const grammar& words) {
           return fmt::format(
               "{} gradients in {} steps, but no optimizer that ran has {}{}: make the optimizer of this model's "
               "parameters, after its last layer was added; or call requires_grad_(False), if {} shall stay",
-              has, p.arrived, they, none ? ", nor any other of the model" : "", several ? "they" : "it");
+              words.get, p.arrived, words.them, none ? ", nor any other of the model" : "", words.they);
         });
     add_all(
         fault_kind::old_gradient,
         [&](const parameter_history& p) {
           return p.old_gradients >= few && 10 * (p.old_gradients + 1) >= 9 * p.updates;
         },
-        [&](const parameter_history& p, bool several) {
+        [&](const parameter_history& p, const grammar& words) {
           return fmt::format(
               "{} updated by gradients that hold those of earlier updates, {} of {} times: call "
               "optimizer.zero_grad() in each step",
-              several ? "are" : "is", p.old_gradients, p.updates);
+              words.are, p.old_gradients, p.updates);
         });
   }
 
@@ -193,19 +192,19 @@ class history_faults {
         [&](const parameter_history& p) {
           return p.optimized == true && p.arrived == 0 && p.frozen == 0 && p.read >= few && all_.backwards_ >= few;
         },
-        [&](const parameter_history& p, bool several) {
+        [&](const parameter_history& p, const grammar& words) {
           return fmt::format(
-              "{} in {} forwards, but never {} a gradient: what is made of {} is cut off from the loss by detach(), "
-              ".data, item() or no_grad()",
-              several ? "are read" : "is read", p.read, several ? "get" : "gets", several ? "them" : "it");
+              "{} read in {} forwards, but never {} a gradient: what is made of {} is cut off from the loss by "
+              "detach(), .data, item() or no_grad()",
+              words.are, p.read, words.get, words.them);
         });
     if (dead) return;
     add_all(
         fault_kind::small_gradient,
         [&](const parameter_history& p) { return p.arrived >= enough() && p.zero == p.arrived; },
-        [&](const parameter_history& p, bool several) {
-          return fmt::format("{} gradients of 0 in all {} steps: look at what is between {} and the loss",
-                             several ? "get" : "gets", p.arrived, several ? "them" : "it");
+        [&](const parameter_history& p, const grammar& words) {
+          return fmt::format("{} gradients of 0 in all {} steps: look at what is between {} and the loss", words.get,
+                             p.arrived, words.them);
         });
     std::size_t largest = 0;
     std::vector<std::size_t> small;
@@ -251,12 +250,11 @@ class history_faults {
     };
     add_all(
         fault_kind::lost_update, [&](const parameter_history& p) { return !is_wide(p) && stays(p, 0.5); },
-        [&](const parameter_history& p, bool several) {
+        [&](const parameter_history& p, const grammar& words) {
           return fmt::format(
-              "{} stored in {}, and {:.0f}% of the updates of {}values are smaller than half a unit of it, so that "
+              "{} stored in {}, and {:.0f}% of the updates of {} values are smaller than half a unit of it, so that "
               "they are lost: keep FP32 weights and compute in {}, or raise the learning rate",
-              several ? "are" : "is", comp::name(p.format), 100 * p.stayed, several ? "the first one's " : "its ",
-              comp::name(p.format));
+              words.are, comp::name(p.format), 100 * p.stayed, words.their_first, comp::name(p.format));
         });
     std::size_t lost = 0, judged = 0;
     for (const auto& [_, p] : all_.parameters_) {
@@ -267,12 +265,11 @@ class history_faults {
     if (judged > 0 && lost == judged)
       add_all(
           fault_kind::lost_update, [&](const parameter_history& p) { return is_wide(p) && p.judged >= 5; },
-          [&](const parameter_history& p, bool several) {
+          [&](const parameter_history& p, const grammar& words) {
             return fmt::format(
-                "{}, though an optimizer updated {} {} times: updates are smaller than half a unit of {}; raise the "
-                "learning rate",
-                several ? "do not change" : "does not change", several ? "them" : "it", p.updates,
-                comp::name(p.format));
+                "{} not change, though an optimizer updated {} {} times: updates are smaller than half a unit of {}; "
+                "raise the learning rate",
+                words.does, words.them, p.updates, comp::name(p.format));
           });
     else if (all_.optimizer_ran_ || all_.updates_ > 0)
       add_all(
@@ -281,10 +278,9 @@ class history_faults {
             return !p.optimized && p.moved == 0 && p.updates == 0 && all_.updates_ >= enough() &&
                    p.arrived >= enough() && p.zero < p.arrived && 2 * p.small < p.arrived;
           },
-          [&](const parameter_history& p, bool several) {
-            return fmt::format("{} gradients in {} steps, but never {}: see that an optimizer has {}",
-                               several ? "get" : "gets", p.arrived, several ? "change" : "changes",
-                               several ? "them" : "it");
+          [&](const parameter_history& p, const grammar& words) {
+            return fmt::format("{} gradients in {} steps, but never {}: see that an optimizer has {}", words.get,
+                               p.arrived, words.change, words.them);
           });
   }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/names.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/doctor/examination.hpp>
 #include <comp/doctor/faults.hpp>
@@ -29,8 +30,7 @@ class history_faults;
 /// One parameter in one step, as a backend saw it.
 struct parameter_step {
   std::string name = {};
-  precision format = precision::fp32;  // in which the weight is stored
-  std::uint64_t elements = 0;
+  precision format = precision::fp32;   // in which the weight is stored
   bool frozen = false;                  // wants no gradient
   std::optional<bool> optimized = {};   // an optimizer that ran has it; nothing: not known
   std::optional<double> rate = {};      // that optimizer's learning rate
@@ -80,7 +80,7 @@ struct run_of_steps {
 };
 
 struct operator_history {
-  std::size_t steps = 0, backwards = 0;
+  std::size_t backwards = 0;
   std::size_t small = 0;    // backwards whose gradients were far smaller than the largest of the step
   run_of_steps dead;        // an activation before parameters whose results all have one magnitude
   run_of_steps dropped;     // dropout in a forward without gradients
@@ -90,12 +90,10 @@ struct operator_history {
 
 struct parameter_history {
   precision format = precision::fp32;
-  std::uint64_t elements = 0;
   std::size_t steps = 0, frozen = 0, read = 0, arrived = 0, zero = 0, updates = 0, old_gradients = 0, moved = 0;
   std::size_t small = 0;  // gradients far smaller than the model's largest: mere rounding errors, perhaps
   std::optional<bool> optimized = {};
-  std::optional<double> rate = {};  // the last one
-  trend gradients;                  // mean magnitude
+  trend gradients;         // mean magnitude
   double stayed = 0;       // moving mean of the share of elements with a gradient that an update left as they were
   std::size_t judged = 0;  // updates in that mean
 };
@@ -169,13 +167,10 @@ class history {
     return feeds;
   }
   static bool is_activation(const examined& e) {
-    std::string_view word = detail::word_of(e.kind);
-    word = word.substr(0, word.find_last_not_of('_') + 1);
-    for (const char* known : {"relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid",
-                              "tanh", "hardtanh", "hardswish", "hardsigmoid", "threshold", "clamp", "clamp_min"}) {
-      if (word == known) return true;
-    }
-    return false;
+    return has_name(
+        "relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh hardtanh hardswish hardsigmoid "
+        "threshold clamp clamp_min",
+        detail::word_of(e.kind));
   }
 
   void note_not_finite(const examination& seen, std::size_t step, bool updated) {
@@ -188,7 +183,6 @@ class history {
       if (skipped_++ == 0) skipped_for_ = wrong.front();
       return;
     }
-    ++not_finite_steps_;
     if (!not_finite_.empty()) return;  // what follows comes of it
     for (fault& f : wrong) f.step = step;
     not_finite_ = std::move(wrong);
@@ -224,8 +218,7 @@ class history {
     const examined& e = seen.entries[i];
     const auto [place, is_new] = places_.try_emplace(e.name, all_.entries.size());
     if (is_new) {
-      examined bare{.name = e.name, .kind = e.kind, .shape = e.shape};
-      all_.entries.push_back(std::move(bare));
+      all_.entries.push_back({.name = e.name, .kind = e.kind, .shape = e.shape});
       operators_.emplace_back();
     }
     examined& to = all_.entries[place->second];
@@ -235,15 +228,13 @@ class history {
     for (std::size_t f = 0; f < to.blocks.size(); ++f) {
       for (std::size_t o = 0; o < to.blocks[f].size(); ++o) to.blocks[f][o].merge(e.blocks[f][o]);
     }
-    ++h.steps;
     h.values.add(e.values.mean());
     h.zeros = share(e.values.zeros, e.values.values);
     if (!e.is_operator()) return;
     const value_counts& v = e.values;
     const bool one_size = v.finite() && v.values > 1 && (v.counted() == 0 || (v.zeros == 0 && v.smallest == v.largest));
     if (feeds && is_activation(e)) h.dead.add(step, one_size);
-    const std::string_view word = detail::word_of(e.kind);
-    if (e.trains && word.find("batch_norm") == std::string_view::npos)
+    if (e.trains && detail::word_of(e.kind).find("batch_norm") == std::string_view::npos)
       h.dropped.add(step, e.without_gradients && *e.trains);
     if (e.gradients.values == 0) return;
     ++h.backwards;
@@ -270,7 +261,6 @@ class history {
     for (const parameter_step& p : record.parameters) {
       parameter_history& h = parameters_[p.name];
       h.format = p.format;
-      h.elements = p.elements;
       ++h.steps;
       h.frozen += p.frozen;
       h.read += read.contains(p.name);
@@ -279,7 +269,6 @@ class history {
       h.old_gradients += p.old_gradients;
       h.moved += p.moved > 0;
       if (p.optimized) h.optimized = h.optimized.value_or(false) || *p.optimized;
-      if (p.rate) h.rate = p.rate;
       if (const auto at = places_.find(p.name); at != places_.end())
         all_.entries[at->second].gradients.merge(p.gradient);
       if (p.gradient.values == 0) continue;
@@ -302,7 +291,7 @@ class history {
   std::map<std::string, parameter_history> parameters_;
   std::size_t steps_ = 0, backwards_ = 0, updates_ = 0;
   std::vector<fault> not_finite_;
-  std::size_t not_finite_steps_ = 0, skipped_ = 0;
+  std::size_t skipped_ = 0;
   std::optional<fault> skipped_for_;
   run_of_steps waits_;  // steps with a backward and no update
   std::size_t wait_ = 0, longest_wait_ = 0;

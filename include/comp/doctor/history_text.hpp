@@ -9,7 +9,6 @@
 #include <comp/doctor/examination_text.hpp>
 #include <comp/doctor/findings.hpp>
 #include <comp/doctor/history.hpp>
-#include <comp/doctor/page.hpp>
 #include <cstddef>
 #include <map>
 #include <numeric>

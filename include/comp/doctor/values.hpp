@@ -89,6 +89,18 @@ struct value_counts {
   bool operator==(const value_counts&) const = default;
 };
 
+/// Files have the exponents and what overflows in a shorter form (examination_file.hpp).
+void fields(auto& io, value_counts& v) {
+  io("values", v.values);
+  io("zeros", v.zeros);
+  io("nans", v.nans);
+  io("infinities", v.infinities);
+  io("smallest", v.smallest, 0);
+  io("largest", v.largest, 0);
+  io("sum", v.sum);
+  io("bits", v.bits, 0, std::numeric_limits<std::uint32_t>::max());
+}
+
 namespace detail {
 
 /// Counts blocks of at most a few thousand values, which stay in the cache while they are passed over several times.

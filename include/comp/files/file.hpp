@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,16 @@ class file_handle {
  private:
   int descriptor_;
 };
+
+/// Returns the time now, here or in UTC, by strftime's `format`; nothing if this machine does not know it.
+inline std::string time_now(const char* format, bool utc) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  char text[32] = {};
+  if ((utc ? ::gmtime_r(&now, &parts) : ::localtime_r(&now, &parts)) != nullptr)
+    std::strftime(text, sizeof text, format, &parts);
+  return text;
+}
 
 /// Returns the reason why the last system call failed, for instance "No space left on device".
 inline std::string errno_text(int code = errno) { return std::strerror(code); }

@@ -14,6 +14,7 @@
 #include <comp/files/json_reader.hpp>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -101,21 +102,6 @@ inline json json_of(const execution& how) {
   return to;
 }
 
-/// Reads [low, high], which may be infinite, as for a plan that was not timed. The comparison also refuses NaN.
-inline void read_json(const json_reader& from, interval& to) {
-  const auto ends = from.numbers();
-  if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
-  to = {ends[0], ends[1]};
-}
-/// Reads a plan string. Its letters are checked here, since an error of parse_plan() would not name file and field.
-inline void read_json(const json_reader& from, plan& to) {
-  const std::string_view text = from.text();
-  if (letters_of(text).find_first_not_of(precision_letters) != std::string_view::npos) {
-    from.fail(fmt::format("one letter of {} for each operator", precision_letters));
-  }
-  to = parse_plan(text);
-}
-inline void read_json(const json_reader& from, precision& to) { to = from.one_of(all_precisions.back()); }
 void read_json(const json_reader& from, execution& to);
 void read_json(const json_reader& from, std::vector<later_plan>& to);
 void read_json(const json_reader& from, trial& to);
@@ -128,12 +114,29 @@ T read_json(const json_reader& from) {
   return value;
 }
 
+/// Reads [low, high], which may be infinite, as for a plan that was not timed. The comparison also refuses NaN.
+inline void read_json(const json_reader& from, interval& to) {
+  const auto ends = read_json<std::vector<double>>(from);
+  if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
+  to = {ends[0], ends[1]};
+}
+/// Reads a plan string. Its letters are checked here, since an error of parse_plan() would not name file and field.
+inline void read_json(const json_reader& from, plan& to) {
+  const std::string_view text = from.text();
+  if (letters_of(text).find_first_not_of(precision_letters) != std::string_view::npos) {
+    from.fail(fmt::format("one letter of {} for each operator", precision_letters));
+  }
+  to = parse_plan(text);
+}
+inline void read_json(const json_reader& from, precision& to) { to = from.one_of(all_precisions.back()); }
+
 /// Reads the members that a type's `fields` list. An unknown field is refused first: it may be one that lacks.
 class member_reader {
  public:
+  /// `others`: fields that the caller reads.
   template <class T>
-  static void read(const json_reader& from, T& to) {
-    member_names names;
+  static void read(const json_reader& from, T& to, std::initializer_list<std::string_view> others = {}) {
+    member_names names{others};
     fields(names, to);
     from.only(names.all);
     member_reader members{from};
@@ -172,7 +175,7 @@ void read_json(const json_reader& from, T& to, const Rules&... rules) {
   } else if constexpr (std::same_as<T, std::string>) {
     to = from.text();
   } else if constexpr (requires { to.has_value(); }) {
-    read_json(from, to.emplace());
+    read_json(from, to.emplace(), rules...);
   } else if constexpr (std::ranges::range<T>) {
     to.clear();
     from.each([&](const json_reader& each) { read_json(each, to.emplace_back()); });

@@ -137,13 +137,6 @@ class json_reader {
       f(field.key(), json_reader{field.value(), this, field.key(), 0});
   }
 
-  /// Reads a list of numbers.
-  std::vector<double> numbers() const {
-    std::vector<double> values;
-    each([&](const json_reader& element) { values.push_back(element.number()); });
-    return values;
-  }
-
   /// Reads a value of an enumeration by its name, comp::name(E), or by one of `former` names. Requires: the values are
   /// 0 to `last`.
   template <class E>

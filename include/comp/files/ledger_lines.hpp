@@ -26,9 +26,6 @@ struct ledger_content {
   std::size_t usable_bytes = 0;    // length up to the end of the last whole line; 0: the header itself is not whole
 };
 
-/// Returns the time now as 2026-01-31T12:00:00Z.
-COMP_INLINE std::string utc_now();
-
 /// Returns a text as it would come back from a file, in which bytes that are no UTF-8 are replaced.
 COMP_INLINE std::string as_recorded(const std::string& text);
 

@@ -7,12 +7,12 @@
 #include <boost/crc.hpp>
 #include <cmath>
 #include <comp/core/linkage.hpp>
+#include <comp/core/names.hpp>
 #include <comp/files/file.hpp>
 #include <comp/files/json.hpp>
 #include <comp/files/ledger_lines.hpp>
 #include <cstddef>
 #include <cstdlib>
-#include <ctime>
 #include <limits>
 #include <map>
 #include <set>
@@ -22,15 +22,6 @@
 #include <vector>
 
 namespace comp::detail {
-
-COMP_INLINE std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::gmtime_r(&now, &parts);
-  char text[32] = {};
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 COMP_INLINE std::string as_recorded(const std::string& text) { return json::parse(json_text(text)).get<std::string>(); }
 
@@ -67,7 +58,7 @@ COMP_INLINE std::string ledger_header(const std::string& signature) {
   json header;  // fields are written in alphabetical order, so a ledger begins with "comp_ledger"
   header["comp_ledger"] = 2;
   header["signature"] = signature;
-  header["started"] = utc_now();
+  header["started"] = time_now("%Y-%m-%dT%H:%M:%SZ", true);
   return sealed(json_text(header));
 }
 
@@ -134,13 +125,10 @@ COMP_INLINE ledger_content parse_ledger(std::string_view text, const std::string
 
 COMP_INLINE std::set<std::string> signature_parts(std::string_view signature) {
   std::set<std::string> parts;
-  while (!signature.empty()) {
-    const std::size_t end = std::min(signature.find(';'), signature.size());
-    std::string_view part = signature.substr(0, end);
-    while (part.starts_with(' ')) part.remove_prefix(1);
+  each_name(signature, ";", [&](std::string_view part) {
+    part.remove_prefix(std::min(part.find_first_not_of(' '), part.size()));
     if (!part.empty()) parts.emplace(part);
-    signature.remove_prefix(std::min(end + 1, signature.size()));
-  }
+  });
   return parts;
 }
 

@@ -9,7 +9,6 @@
 #include <comp/files/file.hpp>
 #include <comp/files/json.hpp>
 #include <comp/files/plan_file.hpp>
-#include <comp/files/plan_listing.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,35 +18,24 @@ namespace comp {
 
 namespace detail {
 
-/// Returns the fields of a plan that is saved without its model.
-inline json plan_json(const plan& p) {
-  json to;
-  to["comp_plan"] = 1;
-  to["comp_version"] = comp_version;
-  to["plan"] = p.str();
-  return to;
-}
-
-/// Returns the fields of a plan with its model and machine, by which loading finds out whether it fits. The fingerprint
-/// is hexadecimal text, because many readers of JSON would round a 64-bit number. Every operator is listed by name, so
-/// that a person can read and edit the plan.
-inline json plan_json(const plan& p, const op_graph& graph, const hardware& machine) {
+/// Returns what a plan file says of a plan with its model and machine, by which loading finds out whether it fits.
+inline plan_listing listing_of(const plan& p, const op_graph& graph, const hardware& machine) {
   require_fits(p, graph);
-  json to = plan_json(p);
-  to["model"]["fingerprint"] = fmt::format("{:016x}", graph.fingerprint());
-  to["model"]["operators"] = graph.size();
-  to["hardware"] = json_of(machine);
-  json& list = to["operators"] = json::array();
+  plan_listing listing{.letters = p,
+                       .operators = std::vector<plan_listing::entry>{},
+                       .model = plan_listing::model_info{fmt::format("{:016x}", graph.fingerprint()), graph.size()},
+                       .made_for = machine};
   for (std::size_t i = 0; i < p.size(); ++i) {
-    list.push_back(json_of(plan_listing::entry{graph[i].name, graph[i].kind, p[i], graph[i].as_written,
-                                               graph[i].hands_on_fp32, graph[i].author}));
+    const op_info& op = graph[i];
+    listing.operators->push_back({op.name, op.kind, p[i], op.as_written, op.hands_on_fp32, op.author});
   }
-  return to;
+  return listing;
 }
 
 /// Returns the text of a plan file, with a line for each field and each operator, so that people and diffs can read it.
-inline std::string plan_text(const json& document) {
+inline std::string plan_text(const plan_listing& listing) {
   std::string text = "{";
+  const json document = json_of(listing);
   for (auto field = document.begin(); field != document.end(); ++field) {
     text += fmt::format("{}\n  {}: ", field == document.begin() ? "" : ",", json_text(field.key()));
     if (field.key() != "operators") {
@@ -120,14 +108,6 @@ inline void require_agree(const plan_listing& from) {
   }
 }
 
-/// Checks the fields that are there for people and that nothing here uses.
-inline void check_facts(const json_reader& from) {
-  from["comp_plan"].integer(1, 1);
-  if (const auto version = from.find("comp_version")) version->text();
-  if (const auto bounds = from.find("speedup_bounds")) read_json<interval>(*bounds);
-  if (const auto searched = from.find("precisions")) read_json<std::vector<precision>>(*searched);
-}
-
 COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file) {
   std::size_t kept = 0, first = 0;
   for (std::size_t i = 0; i < to.plan.size(); ++i) {
@@ -162,19 +142,10 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   const json_place place{file, 0, save_again()};
   const json document = parse_json(text, place);
   const json_reader from{document, place};
-  from.only({"comp_plan", "comp_version", "plan", "operators", "model", "hardware", "precisions", "speedup",
-             "speedup_bounds", "execution", "later"});
-  detail::check_facts(from);
-  plan_listing listing{.file = file};
-  if (const auto letters = from.find("plan")) read_json(*letters, listing.letters);
-  if (const auto list = from.find("operators")) read_json(*list, listing.operators);
+  plan_listing listing = read_json<plan_listing>(from);
+  listing.file = file;
   if (!listing.letters && !listing.operators) from.fail("an object with field \"plan\" or \"operators\"");
-  if (const auto model = from.find("model")) listing.fingerprint = (*model)["fingerprint"].text();
-  if (const auto machine = from.find("hardware")) read_json(*machine, listing.made_for);
-  if (const auto speedup = from.find("speedup")) listing.speedup = speedup->seconds();
-  if (const auto how = from.find("execution")) read_json(*how, listing.execution);
   detail::require_agree(listing);
-  if (const auto later = from.find("later")) read_json(*later, listing.later);
   for (const later_plan& next : listing.later) {
     require<plan_error>(next.plan.size() == listing.size(),
                         "\"{}\" contradicts itself: its plan has {} operators, that from batch {} on {} (they must "
@@ -200,21 +171,19 @@ COMP_INLINE plan_listing load_listing(const std::string& path) {
 }
 
 COMP_INLINE void save(const plan& p, const std::string& path) {
-  detail::write_file(path, detail::plan_text(detail::plan_json(p)));
+  detail::write_file(path, detail::plan_text({.letters = p}));
 }
 
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path) {
-  detail::write_file(path, detail::plan_text(detail::plan_json(p, graph, machine)));
+  detail::write_file(path, detail::plan_text(detail::listing_of(p, graph, machine)));
 }
 
 COMP_INLINE void save_later(const std::string& from, const std::vector<later_plan>& later, const std::string& to) {
-  const std::string text = detail::read_file(from, detail::plan_file_limit);
+  plan_listing listing = load_listing(from);
+  listing.later = later;
+  const std::string text = detail::plan_text(listing);
   (void)read_listing(text, from);
-  json document = parse_json(text, {from, 0, save_again()});
-  document["later"] = json_of(later);
-  const std::string changed = detail::plan_text(document);
-  (void)read_listing(changed, from);
-  detail::write_file(to, changed);
+  detail::write_file(to, text);
 }
 
 COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here) {
@@ -227,14 +196,14 @@ COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, 
   std::vector<precision> choices;
   for (std::size_t i = 0; i < from.size(); ++i) choices.push_back(from.chosen(i));
   loaded_plan result{.plan = from.run_as_listed(plan{std::move(choices)}), .execution = from.execution};
-  if (from.fingerprint) {
+  if (from.model) {
     const std::string ours = fmt::format("{:016x}", graph.fingerprint());
     require<plan_error>(
-        *from.fingerprint == ours,
+        from.model->fingerprint == ours,
         "\"{}\" is for another model: its fingerprint is {}, the model's \"{}\" (the operators agree, so "
         "shapes, edges or what is choosable changed): search again, or use the same batch size and "
         "sizes as then",
-        from.file, in_quotes(*from.fingerprint), ours);
+        from.file, in_quotes(from.model->fingerprint), ours);
   } else {
     result.warnings.push_back(
         fmt::format("\"{}\" does not say which model it is for: only the number of operators was "

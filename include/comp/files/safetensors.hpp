@@ -144,21 +144,16 @@ inline tensor_file parse_safetensors(std::string_view text, const std::string& p
       "\"{}\" is no whole safetensors file ({} bytes, with a header of {}): {}", path, text.size(), length,
       place.remedy);
   const json header = parse_json(text.substr(sizeof length, length), place);
-  const json_reader all{header, place};
   const std::string_view data = text.substr(sizeof length + length);
-  if (!header.is_object()) all.fail("an object");
   tensor_file file;
   std::vector<std::pair<std::size_t, std::size_t>> places;
-  for (const auto& field : header.items()) {
-    const auto from = all[field.key()];
-    if (field.key() != detail::metadata_field) {
-      auto tensor = detail::tensor_from(field.key(), from, data, places, others);
-      if (tensor) file.tensors.push_back(*std::move(tensor));
-      continue;
+  json_reader{header, place}.each_field([&](const std::string& name, const json_reader& from) {
+    if (name == detail::metadata_field) {
+      from.each_field([&](const std::string& key, const json_reader& text) { file.metadata[key] = text.text(); });
+    } else if (auto tensor = detail::tensor_from(name, from, data, places, others)) {
+      file.tensors.push_back(*std::move(tensor));
     }
-    if (!field.value().is_object()) from.fail("an object of texts");
-    for (const auto& entry : field.value().items()) file.metadata[entry.key()] = from[entry.key()].text();
-  }
+  });
   std::sort(places.begin(), places.end());
   std::size_t end = 0;
   for (const auto& [first, last] : places) {

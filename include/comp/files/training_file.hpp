@@ -99,9 +99,8 @@ inline stored_training read_training(const std::string& path) {
   stored_training t{.signature = from["signature"].text(),
                     .state = {.tensors = std::move(file.tensors)},
                     .progress = read_json<training_progress>(from["progress"])};
-  const auto numbers = from["numbers"];
-  if (!document["numbers"].is_object()) numbers.fail("an object of numbers");
-  for (const auto& entry : document["numbers"].items()) t.state.numbers[entry.key()] = numbers[entry.key()].number();
+  from["numbers"].each_field(
+      [&](const std::string& name, const json_reader& value) { t.state.numbers[name] = value.number(); });
   return t;
 }
 

@@ -7,7 +7,6 @@
 
 #include <comp/core/op_graph.hpp>
 #include <comp/files/plan_file.hpp>
-#include <comp/files/plan_listing.hpp>
 #include <cstddef>
 #include <map>
 #include <string>

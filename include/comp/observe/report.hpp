@@ -10,7 +10,6 @@
 #include <comp/core/linkage.hpp>
 #include <comp/files/file.hpp>
 #include <comp/search/observers.hpp>
-#include <ctime>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -31,13 +30,7 @@ struct report_info {
 };
 
 /// Returns the local date and time: "2026-11-22 13:20:05".
-inline std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  char text[32] = {};
-  if (::localtime_r(&now, &parts) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
-  return text;
-}
+inline std::string local_time() { return detail::time_now("%Y-%m-%d %H:%M:%S", false); }
 
 /// Writes the found plan to a plan file (files/plan_file.hpp), together with its speedup.
 /// Throws: `file_error` where the file cannot be written.

@@ -13,6 +13,7 @@
 #include <comp/observe/figures.hpp>
 #include <comp/observe/report.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,13 +22,13 @@ namespace comp {
 inline json summary(const outcome& result, const report_info& info);  // summary.hpp, which includes this file
 
 COMP_INLINE void save(const outcome& result, const std::string& path) {
-  json to = detail::plan_json(result.plan, result.graph, result.hardware);
-  to["speedup"] = json_of(result.speedup);
-  to["speedup_bounds"] = json_of(result.speedup_bounds);
-  to["precisions"] = json_of(result.precisions);
-  if (!result.execution.empty()) to["execution"] = json_of(result.execution);
-  if (!result.later.empty()) to["later"] = json_of(result.later);
-  detail::write_file(path, detail::plan_text(to));
+  plan_listing listing = detail::listing_of(result.plan, result.graph, result.hardware);
+  listing.speedup = result.speedup;
+  listing.speedup_bounds = result.speedup_bounds;
+  listing.searched = result.precisions;
+  listing.execution = result.execution;
+  listing.later = result.later;
+  detail::write_file(path, detail::plan_text(listing));
 }
 
 namespace detail {
@@ -96,18 +97,20 @@ inline text_rows contest_rows(const outcome& result) {
       row.push_back(c.epoch ? loss_text(c.epoch->loss) : "-");
       row.push_back(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
     }
-    row.push_back(bytes_text(peak_of(c, result)) + (above_limit(c, result) ? " (too much)" : ""));
+    const std::int64_t peak = peak_of(c, result);
+    row.push_back(bytes_text(peak) + (result.memory_limit > 0 && peak > result.memory_limit ? " (too much)" : ""));
   }
   return rows;
 }
 
-/// Returns the table of what the search cost, by stages, and what of it counts as training.
+/// Returns the table of what the search cost, by stages, and what of it counts as training. What is measured before the
+/// first batch, such as the tuning of FP32, counts as FP32's.
 inline text_rows cost_rows(const outcome& result) {
   text_rows rows{{"", "time", "runs", "batches"}};
   for (const stage s : {stage::baseline, stage::losses, stage::times, stage::contest}) {
     const stage_cost& cost = result.cost(s);
-    rows.push_back({fmt::format("  {}", cost_in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
-                    fmt::format("{}", cost.batches)});
+    rows.push_back({fmt::format("  {}", s == stage::baseline ? "Preparation, FP32" : in_words(s)),
+                    time_text(cost.seconds), fmt::format("{}", cost.runs), fmt::format("{}", cost.batches)});
   }
   rows.push_back({"  whole search", time_text(search_seconds(result))});
   rows.push_back(

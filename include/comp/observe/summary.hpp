@@ -29,20 +29,15 @@ namespace comp {
 
 namespace detail {
 
-inline json json_of(const paired_speedup& s) {
-  json to;
-  to["ratio"] = comp::json_of(s.ratio);
-  to["interval_95"] = comp::json_of(s.bounds);
-  return to;
+inline json speedup_json(const paired_speedup& s) {
+  return {{"ratio", json_of(s.ratio)}, {"interval_95", json_of(s.bounds)}};
 }
 
-inline json json_of(const std::optional<loss_change>& change) {
+inline json change_json(const std::optional<loss_change>& change) {
   if (!change) return nullptr;
-  json to;
-  to["difference"] = comp::json_of(change->difference);
-  to["radius"] = std::isfinite(change->radius) ? comp::json_of(change->radius) : json();
-  to["batches"] = change->batches;
-  return to;
+  return {{"difference", json_of(change->difference)},
+          {"radius", std::isfinite(change->radius) ? json_of(change->radius) : json()},
+          {"batches", change->batches}};
 }
 
 /// Returns median, 95% interval of the median, least and most of `values`, each times `factor`; null for no values.
@@ -50,21 +45,19 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
   if (values.empty()) return nullptr;
   const interval bounds = median_interval(values);
   const auto [least, most] = std::ranges::minmax(values);
-  json to;
-  to["median"] = comp::json_of(factor * median(values));
-  to["interval_95"] = comp::json_of(interval{factor * bounds.low, factor * bounds.high});
-  to["least"] = comp::json_of(factor * least);
-  to["most"] = comp::json_of(factor * most);
-  to["count"] = values.size();
-  return to;
+  return {{"median", json_of(factor * median(values))},
+          {"interval_95", json_of(interval{factor * bounds.low, factor * bounds.high})},
+          {"least", json_of(factor * least)},
+          {"most", json_of(factor * most)},
+          {"count", values.size()}};
 }
 
 /// Returns a contestant's loss against FP32's; null where it was not judged. "limit" is the line that the difference
 /// had to stay under, which is not the tolerance where roundings alone lead FP32's losses apart (loss_test.hpp).
 inline json loss_json(const contestant& c, const outcome& result) {
-  json to = json_of(change_of(c, result));
+  json to = change_json(change_of(c, result));
   if (to.is_null()) return to;
-  to["limit"] = c.loss ? comp::json_of(c.loss->line) : comp::json_of(result.tolerance);
+  to["limit"] = c.loss ? json_of(c.loss->line) : json_of(result.tolerance);
   to["accepted"] = !is_rejected(c);
   to["undecided"] = is_undecided(c, result);
   return to;
@@ -83,14 +76,14 @@ inline json contestant_json(const contestant& c, const outcome& result) {
   to["seconds_per_epoch"] =
       result.batches_per_epoch > 0 ? spread_json(times, static_cast<double>(result.batches_per_epoch)) : json();
   to["peak_bytes"] = peak_of(c, result) > 0 ? json(peak_of(c, result)) : json();
-  to["over_fp32"] = json_of(c.over_fp32);
+  to["over_fp32"] = speedup_json(c.over_fp32);
   to["raced"] = raced(c, result);
   to["as_fast_as"] = tie_of(c, result).empty() ? json() : json(c.tie);
-  to["on_front"] = is_on_front(c, result);
+  to["on_front"] = std::ranges::any_of(result.front(), [&](std::size_t i) { return &result.contest[i] == &c; });
   to["loss_against_fp32"] = loss_json(c, result);
-  to["measured_epoch_seconds"] = c.epoch ? comp::json_of(c.epoch->seconds) : json();
-  to["epoch_loss"] = c.epoch ? comp::json_of(c.epoch->loss) : json();
-  to["validation_score"] = c.epoch && c.epoch->score ? comp::json_of(*c.epoch->score) : json();
+  to["measured_epoch_seconds"] = c.epoch ? json_of(c.epoch->seconds) : json();
+  to["epoch_loss"] = c.epoch ? json_of(c.epoch->loss) : json();
+  to["validation_score"] = c.epoch && c.epoch->score ? json_of(*c.epoch->score) : json();
   return to;
 }
 
@@ -98,15 +91,13 @@ inline json contestant_json(const contestant& c, const outcome& result) {
 inline json overhead_json(const outcome& result) {
   json to;
   to["seconds"] = result.overhead_seconds();
-  to["share_of_100_epochs"] = comp::json_of(result.overhead_share());
+  to["share_of_100_epochs"] = json_of(result.overhead_share());
   to["search_seconds"] = search_seconds(result);
   to["kept_batches"] = result.trained_batches;
   to["kept_seconds"] = kept_seconds(result);
   for (const stage s : {stage::baseline, stage::losses, stage::times, stage::contest}) {
-    json& of = to["stages"][std::string{name(s)}];
-    of["seconds"] = result.cost(s).seconds;
-    of["runs"] = result.cost(s).runs;
-    of["batches"] = result.cost(s).batches;
+    const stage_cost& cost = result.cost(s);
+    to["stages"][std::string{name(s)}] = {{"seconds", cost.seconds}, {"runs", cost.runs}, {"batches", cost.batches}};
   }
   return to;
 }
@@ -129,9 +120,9 @@ inline json run_json(const trial_group& group, const outcome& result) {
   to["plan_name"] = name(t.plan, result.graph);
   to["runs"] = group.runs.size();
   to["batches"] = batches;
-  to["seconds_per_batch"] = comp::json_of(std::isfinite(seconds) ? seconds : median(t.sample.batch_seconds));
-  to["loss"] = timed_only || batches == 0 ? json() : comp::json_of(t.sample.loss);
-  to["loss_against_fp32"] = timed_only || fp32 ? json() : json_of(change_of(t, result));
+  to["seconds_per_batch"] = json_of(std::isfinite(seconds) ? seconds : median(t.sample.batch_seconds));
+  to["loss"] = timed_only || batches == 0 ? json() : json_of(t.sample.loss);
+  to["loss_against_fp32"] = timed_only || fp32 ? json() : change_json(change_of(t, result));
   to["judged"] = is_judged(t);
   to["ended"] = fate_text(t, result);
   to["message"] = t.sample.message;
@@ -147,9 +138,9 @@ inline json measurements_json(const outcome& result) {
     if (trains(t.purpose) || !t.sample.ok()) continue;
     const std::size_t low = t.purpose == purpose::sensitivity ? t.repeat : all_precisions.size();
     if (t.purpose == purpose::profile && t.sample.curve.size() == 2 * n && t.plan.size() == n) {
-      to["profiles"].push_back({{"plan", t.plan.str()}, {"seconds", comp::json_of(t.sample.curve)}});
+      to["profiles"].push_back({{"plan", t.plan.str()}, {"seconds", json_of(t.sample.curve)}});
     } else if (low < all_precisions.size() && t.sample.curve.size() == n) {
-      to["low_errors"][std::string{name(all_precisions[low])}] = comp::json_of(t.sample.curve);
+      to["low_errors"][std::string{name(all_precisions[low])}] = json_of(t.sample.curve);
     }
   }
   return to;
@@ -176,7 +167,7 @@ inline json operators_json(const outcome& result) {
     if (i < result.evidence.size()) {
       const op_evidence& seen = result.evidence[i];
       to["evidence"] = evidence[static_cast<std::size_t>(seen.what)];
-      to["saves"] = comp::json_of(seen.saves - seen.casts);
+      to["saves"] = json_of(seen.saves - seen.casts);
     }
   }
   return all;
@@ -219,16 +210,16 @@ inline json curves_json(const outcome& result) {
   double sum = 0;
   json to;
   to["of"] = own != nullptr ? "the found plan" : "a plan that lowers more";
-  to["scale"] = comp::json_of(scale);
+  to["scale"] = json_of(scale);
   std::size_t shown = 0;
   for (std::size_t i = 0; i < n; ++i) {
     sum += t->sample.curve[i] - base[i];
     if ((shown + 1) * n / std::min(n, most) - 1 > i) continue;
     ++shown;
     to["batches"].push_back(i + 1);
-    to["fp32"].push_back(comp::json_of(base[i]));
-    to["plan"].push_back(comp::json_of(t->sample.curve[i]));
-    to["difference"].push_back(comp::json_of(sum / static_cast<double>(i + 1) / scale));
+    to["fp32"].push_back(json_of(base[i]));
+    to["plan"].push_back(json_of(t->sample.curve[i]));
+    to["difference"].push_back(json_of(sum / static_cast<double>(i + 1) / scale));
   }
   return to;
 }
@@ -291,16 +282,17 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   to["warnings"] = result.warnings;
   json& contest = to["contest"] = json::array();
   for (const contestant& c : result.contest) contest.push_back(detail::contestant_json(c, result));
-  const contestant *winner = detail::winner_of(result), *fp32 = detail::fp32_of(result),
+  const contestant *winner = detail::winner_of(result),
+                   *fp32 = result.contest.empty() ? nullptr : &result.contest.front(),
                    *rules = detail::rule_based_of(result);
   for (const auto& [role, c] : {std::pair{"comp", winner}, {"fp32", fp32}, {"rule_based", rules}}) {
     to[role] = c != nullptr ? json(c->label) : json();
   }
   json& ratios = to["ratios"];
-  ratios["comp_over_fp32"] = winner != nullptr ? detail::json_of(winner->over_fp32) : json();
+  ratios["comp_over_fp32"] = winner != nullptr ? detail::speedup_json(winner->over_fp32) : json();
   ratios["comp_over_rule_based"] =
-      winner != nullptr && rules != nullptr ? detail::json_of(detail::over(*winner, *rules, result)) : json();
-  ratios["rule_based_over_fp32"] = rules != nullptr ? detail::json_of(rules->over_fp32) : json();
+      winner != nullptr && rules != nullptr ? detail::speedup_json(detail::over(*winner, *rules, result)) : json();
+  ratios["rule_based_over_fp32"] = rules != nullptr ? detail::speedup_json(rules->over_fp32) : json();
   to["overhead"] = detail::overhead_json(result);
   to["trials"] = json::array();
   for (const detail::trial_group& group : detail::grouped_trials(result))

@@ -42,11 +42,6 @@ struct advice {
 /// no number; here a model counts as one if contractions move less than this share of its bytes.
 inline constexpr double light_contraction_bytes = 0.2;
 
-inline bool is_contraction(const op_info& op) {
-  return op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
-}
-inline bool is_convolution(const op_info& op) { return op.channels_in != 0 || op.channels_out != 0; }
-
 /// Returns: a sentence if `machine` has no matrix unit for any precision below FP32; empty if it has one, or may have.
 inline std::string no_faster_precision(const hardware& machine) {
   if (std::ranges::any_of(all_precisions, [&](precision p) { return has_unit(p, machine); })) return {};
@@ -79,14 +74,14 @@ inline size_advice advise_sizes(const op_info& op, precision low, const hardware
   if (machine.kind == device_kind::cpu || !is_contraction(op)) return result;
   if (machine.compute_capability > 0 && machine.compute_capability < 70) return result;  // no padding helps
   const std::int64_t needed = required_multiple(low), best = preferred_multiple(low, machine);
-  for (const auto& [name, value] : detail::checked_sizes(op)) {
-    const bool stem = name == "channels_in" && op.producers.empty() && traits(low).bytes == 2;
-    if (value == 0 || value % best == 0 || (stem && value == 4)) continue;
+  for (const auto& [name, value] : detail::checked_sizes(op, low)) {
+    if (value % best == 0) continue;
     const bool excluded = value % needed != 0;
     // For convolutions NVIDIA asks for multiples of 8 on every GPU, and promises nothing more for 16.
     if (!excluded && is_convolution(op)) continue;
     const std::int64_t multiple = is_convolution(op) ? needed : best;
-    const std::int64_t padded = stem && value < 4 ? 4 : (value + multiple - 1) / multiple * multiple;
+    const bool to_four = name == "channels_in" && value < 4 && detail::is_stem(op, low);
+    const std::int64_t padded = to_four ? 4 : (value + multiple - 1) / multiple * multiple;
     result.excluded = result.excluded || excluded;
     result.text += fmt::format("{}{} = {}: pad to {}", result.text.empty() ? "" : ", ", name, value, padded);
   }

@@ -9,7 +9,6 @@
 // searched; PyTorch's error message sends the user to FP32, too.
 #pragma once
 
-#include <algorithm>
 #include <cassert>
 #include <comp/core/decision.hpp>
 #include <comp/core/hardware.hpp>
@@ -19,10 +18,8 @@
 #include <comp/policy/kind_name.hpp>
 #include <comp/policy/pytorch_lists.hpp>
 #include <cstdint>
-#include <span>
+#include <map>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace comp::policy {
 
@@ -32,18 +29,15 @@ enum class pytorch_list : std::uint8_t { by_device, cuda, cpu };
 
 namespace pytorch_lists {
 
-struct entry {
-  std::string_view kind;
-  comp::category category;
-};
-
-/// The operators of all lists of a device, sorted by kind. '.' sorts before every other character of a kind, so the
-/// overloads of an operator directly follow its bare name and a binary search finds both. The table is sorted once at
-/// run time, because sorting it in a constant expression would cost every user half a second of compilation.
+/// The category of each operator on a device's lists, by kind. '.' sorts before every other character of a kind, so the
+/// overloads of an operator directly follow its bare name, and one search finds both.
 class table {
  public:
   table& add(std::string_view kinds, comp::category category) {
-    each_name(kinds, " ,\n", [&](std::string_view kind) { entries_.push_back({kind, category}); });
+    each_name(kinds, " ,\n", [&](std::string_view kind) {
+      [[maybe_unused]] const bool fresh = categories_.emplace(kind, category).second;
+      assert(fresh);  // no operator is listed twice
+    });
     return *this;
   }
   /// Gives each composite the category of the listed operator that decides for it.
@@ -51,30 +45,24 @@ class table {
   table& add_composites(std::string_view composites) {
     each_name(composites, " \n", [&](std::string_view composite) {
       const std::size_t equals = composite.find('=');
-      const auto decides = std::find_if(entries_.begin(), entries_.end(), [&](const entry& e) {
-        return same_operator(e.kind, composite.substr(0, equals));
-      });
-      assert(decides != entries_.end());
-      add(composite.substr(equals + 1), decides->category);
+      const comp::category* decides = find(composite.substr(0, equals));
+      assert(decides != nullptr);
+      add(composite.substr(equals + 1), *decides);
     });
     return *this;
   }
-  table take_sorted() {
-    std::sort(entries_.begin(), entries_.end(), [](const entry& a, const entry& b) { return a.kind < b.kind; });
-    return std::move(*this);
-  }
 
-  /// Returns: the entry of `kind`; for a kind without an overload the first of its overloads; null if no list has it.
-  const entry* find(std::string_view kind) const {
-    const auto at = std::lower_bound(entries_.begin(), entries_.end(), kind,
-                                     [](const entry& e, std::string_view wanted) { return e.kind < wanted; });
-    if (at == entries_.end() || !at->kind.starts_with(kind)) return nullptr;
-    return at->kind.size() == kind.size() || at->kind[kind.size()] == '.' ? &*at : nullptr;
+  /// Returns: the category of `kind`; of one without an overload that of its overloads, which is the same for all; null
+  /// if no list has it.
+  const comp::category* find(std::string_view kind) const {
+    const auto at = categories_.lower_bound(kind);
+    if (at == categories_.end() || !at->first.starts_with(kind)) return nullptr;
+    return at->first.size() == kind.size() || at->first[kind.size()] == '.' ? &at->second : nullptr;
   }
-  std::span<const entry> entries() const { return entries_; }
+  const std::map<std::string_view, comp::category>& all() const { return categories_; }
 
  private:
-  std::vector<entry> entries_;
+  std::map<std::string_view, comp::category> categories_;
 };
 
 inline const table& cuda() {
@@ -85,8 +73,7 @@ inline const table& cuda() {
                                  .add(cuda_fp32_append_dtype, category::deny)
                                  .add(cuda_promote, category::infer)
                                  .add(cuda_banned, category::deny)
-                                 .add_composites(cuda_composites)
-                                 .take_sorted();
+                                 .add_composites(cuda_composites);
   return lists;
 }
 
@@ -95,8 +82,7 @@ inline const table& cpu() {
                                  .add(cpu_lower_precision_fp, category::allow)
                                  .add(cpu_fp32, category::deny)
                                  .add(cpu_promote, category::infer)
-                                 .add_composites(cpu_composites)
-                                 .take_sorted();
+                                 .add_composites(cpu_composites);
   return lists;
 }
 
@@ -116,10 +102,11 @@ struct pytorch {  // models comp::OperatorPolicy
   /// elsewhere.
   decision classify(const op_info& op) const {
     const std::string_view kind = without_namespace(op.kind);
-    const auto* listed = (list == pytorch_list::cpu ? pytorch_lists::cpu() : pytorch_lists::cuda()).find(kind);
+    const comp::category* listed =
+        (list == pytorch_list::cpu ? pytorch_lists::cpu() : pytorch_lists::cuda()).find(kind);
     if (listed == nullptr || kind.empty()) return {.category = category::follow};
-    if (listed->category == category::allow) return {.category = category::allow, .compute = low, .output = low};
-    return {.category = listed->category};
+    if (*listed == category::allow) return {.category = category::allow, .compute = low, .output = low};
+    return {.category = *listed};
   }
 };
 

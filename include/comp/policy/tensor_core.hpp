@@ -32,6 +32,10 @@ constexpr std::int64_t preferred_multiple(precision p, const hardware& machine) 
   return ampere && traits(p).bytes == 2 ? 16 : required_multiple(p);
 }
 
+inline bool is_convolution(const op_info& op) { return op.channels_in != 0 || op.channels_out != 0; }
+/// True for a matrix product or a convolution with known sizes.
+inline bool is_contraction(const op_info& op) { return op.m != 0 || op.n != 0 || op.k != 0 || is_convolution(op); }
+
 namespace detail {
 
 struct named_size {
@@ -39,23 +43,24 @@ struct named_size {
   std::int64_t value;
 };
 
-/// Returns the sizes that must be multiples: the channels if they are known, else m, n and k.
-constexpr std::array<named_size, 3> checked_sizes(const op_info& op) {
-  if (op.channels_in == 0 && op.channels_out == 0) return {{{"m", op.m}, {"n", op.n}, {"k", op.k}}};
-  return {{{"channels_in", op.channels_in}, {"channels_out", op.channels_out}, {"", 0}}};
+/// True for a model's first convolution: over 4 channels cuDNN has kernels of its own for it.
+inline bool is_stem(const op_info& op, precision p) {
+  return is_convolution(op) && op.producers.empty() && traits(p).bytes == 2;
 }
 
-/// True for the first convolution over 4 channels, for which cuDNN has kernels of its own.
-constexpr bool is_four_channel_stem(const op_info& op, precision p) {
-  return op.channels_in == 4 && op.producers.empty() && traits(p).bytes == 2;
+/// Returns the sizes that must be multiples: the channels if they are known, else m, n and k; 0 for one that fits.
+inline std::array<named_size, 3> checked_sizes(const op_info& op, precision p) {
+  if (!is_convolution(op)) return {{{"m", op.m}, {"n", op.n}, {"k", op.k}}};
+  const bool fits = op.channels_in == 4 && is_stem(op, p);
+  return {{{"channels_in", fits ? 0 : op.channels_in}, {"channels_out", op.channels_out}, {"", 0}}};
 }
 
 /// Returns: which sizes of `op` are no multiples, and what they should be padded to; empty if all are multiples.
 inline std::string unfit_sizes(const op_info& op, precision p) {
   const std::int64_t multiple = required_multiple(p);
   std::string unfit;
-  for (const auto& [name, value] : checked_sizes(op)) {
-    if (value % multiple == 0 || (name == "channels_in" && is_four_channel_stem(op, p))) continue;
+  for (const auto& [name, value] : checked_sizes(op, p)) {
+    if (value % multiple == 0) continue;
     const std::int64_t padded = (value / multiple + 1) * multiple;
     unfit += fmt::format("{}{} = {} (pad to {})", unfit.empty() ? "" : ", ", name, value, padded);
   }
@@ -85,8 +90,7 @@ inline std::string no_unit(precision p, const hardware& machine) {
 /// since nothing is known about it; one with shapes but without sizes is no contraction.
 inline std::string why_not(const op_info& op, precision p, const hardware& machine) {
   if (std::string missing = no_unit(p, machine); !missing.empty()) return missing;
-  const bool sized = op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
-  if (!sized && !(op.inputs.empty() && op.outputs.empty()))
+  if (!is_contraction(op) && !(op.inputs.empty() && op.outputs.empty()))
     return "it is no contraction: matrix units do not speed it up";
   if (machine.kind == device_kind::cpu) return {};
   return detail::unfit_sizes(op, p);

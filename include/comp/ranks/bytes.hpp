@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns values into bytes, and back, between ranks of one version of comp: packed(value), unpacked<T>(bytes). Each
-// type's `fields` name its members once for both directions.
+// type's `fields` name its members once, and one class goes through them in both directions.
 // Numbers have this machine's layout, which all machines that comp runs on share.
 #pragma once
 
@@ -10,7 +10,6 @@
 #include <comp/core/training_progress.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,122 +22,91 @@ namespace comp::ranks::detail {
 template <class T>
 concept Plain = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
-class packer {
+/// Writes values as bytes, or reads them, in the order in which they are given. Made of bytes it reads.
+class archive {
  public:
-  void operator()(std::string_view /* name */, const auto& member, const auto&...) { put(member); }
-  void all(const auto&... values) { (put(values), ...); }
-  std::string take() { return std::move(bytes_); }
+  archive() = default;
+  explicit archive(std::string_view bytes) : left_{bytes}, reads_{true} {}
+  void operator()(std::string_view /* name */, auto& member, const auto&...) { pass(member); }
+  void all(auto&... values) { (pass(values), ...); }
+  std::string take() { return std::move(written_); }
 
  private:
-  template <Plain T>
-  void put(const T& value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void put(const std::string& text) {
-    put(text.size());
-    bytes_ += text;
-  }
-  void put(const plan& p) { put(p.str()); }
-  template <class A, class B>
-  void put(const std::pair<A, B>& both) {
-    all(both.first, both.second);
-  }
-  template <class T>
-  void put(const std::vector<T>& all) {
-    put(all.size());
-    for (const T& each : all) put(each);
-  }
-  template <class T, std::size_t N>
-  void put(const std::array<T, N>& all) {
-    for (const T& each : all) put(each);
-  }
-  template <class T>
-  void put(const std::optional<T>& some) {
-    put(some.has_value());
-    if (some) put(*some);
-  }
-  template <class T>
-  void put(const T& value) {
-    fields(*this, const_cast<T&>(value));  // a packer only reads it
-  }
-
-  std::string bytes_;
-};
-
-class unpacker {
- public:
-  explicit unpacker(std::string_view bytes) : left_{bytes} {}
-  void operator()(std::string_view /* name */, auto& member, const auto&...) { get(member); }
-  void all(auto&... values) { (get(values), ...); }
-
- private:
-  std::string_view taken(std::size_t size) {
+  void pass_bytes(void* at, std::size_t size) {
+    if (!reads_) {
+      written_.append(static_cast<const char*>(at), size);
+      return;
+    }
     require<rank_error>(
         size <= left_.size(),
         "a rank's message ends {} bytes too early (ranks of one training speak by one version of comp): "
         "start the same program on all ranks",
         size - left_.size());
-    const std::string_view part = left_.substr(0, size);
+    left_.copy(static_cast<char*>(at), size);
     left_.remove_prefix(size);
-    return part;
   }
-  std::size_t size_read() {
-    std::size_t size = 0;
-    get(size);
+  /// Passes the number of values that follow, and gives `values` so many if it reads.
+  void pass_size(auto& values) {
+    std::size_t size = values.size();
+    pass(size);
+    if (!reads_) return;
     require<rank_error>(size <= left_.size(),
                         "a rank's message names {} values where {} bytes are left (ranks of one "
                         "training speak by one version of comp): start the same program on all ranks",
                         size, left_.size());
-    return size;
+    values.resize(size);
   }
   template <Plain T>
-  void get(T& value) {
-    std::memcpy(&value, taken(sizeof value).data(), sizeof value);
+  void pass(T& value) {
+    pass_bytes(&value, sizeof value);
   }
-  void get(std::string& text) { text = taken(size_read()); }
-  void get(plan& p) {
-    std::string text;
-    get(text);
-    p = parse_plan(text);
+  void pass(std::string& text) {
+    pass_size(text);
+    pass_bytes(text.data(), text.size());
   }
-  template <class A, class B>
-  void get(std::pair<A, B>& both) {
-    all(both.first, both.second);
+  void pass(plan& p) {
+    std::string text = p.str();
+    pass(text);
+    if (reads_) p = parse_plan(text);
   }
   template <class T>
-  void get(std::vector<T>& all) {
-    all.resize(size_read());
-    for (T& each : all) get(each);
+  void pass(std::vector<T>& all) {
+    pass_size(all);
+    for (T& each : all) pass(each);
   }
   template <class T, std::size_t N>
-  void get(std::array<T, N>& all) {
-    for (T& each : all) get(each);
+  void pass(std::array<T, N>& all) {
+    for (T& each : all) pass(each);
   }
   template <class T>
-  void get(std::optional<T>& some) {
-    bool has = false;
-    get(has);
-    if (has) get(some.emplace());
+  void pass(std::optional<T>& some) {
+    bool has = some.has_value();
+    pass(has);
+    if (!has) return;
+    if (reads_) some.emplace();
+    pass(*some);
   }
   template <class T>
-  void get(T& value) {
+  void pass(T& value) {
     fields(*this, value);
   }
 
-  std::string_view left_;
+  std::string written_ = {};
+  std::string_view left_ = {};
+  bool reads_ = false;
 };
 
 template <class... T>
 std::string packed(const T&... values) {
-  packer to;
-  to.all(values...);
+  archive to;
+  to.all(const_cast<T&>(values)...);  // it only reads them
   return to.take();
 }
 /// Throws: `rank_error` for bytes that are no T.
 template <class T>
 T unpacked(std::string_view bytes) {
   T value{};
-  unpacker{bytes}.all(value);
+  archive{bytes}.all(value);
   return value;
 }
 
@@ -160,7 +128,7 @@ void fields(auto& io, outcome& o) {
   io.all(o.plan, o.speedup, o.speedup_bounds, o.execution, o.hardware, o.precisions, o.baseline, o.trained_batches,
          o.batches_per_epoch, o.trained, o.contest, o.trials, o.recalled, o.evidence, o.reasons, o.fallbacks, o.costs,
          o.run_seconds, o.batch_seconds, o.warnings, o.criterion, o.tolerance, o.floor, o.higher_is_better,
-         o.memory_limit, o.later, o.compiled);
+         o.memory_limit, o.later, o.compiled, o.damaged_since);
 }
 
 }  // namespace comp::ranks::detail

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The concept of a carrier of bytes between a training's ranks, and any such carrier behind virtual functions. Rank 0
-// leads: it tells all others something (broadcast), or hears something from each (gather).
+// The concept of a carrier of bytes between a training's ranks. Rank 0 leads: it tells all others something
+// (broadcast), or hears something from each (gather).
 #pragma once
 
 #include <comp/core/unmet.hpp>
 #include <concepts>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace comp::ranks {
@@ -28,35 +27,5 @@ concept Communicator =
     (requires(C& c, std::string bytes) { { c.gather(bytes) } -> std::same_as<std::vector<std::string>>; }
      || unmet<"a Communicator needs: std::vector<std::string> gather(std::string), which returns on rank 0 what each gave">());
 // clang-format on
-
-/// Any Communicator behind virtual functions, so that the code that speaks through it is compiled once.
-class any_communicator {
- public:
-  virtual ~any_communicator() = default;
-  virtual int rank() = 0;
-  virtual int size() = 0;
-  /// Returns: on every rank what rank 0 gave.
-  virtual std::string broadcast(std::string bytes) = 0;
-  /// Returns: on rank 0 what each rank gave, by rank; on others nothing.
-  virtual std::vector<std::string> gather(std::string bytes) = 0;
-  virtual void hurry() = 0;
-};
-
-/// Keeps a reference to `communicator`, which has to live longer.
-template <Communicator C>
-class communicator_of final : public any_communicator {
- public:
-  explicit communicator_of(C& communicator) : communicator_{communicator} {}
-  int rank() override { return communicator_.rank(); }
-  int size() override { return communicator_.size(); }
-  std::string broadcast(std::string bytes) override { return communicator_.broadcast(std::move(bytes)); }
-  std::vector<std::string> gather(std::string bytes) override { return communicator_.gather(std::move(bytes)); }
-  void hurry() override {
-    if constexpr (requires { communicator_.hurry(); }) communicator_.hurry();
-  }
-
- private:
-  C& communicator_;
-};
 
 }  // namespace comp::ranks

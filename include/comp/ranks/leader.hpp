@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <comp/ranks/introduction.hpp>
 #include <comp/ranks/orders.hpp>
 #include <comp/ranks/rank_samples.hpp>
 #include <comp/ranks/team.hpp>

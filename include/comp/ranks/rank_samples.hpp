@@ -9,25 +9,25 @@
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace comp::ranks::detail {
 
-/// Folds `member` over all ranks, element by element; gives nothing if their lengths differ.
-template <class Fold>
-std::vector<double> folded(const std::vector<sample>& ranks, std::vector<double> sample::*member, Fold fold) {
-  std::vector<double> all = ranks.front().*member;
+/// Folds what `get` gives of a sample over all ranks, element by element; gives nothing if their lengths differ.
+std::vector<double> folded(const std::vector<sample>& ranks, auto get, auto fold) {
+  std::vector<double> all = std::invoke(get, ranks.front());
   for (std::size_t r = 1; r < ranks.size(); ++r) {
-    const std::vector<double>& other = ranks[r].*member;
+    const std::vector<double>& other = std::invoke(get, ranks[r]);
     if (other.size() != all.size()) return {};
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = fold(all[i], other[i]);
   }
   return all;
 }
 
-inline std::vector<double> mean_over(const std::vector<sample>& ranks, std::vector<double> sample::*member) {
-  std::vector<double> all = folded(ranks, member, [](double a, double b) { return a + b; });
+std::vector<double> mean_over(const std::vector<sample>& ranks, auto get) {
+  std::vector<double> all = folded(ranks, get, [](double a, double b) { return a + b; });
   for (double& each : all) each /= static_cast<double>(ranks.size());
   return all;
 }
@@ -60,11 +60,8 @@ inline sample of_all_ranks(const std::vector<sample>& ranks) {
   all.curve = mean_over(ranks, &sample::curve);
   all.batch_seconds = folded(ranks, &sample::batch_seconds, [](double a, double b) { return std::max(a, b); });
   for (std::size_t i = 0; i < all.curves.size(); ++i) {
-    std::vector<sample> of_loss(ranks.size());
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      if (i < ranks[r].curves.size()) of_loss[r].curve = ranks[r].curves[i];
-    }
-    all.curves[i] = mean_over(of_loss, &sample::curve);
+    all.curves[i] = mean_over(
+        ranks, [i](const sample& run) { return i < run.curves.size() ? run.curves[i] : std::vector<double>{}; });
   }
   if (!all.curve.empty()) all.not_finite = count_lost(all.curve);
   all.status = ranks[worst].status;

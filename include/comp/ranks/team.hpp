@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,11 +32,18 @@ class team {
  public:
   /// Keeps a reference to `communicator`, which has to live longer. One team at a time speaks through it.
   template <Communicator C>
-  explicit team(C& communicator) : speaks_{std::make_unique<communicator_of<C>>(communicator)} {}
+  explicit team(C& communicator)
+      : rank_{communicator.rank()},
+        size_{communicator.size()},
+        broadcast_{[&communicator](std::string bytes) { return communicator.broadcast(std::move(bytes)); }},
+        gather_{[&communicator](std::string bytes) { return communicator.gather(std::move(bytes)); }} {
+    if constexpr (requires { communicator.hurry(); }) hurry_ = [&communicator] { communicator.hurry(); };
+  }
+  team(team&&) = default;
 
-  int rank() { return speaks_->rank(); }
-  int size() { return speaks_->size(); }
-  bool leads() { return rank() == 0; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool leads() const { return rank_ == 0; }
 
   /// Returns: on all ranks the largest of what the ranks gave, element by element. All ranks call it.
   /// Throws: `rank_error`; `error` if another rank has failed and gives nothing.
@@ -113,12 +119,12 @@ class team {
     }
   }
   /// As a Communicator's: this rank has failed for good.
-  void hurry() { speaks_->hurry(); }
+  void hurry() { hurry_(); }
   /// Leader: the last order. If a rank is gone, the others are told that, whatever they wait for; ranks that cannot be
   /// told know it already.
   void dismiss(const std::string& bytes) {
     try {
-      (void)speaks_->broadcast(broken_ ? lost + *broken_ : ordered + bytes);
+      (void)broadcast_(broken_ ? lost + *broken_ : ordered + bytes);
     } catch (const std::exception&) {
     }
   }
@@ -148,11 +154,11 @@ class team {
   }
 
   std::vector<std::string> gathered(std::string bytes) {
-    return reached([&] { return speaks_->gather(std::move(bytes)); });
+    return reached([&] { return gather_(std::move(bytes)); });
   }
   std::string told(std::string bytes) {
     return reached([&] {
-      std::string got = speaks_->broadcast(std::move(bytes));
+      std::string got = broadcast_(std::move(bytes));
       require<rank_error>(!got.empty(),
                           "rank 0 said nothing (all ranks call the same function of comp's in turn): start "
                           "the same program on all ranks");
@@ -160,7 +166,11 @@ class team {
       return got;
     });
   }
-  std::unique_ptr<any_communicator> speaks_;
+
+  int rank_, size_;
+  std::function<std::string(std::string)> broadcast_;
+  std::function<std::vector<std::string>(std::string)> gather_;
+  std::function<void()> hurry_ = [] {};
   std::optional<std::string> broken_ = {};
 };
 

@@ -300,7 +300,7 @@ class cost_model {
   static double linear(const plan_costs& costs, const plan& p) {
     double sum = 0;
     for (std::size_t i = 0; i < p.size(); ++i) sum += costs.seconds[i][index_of(p[i])];
-    costs.each_cast(p, [&](const shared_tensor& t, precision to) {
+    each_cast(costs.tensors, p, [&](const shared_tensor& t, precision to) {
       sum += t.cast_seconds * costs.cast_factor[index_of(p[t.producer])][index_of(to)] + t.apart_seconds;
     });
     return sum;
@@ -310,19 +310,10 @@ class cost_model {
     features f{.plan = p, .kinds = std::vector<double>(kinds_ * precision_count)};
     for (std::size_t i = 0; i < p.size(); ++i) f.kinds[kind_[i] * precision_count + index_of(p[i])] += saved(i, p[i]);
     if (resolves()) f.apart.assign(tensors_.size(), 0);
-    std::size_t at = 0;
-    for (const shared_tensor& t : tensors_) {
-      std::array<bool, precision_count> wanted{};
-      for (const auto reader : t.readers) wanted[index_of(p[reader])] = true;
-      const std::size_t from = index_of(p[t.producer]);
-      wanted[from] = false;
-      for (std::size_t to = 0; to < precision_count; ++to) {
-        if (!wanted[to]) continue;
-        f.casts[from][to] += t.cast_seconds;
-        if (resolves()) ++f.apart[at];
-      }
-      ++at;
-    }
+    each_cast(tensors_, p, [&](const shared_tensor& t, precision to) {
+      f.casts[index_of(p[t.producer])][index_of(to)] += t.cast_seconds;
+      if (resolves()) ++f.apart[static_cast<std::size_t>(&t - tensors_.data())];
+    });
     return f;
   }
   // Returns the index of a plan among those that were timed; adds a new one, with its products with all others.

@@ -30,18 +30,12 @@ struct greedy {
 class greedy::run {
  public:
   run(const greedy& chosen, search_space over) : settings_{chosen}, space_{std::move(over)} {
-    ends_.push_back(space_.conservative());
-    if (settings_.both_ends) ends_.push_back(lowest(space_));
+    ends_ = strategy::both_ends(space_, asked_, settings_.both_ends);
   }
 
   /// Asks for the two ends together, then for one plan at a time, because each answer decides the next question.
   std::vector<plan> ask(std::size_t at_most) {
-    std::vector<plan> plans;
-    while (plans.size() < at_most && !ends_.empty()) {
-      plan end = std::move(ends_.front());
-      ends_.erase(ends_.begin());
-      if (asked_.fresh(space_, end)) plans.push_back(std::move(end));
-    }
+    std::vector<plan> plans = take_from(ends_, at_most);
     while (plans.empty()) {
       auto next = step();
       if (!next) break;
@@ -81,8 +75,8 @@ class greedy::run {
 
   greedy settings_;
   search_space space_;
-  std::vector<plan> ends_;
-  asked_plans asked_;
+  asked_plans asked_ = {};
+  std::vector<plan> ends_ = {};  // the first plans to ask for, in reverse order
   std::optional<trial> best_;
   std::size_t group_ = 0, level_ = 0, pass_ = 0;
   bool changed_ = false;

@@ -84,27 +84,28 @@ inline void move_run(const search_space& space, plan& p, std::mt19937_64& genera
 /// Remembers which plans were asked for, so that none is asked for twice.
 class asked_plans {
  public:
-  /// Returns: true for a valid plan of `space` that was not asked for before; from then on it counts as asked for.
-  bool fresh(const search_space& space, const plan& p) { return space.valid(p) && asked_.insert(p).second; }
+  /// Returns: true for a valid plan of `space` that was not asked for before; from then on it counts as asked for, as
+  /// an invalid one does.
+  bool fresh(const search_space& space, const plan& p) { return asked_.insert(p).second && space.valid(p); }
 
   /// Returns: true when no plan of `space` is left, or when the last `misses` draws gave no new plan and are so many
   /// that there probably is none.
-  bool exhausted(const search_space& space, std::size_t misses) const {
+  bool exhausted(const search_space& space, std::size_t misses, std::size_t most_misses = 1000) const {
     const auto size = space.size();
     return misses >= most_misses || (size && asked_.size() >= *size);
   }
+  bool empty() const { return asked_.empty(); }
 
  private:
-  static constexpr std::size_t most_misses = 1000;
   std::unordered_set<plan> asked_;
 };
 
-/// Returns the most conservative and the lowest plan, if they may be asked for, in reverse order for take_from.
-inline std::vector<plan> both_ends(const search_space& space, asked_plans& asked) {
+/// Returns the most conservative and, if it is wanted, the lowest plan, as far as they may be asked for, in reverse
+/// order for take_from.
+inline std::vector<plan> both_ends(const search_space& space, asked_plans& asked, bool wants_lowest = true) {
   std::vector<plan> ends;
-  for (plan p : {space.conservative(), lowest(space)}) {
-    if (asked.fresh(space, p)) ends.insert(ends.begin(), std::move(p));
-  }
+  if (plan p = space.conservative(); asked.fresh(space, p)) ends.push_back(std::move(p));
+  if (plan p = lowest(space); wants_lowest && asked.fresh(space, p)) ends.insert(ends.begin(), std::move(p));
   return ends;
 }
 

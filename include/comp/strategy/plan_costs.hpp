@@ -34,6 +34,18 @@ struct shared_tensor {
   double apart_seconds = 0;
 };
 
+/// Calls `cast` with each tensor and each precision that it must be cast to under `p`.
+void each_cast(const std::vector<shared_tensor>& tensors, const plan& p, auto cast) {
+  for (const shared_tensor& t : tensors) {
+    std::array<bool, precision_count> wanted{};
+    for (const auto reader : t.readers) wanted[index_of(p[reader])] = true;
+    wanted[index_of(p[t.producer])] = false;
+    for (std::size_t to = 0; to < precision_count; ++to) {
+      if (wanted[to]) cast(t, all_precisions[to]);
+    }
+  }
+}
+
 /// The terms of a plan's cost. Shapes: `seconds` is (N, precisions), infinity if an operator must not run in a
 /// precision; an operator without a choice has one finite entry. Unit: [s].
 struct plan_costs {
@@ -49,22 +61,10 @@ struct plan_costs {
     return std::max(t.cast_seconds * cast_factor[index_of(from)][index_of(to)] + t.apart_seconds, 0.0);
   }
 
-  /// Calls `cast` with each tensor and each precision that it must be cast to.
-  void each_cast(const plan& p, auto cast) const {
-    for (const shared_tensor& t : tensors) {
-      std::array<bool, precision_count> wanted{};
-      for (const auto reader : t.readers) wanted[index_of(p[reader])] = true;
-      wanted[index_of(p[t.producer])] = false;
-      for (std::size_t to = 0; to < precision_count; ++to) {
-        if (wanted[to]) cast(t, all_precisions[to]);
-      }
-    }
-  }
-
   /// Returns the seconds of all casts of a plan.
   double casts(const plan& p) const {
     double sum = 0;
-    each_cast(p, [&](const shared_tensor& t, precision to) { sum += cast(t, p[t.producer], to); });
+    each_cast(tensors, p, [&](const shared_tensor& t, precision to) { sum += cast(t, p[t.producer], to); });
     return sum;
   }
   /// Returns the seconds of a plan.

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -36,13 +35,12 @@ class random::run {
   std::vector<plan> ask(std::size_t at_most) {
     std::vector<plan> plans;
     for (std::size_t misses = 0; plans.size() < at_most && left_ > 0;) {
-      plan drawn = tried_.empty() ? space_.conservative() : space_.random(generator_);
-      const bool fresh = tried_.insert(drawn).second;
-      if (fresh && space_.valid(drawn)) {
+      plan drawn = asked_.empty() ? space_.conservative() : space_.random(generator_);
+      if (asked_.fresh(space_, drawn)) {
         plans.push_back(std::move(drawn));
         --left_;
         misses = 0;
-      } else if (++misses >= most_misses || exhausted()) {
+      } else if (asked_.exhausted(space_, ++misses, most_misses)) {
         left_ = 0;
       }
     }
@@ -54,16 +52,10 @@ class random::run {
 
  private:
   static constexpr std::size_t most_misses = 100'000;
-
-  bool exhausted() const {
-    const auto size = space_.size();
-    return size && tried_.size() >= *size;
-  }
-
   search_space space_;
   std::size_t left_;
   std::mt19937_64 generator_;
-  std::unordered_set<plan> tried_;
+  asked_plans asked_ = {};
 };
 
 inline random::run random::start(search_space over) const { return run{*this, std::move(over)}; }

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <comp/core/error.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/rival.hpp>
+#include <comp/policy/devices.hpp>
 #include <comp/systems/all_rules.hpp>
 #include <span>
 #include <string>
@@ -23,19 +23,6 @@ namespace comp {
 
 inline constexpr std::array<std::string_view, 6> system_names{"pytorch",   "tensorflow", "tvm",
                                                               "paddle-od", "paddle-o1",  "paddle-o2"};
-
-namespace detail {
-
-/// Returns a system's name as it is typed on a command line: "paddle-o1" for "paddle O1".
-inline std::string typed_name(std::string_view name) {
-  std::string typed;
-  for (const char c : name) {
-    typed += c == ' ' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return typed;
-}
-
-}  // namespace detail
 
 /// Makes a rival for each system and each low precision that is searched and that the systems have (FP16, BF16).
 /// `wanted` names the systems; empty: all. `machine` (trainer.hardware()) decides between lists for GPUs and for CPUs.
@@ -53,9 +40,10 @@ inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware 
     for (const precision low : lows) {
       if (low != precision::fp16 && low != precision::bf16) continue;
       const auto add = [&](const std::string& system, plan p, std::string refusal) {
-        const bool asked =
-            wanted.empty() || std::find(wanted.begin(), wanted.end(), detail::typed_name(system)) != wanted.end();
-        if (asked)
+        const auto is_system = [&](const std::string& name) {
+          return policy::plain_name(name) == policy::plain_name(system);  // "paddle-o1" is "paddle O1"
+        };
+        if (wanted.empty() || std::ranges::any_of(wanted, is_system))
           rivals.push_back(
               {fmt::format("rule-based {} {}", system, name(low)), std::move(p), true, std::move(refusal)});
       };

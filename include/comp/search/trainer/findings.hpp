@@ -75,8 +75,8 @@ inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph)
     if (is_known) continue;
     policy::nearest_word near{policy::without_overload(kind)};
     for (const auto* table : {&policy::pytorch_lists::cuda(), &policy::pytorch_lists::cpu()}) {
-      for (const auto& entry : table->entries()) {
-        const std::string_view word = policy::without_overload(entry.kind);
+      for (const auto& entry : table->all()) {
+        const std::string_view word = policy::without_overload(entry.first);
         const bool same_letters = bare_letters(word) == bare_letters(kind);
         if (same_letters && knows_kind(word))
           return fmt::format("operator kind \"{}\" is on no list of the policy (\"{}\" is): call it that", kind, word);

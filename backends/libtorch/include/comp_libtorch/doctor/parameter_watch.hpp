@@ -48,8 +48,7 @@ class parameter_watch {
       const at::Tensor& p = each->parameter;
       each->before.defined() ? each->before.copy_(p.detach()) : each->before = p.detach().clone();
       each->arrived = false;
-      each->step = {
-          .name = each->step.name, .format = describe(p).dtype, .elements = static_cast<std::uint64_t>(p.numel())};
+      each->step = {.name = each->step.name, .format = describe(p).dtype};
     }
   }
   void begin_forward() {
