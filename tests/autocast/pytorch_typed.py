@@ -4,7 +4,7 @@
 # tensors are fake.
 # "add.Tensor:h,3,p0" is an operator that gives halves in the model itself (a cast), which reads operator 3 and parameter 0;
 # '-' is data in FP32. '1' FP32, '0' FP16, 'b' BF16.
-# Usage: pytorch_typed.py > pytorch_typed.inc
+# Usage: pytorch_typed.py | distinct_graphs.py > pytorch_typed.inc
 import random
 import warnings
 
@@ -67,7 +67,7 @@ def typed(operators, device):
 
 rng = random.Random(7)
 print('// SPDX-License-Identifier: Apache-2.0')
-print(f"// Made by pytorch_typed.py with PyTorch {torch.__version__.partition('+')[0]}: what its autocast does with 300 random graphs.")
+print(f"// Made by pytorch_typed.py with PyTorch {torch.__version__.partition('+')[0]}: what its autocast does with random graphs (distinct_graphs.py has chosen them).")
 done = 0
 while done < 300:
     drawn = draw(rng)

@@ -3,7 +3,6 @@
 #include <array>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/trainer.hpp>
-#include <cstdlib>
 #include <examples/models/native/models.hpp>
 #include <random>
 
@@ -369,21 +368,11 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
         "");  // what the pool keeps will do
   const auto all_of_it = std::exchange(simt::device.properties.totalGlobalMem, std::size_t{1} << 30);
   CHECK(all_of_it < std::size_t{1} << 20);
-  const auto out_of_memory_at = [&](int n) { return curve(1, [=] { simt::device.fail_allocation = n; }); };
-  const std::string refused = out_of_memory_at(5);
+  const std::string refused = curve(1, [] { simt::device.fail_allocation = 5; });  // test_faults.cpp has any
   CHECK(refused.find("a step as a CUDA graph (allocating ") == 0);
   CHECK(refused.find("its work is given call by call instead") != std::string::npos);
   CHECK(curve(1, [] { simt::device.fail_launch = 20; }).find("a step as a CUDA graph (launching a kernel failed") == 0);
   CHECK(curve(1, [] { simt::device.fail_library = 3; }).find("a step as a CUDA graph (") == 0);
-  // Any allocation: of the batch's place (the second try succeeds); in the capture; of the graph's memory; later.
-  int refusals = 0;
-  const int stride = std::getenv("COMP_TEST_SMALL") ? 29 : 11;
-  for (int n = 1; n < 200; n += stride) {
-    CAPTURE(n);
-    refusals += !out_of_memory_at(n).empty();
-    simt::device.fail_allocation = 0;
-  }
-  CHECK(refusals >= 60 / stride);
 }
 
 TEST_CASE_FIXTURE(fresh_for_training,
@@ -695,17 +684,6 @@ TEST_CASE_FIXTURE(fresh_for_training, "a loss that is not finite is told as with
     CHECK(values(waiting, a) == values(device, b));
     CHECK(a.save().position == b.save().position);
     CHECK(a.save().draws == b.save().draws);
-  }
-}
-
-TEST_CASE_FIXTURE(fresh_for_training, "a device that is lost in a captured step is told as lost") {
-  {
-    same_device device;
-    auto t = trainer_on(device, mlp(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
-    t.run_epoch();
-    simt::device.lose_device = 12;
-    CHECK_THROWS_AS(t.run_epoch(), device_lost);
-    CHECK_THROWS_AS(t.run_epoch(), device_lost);
   }
 }
 

@@ -170,10 +170,13 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
         });
         reached = left() == 0;
         order(0);
+        CAPTURE(got);
         CHECK((reached || got.empty()));
+        CHECK(got != "error");
         unnoticed += reached && got.empty();
       }
       simt::device.reset();
+      CHECK(simt::dnn_objects.empty());
     }
     CHECK(unnoticed <= harmless);
     return n;
@@ -181,7 +184,7 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
   // Of bytes and labels copied ahead, which is tried again, and of plans of a convolution, instead of which others are.
   CHECK(at(orders::allocation, allocations_left, 10) > 20);
   CHECK(at(orders::launch, launches_left) > 10);
-  CHECK(at(orders::library, calls_left) > 5);
+  CHECK(at(orders::library, calls_left) > 40);
 }
 
 /// A plan of BF16, with linear layers in FP8: what it makes of a network is made in its first step.

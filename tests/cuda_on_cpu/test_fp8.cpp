@@ -403,18 +403,6 @@ TEST_CASE_FIXTURE(with_rig, "an overflow before FP8 is seen after it") {
   CHECK(count_not_finite(r.c, all) > 0);
 }
 
-#ifdef COMP_SIMT
-TEST_CASE_FIXTURE(fresh_for_products, "devices before 8.9 have no FP8 products") {
-  simt::device.properties.minor = 6;
-  simt::device.properties.major = 8;
-  context c{probe(), std::int64_t{1} << 20};
-  CHECK_FALSE(c.card().has(precision::fp8_e4m3));
-  parameter w = make_parameter(c, normal(16 * 16, 1), {16, 16}, true);
-  const tensor x = upload(c, normal(16 * 16, 3), {16, 16}, precision::bf16).viewed(precision::fp8_e4m3);
-  CHECK_THROWS_AS(linear(c, x, w, nullptr), unsupported);
-}
-#endif
-
 TEST_CASE_FIXTURE(fresh_for_products, "linear layers alone run in FP8") {
   cuda::device d;
   if (!d.shared().card().has(precision::fp8_e4m3)) return;

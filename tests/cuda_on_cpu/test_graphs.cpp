@@ -27,8 +27,8 @@ void scaled(const float* from, float* to, float by, const owned_stream& on, inde
   const chain_step<float> step{.kind = step_kind::scale, .number = by};
   run_chain<float>(on.get(), from, to, n, {&step, 1});
 }
-void begin(const owned_stream& on, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
-  check(cudaStreamBeginCapture(on.get(), mode), "beginning a capture");
+void begin(const owned_stream& on) {
+  check(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
 }
 cudaError_t end(const owned_stream& on) {
   cudaGraph_t graph = nullptr;
@@ -53,9 +53,6 @@ TEST_CASE_FIXTURE(
   CHECK(cudaFreeAsync(between, on.get()) == cudaSuccess);
   cudaGraph_t graph = nullptr;
   CHECK(cudaStreamEndCapture(on.get(), &graph) == cudaSuccess);
-  std::size_t nodes = 0;
-  CHECK(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
-  CHECK(nodes == 4);
   cudaGraphExec_t work = nullptr, another = nullptr;
   CHECK(cudaGraphInstantiate(&work, graph, 0) == cudaSuccess);
   CHECK(cudaGraphInstantiate(&another, graph, 0) == cudaErrorNotSupported);  // it has memory: one at a time

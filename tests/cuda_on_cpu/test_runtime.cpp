@@ -261,20 +261,6 @@ TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen
       CHECK(fetched(x, 100) == std::vector<float>(100, 6));
     }
   }
-  SUBCASE("the default stream and one that is made to wait for it keep their order") {
-    cudaStream_t waits = nullptr;
-    check(cudaStreamCreateWithFlags(&waits, cudaStreamDefault), "making a stream");
-    {
-      device_block x = pool.allocate(400, waits);
-      check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, nullptr), "sending");
-      doubled(x, 100, waits);
-      doubled(x, 100, nullptr);
-      doubled(x, 100, waits);
-      check(cudaStreamSynchronize(waits), "waiting");
-      CHECK(fetched(x, 100) == std::vector<float>(100, 24));
-    }
-    check(cudaStreamDestroy(waits), "destroying a stream");
-  }
   SUBCASE("memory that is not pinned is written before it was sent, or read before it was fetched") {
     std::vector<float> given = values, got(100);
     const device_block x = sent(pool, first, given);
@@ -378,34 +364,6 @@ TEST_CASE_FIXTURE(with_pool, "order between streams comes from waits alone, not 
       runs(first);
     }
     seen("written by cudaFreeHost and read by a copy", [&] { first.synchronize(); });
-  }
-  SUBCASE("branches of a graph") {
-    first.synchronize();
-    const event forked, joined;
-    check(cudaStreamBeginCapture(first.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
-    first.record(forked);
-    second.wait_for(forked);
-    doubled(x, 100, second.get());
-    second.record(joined);
-    SUBCASE("joined before the next use") {
-      first.wait_for(joined);
-      doubled(x, 100, first.get());
-    }
-    const bool beside = first.get()->in->graph->nodes.size() == 1;
-    if (beside) {
-      doubled(x, 100, first.get());
-      first.wait_for(joined);
-    }
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t made = nullptr;
-    check(cudaStreamEndCapture(first.get(), &graph), "ending a capture");
-    check(cudaGraphInstantiate(&made, graph, 0), "instantiating");
-    check(cudaGraphLaunch(made, first.get()), "launching");
-    doubled(x, 100, first.get());
-    if (beside) seen("read by a kernel launched at ", [&] { first.synchronize(); });
-    CHECK_NOTHROW(first.synchronize());
-    CHECK(cudaGraphExecDestroy(made) == cudaSuccess);
-    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
   }
 }
 

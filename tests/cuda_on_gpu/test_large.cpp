@@ -68,19 +68,6 @@ TEST_CASE("element-wise kernels count elements in 64 bits") {
   }));
 }
 
-TEST_CASE("axes are exchanged where their elements are more than 31 bits count") {
-  const std::size_t i = 3, width = 64, j = past_32_bits / (i * width) + 1, n = i * j * width;
-  if (!room_for(2 * n * sizeof(bf16))) return;
-  const buffer<bf16> x{n}, y{n};
-  fill(x.data(), 0, n * sizeof(bf16));
-  put(x, n - 1, bits(1));
-  put(x, j * width, bits(2));  // the first of row 1
-  swap_middle<bf16>(on, x.data(), y.data(), 1, static_cast<index>(i), static_cast<index>(j), static_cast<index>(width));
-  CHECK(holds_for_all(y, [&](std::size_t at, bf16 got) {
-    return got.bits == (at == n - 1 ? 1 : at == width ? 2 : 0);
-  }));
-}
-
 TEST_CASE("reductions count elements in 64 bits") {
   if (!room_for(2 * past_32_bits * sizeof(bf16))) return;
   const buffer<bf16> x{past_32_bits}, zeros{past_32_bits};
@@ -92,21 +79,6 @@ TEST_CASE("reductions count elements in 64 bits") {
   buffer<float> scratch{most_partials};
   mse_loss<bf16>(on, x.data(), zeros.data(), static_cast<index>(past_32_bits), whole.data(), scratch.data());
   CHECK(whole.values()[0] * static_cast<double>(past_32_bits) == doctest::Approx(3 * 3 + 1));
-}
-
-TEST_CASE("rows are found where their elements are more than 32 bits count") {
-  const std::size_t width = 4096, rows = past_32_bits / width + 2;
-  if (!room_for(2 * rows * width * sizeof(bf16))) return;
-  const buffer<bf16> x{rows * width};
-  buffer<bf16> y{rows * width};
-  fill(x.data(), 0x40, rows * width * sizeof(bf16));
-  put(x, rows * width - 1, bits(0x42C8));  // 100, in the last row
-  softmax<bf16>(on, x.data(), y.data(), static_cast<index>(rows), static_cast<index>(width), softmax_kind::full);
-  const auto even = native::math::load(bits(0x3980));  // 1/4096
-  CHECK(holds_for_all(y, [&](std::size_t i, bf16 got) {
-    const float want = i / width + 1 < rows ? even : i + 1 == rows * width ? 1.0F : 0.0F;
-    return std::abs(native::math::load(got) - want) < 1e-6F;
-  }));
 }
 
 TEST_CASE("the step of an optimizer counts elements in 64 bits") {

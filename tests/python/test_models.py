@@ -2,15 +2,9 @@
 """Plans over models as they are: what is run in low precision is what the plan says, or a sentence says why not."""
 
 import contextlib
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import threading
 import unittest
 import warnings
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,7 +12,7 @@ from torch.nn.functional import cross_entropy, layer_norm
 from torch.utils.checkpoint import checkpoint
 
 import comp
-from support import Classification, operators_of, plan_file, small_net, some_images
+from support import Classification, plan_file, small_net, some_images
 
 X, Y = some_images(16)
 FLAT = X.flatten(1)
@@ -86,49 +80,6 @@ class Plans(unittest.TestCase):
         forward(net)(plan)
         self.assertEqual(plan.left, (0, ''))
 
-    def test_the_gradients_are_those_of_autocast_for_its_own_plan(self):
-        net = mlp()
-        plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
-        forward(net)(plan)
-        forward(net)(plan).backward()
-        mine = [p.grad.clone() for p in net.parameters()]
-        net.zero_grad()
-        with torch.autocast('cpu', dtype=torch.bfloat16):
-            out = net(FLAT)
-        cross_entropy(out.float(), Y).backward()
-        for a, p in zip(mine, net.parameters()):
-            self.assertTrue(torch.equal(a, p.grad))
-
-    def test_a_scale_without_dimensions_keeps_its_digits_as_under_autocast(self):
-        class Scaled(nn.Module):
-            def __init__(self):
-                super().__init__()
-                torch.manual_seed(4)
-                self.a, self.b = nn.Linear(192, 64), nn.Linear(64, 4)
-                self.scale = nn.Parameter(torch.tensor(0.3))
-                self.register_buffer('shift', torch.tensor(1e-3))
-
-            def forward(self, x):
-                return self.b(self.a(x) * self.scale + self.shift)
-
-        def trained(region, net):
-            optimizer, losses = torch.optim.SGD(net.parameters(), 0.1), []
-            for _ in range(3):
-                with region:
-                    loss = cross_entropy(net(FLAT), Y)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                losses.append(loss.item())
-            with torch.no_grad(), region:
-                losses.append(cross_entropy(net(FLAT), Y).item())
-            return losses, net.scale.item()
-
-        net = Scaled()
-        path = plan_file(net, forward(net), kinds=('linear', 'mul', 'add'))
-        theirs = trained(torch.autocast('cpu', torch.bfloat16), Scaled())
-        self.assertEqual(trained(comp.plan(path, net), net), theirs)
-
     def test_what_is_quantized_is_fp32(self):
         class Quantizes(nn.Module):
             def __init__(self):
@@ -178,46 +129,6 @@ class Plans(unittest.TestCase):
                     net(FLAT).sigmoid()
                 self.assertEqual(plan.left[0], 1)
                 self.assertIn('sigmoid', plan.left[1])
-
-    def test_forwards_that_skip_repeat_and_grow_keep_each_layers_precision(self):
-        class Layers(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.all = nn.ModuleList(nn.Linear(192, 192) for _ in range(4))
-                self.seen = []
-
-            def forward(self, h, order=range(4)):
-                self.seen = []
-                for i in order:
-                    h = self.all[i](h if h.dtype == torch.float32 else h.to(torch.float32))
-                    self.seen.append(h.dtype)
-                    h = torch.tanh(h)
-                return h.float().sum()
-
-        net = Layers()
-
-        def run(plan):
-            with plan:
-                return net(FLAT)
-
-        path = plan_file(net, run, kinds=('linear',))
-        document = json.loads(Path(path).read_text())
-        for op in document['operators']:
-            if op['name'] in ('all.0.linear', 'all.2.linear'):
-                op['precision'] = 'fp32'
-        Path(path).write_text(json.dumps(document))
-        low, high = torch.bfloat16, torch.float32
-        for first in (range(4), (1, 3)):
-            plan = comp.plan(path, net)
-            for order in (first, (0, 1, 2, 3), (3, 1), (2,), (1, 1, 0), (3, 2, 1, 0)):
-                with plan:
-                    loss = net(FLAT, order)
-                loss.backward()
-                self.assertEqual(net.seen, [low if i % 2 else high for i in order])
-            with torch.no_grad(), plan:
-                for _ in range(4):
-                    net(FLAT)
-                    self.assertEqual(net.seen, [high, low, high, low])
 
     def test_a_plan_with_fp16_says_that_it_wants_a_scaler(self):
         net = mlp()
@@ -418,21 +329,6 @@ class ByInterface(nn.Module):
 
 
 class Scripts(unittest.TestCase):
-    def test_traced_and_scripted_modules_have_the_operators_of_the_module(self):
-        torch.manual_seed(4)
-        net = nn.Sequential(nn.Linear(192, 64), nn.ReLU(), nn.Dropout(0.1), nn.LayerNorm(64), nn.Linear(64, 4))
-        path = plan_file(net, forward(net), kinds=('linear',))
-        whole = [(op.name, op.kind, op.shapes) for op in operators_of(net, forward(net))]
-        for made in (torch.jit.trace(net, FLAT), torch.jit.script(net)):
-            self.assertEqual([(op.name, op.kind, op.shapes) for op in operators_of(made, forward(made))], whole)
-            plan = comp.plan(path, made)
-            for _ in range(4):
-                forward(made)(plan).backward()
-            self.assertEqual(plan.letters.count('b'), 2)
-            with torch.no_grad(), plan:
-                self.assertFalse(torch._C._get_graph_executor_optimize())
-            self.assertTrue(torch._C._get_graph_executor_optimize())
-
     def test_what_torchscript_has_optimized_runs_under_a_plan_and_outside_of_it_as_before(self):
         def loss_of(out):
             return layer_norm(out, (4,)).pow(2).mean() + out.pow(2).mean()
@@ -476,60 +372,6 @@ class Scripts(unittest.TestCase):
         for _ in range(2):
             run(plan).backward()
         self.assertEqual(plan.letters.count('b'), 1)
-
-
-DISTRIBUTED = '''
-import os, sys
-import torch, comp
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from test_models import FLAT, X, Y, forward, mlp
-rank, folder, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method="file://" + folder, rank=rank, world_size=2)
-x, y = FLAT[8 * rank:8 * rank + 8], Y[8 * rank:8 * rank + 8]
-for extra in {}, {"find_unused_parameters": True}:
-    net = mlp()
-    whole = DistributedDataParallel(net, **extra)
-    optimizer = torch.optim.SGD(whole.parameters(), 0.1)
-    plan = comp.plan(path, whole)
-    for _ in range(3):
-        with plan:
-            loss = torch.nn.functional.cross_entropy(whole(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    every = [torch.empty_like(net[0].weight) for _ in range(2)]
-    dist.all_gather(every, net[0].weight.detach())
-    assert torch.equal(*every) and plan.letters.count("b") == 3, plan.letters
-print("ok")
-dist.destroy_process_group()
-'''
-
-
-class Processes(unittest.TestCase):
-    def test_two_processes_train_together_under_a_plan(self):
-        net = mlp()
-        half, labels = FLAT[:8], Y[:8]
-
-        def run(plan):
-            with plan:
-                return cross_entropy(net(half), labels)
-
-        path = plan_file(net, run, kinds=('linear',))
-        with tempfile.TemporaryDirectory() as folder:
-            running = [
-                subprocess.Popen(
-                    [sys.executable, '-W', 'ignore', '-c', DISTRIBUTED, str(rank), os.path.join(folder, 'store'), path],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
-                )
-                for rank in range(2)
-            ]
-            for each in running:
-                said, complained = each.communicate(timeout=120)
-                self.assertEqual(said, 'ok\n', complained)
 
 
 if __name__ == '__main__':

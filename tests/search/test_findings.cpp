@@ -47,11 +47,6 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a sound trainer is told nothing") {
-  says trainer{sound()};
-  CHECK(warnings_of(trainer) == "");
-}
-
 TEST_CASE("a machine that computes in no precision faster than in FP32 is told of, in the words of its advice") {
   using comp::device_kind;
   const auto said = [](comp::hardware machine, std::vector<comp::precision> named) {

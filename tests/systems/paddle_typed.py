@@ -4,7 +4,7 @@
 # because for FP16 Paddle asks for kernels that a CPU lacks.
 # "cast:b,3" is a cast of the model's own to BF16 (f: to FP32) of what operator 3 gives; '-1' is data in FP32, 'p0' a
 # parameter. '1': gives FP32, 'b': BF16; '-': refused at this level.
-# Usage: paddle_typed.py > paddle_typed.inc
+# Usage: paddle_typed.py | ../autocast/distinct_graphs.py > paddle_typed.inc
 import random
 import sys
 import warnings
@@ -65,7 +65,7 @@ def typed(operators, settings):
 
 rng = random.Random(7)
 print('// SPDX-License-Identifier: Apache-2.0')
-print(f'// Made by paddle_typed.py with Paddle {paddle.__version__}: what its automatic mixed precision does with 200 random graphs,')
+print(f'// Made by paddle_typed.py with Paddle {paddle.__version__}: what its automatic mixed precision does with random graphs (distinct_graphs.py has chosen them),')
 print('// at O1, OD, O2, O2 without promotion, and O1 with softmax and elementwise_add white and tanh black.')
 done = 0
 while done < 200:

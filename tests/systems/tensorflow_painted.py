@@ -4,7 +4,7 @@
 # A line is a graph, then for each setting the types of its operators ('1' FP32, '0' FP16, 'b' BF16) and the number of casts
 # that were added. "Mul:h,3,p0" is an operator with half results in the model itself (i: integers), which reads operator 3
 # and parameter 0; '-' is an input that nothing else reads.
-# Usage: tensorflow_painted.py > tensorflow_painted.inc
+# Usage: tensorflow_painted.py | ../autocast/distinct_graphs.py 2 > tensorflow_painted.inc
 import os
 import random
 
@@ -181,7 +181,7 @@ def rewritten(axes, operators, mode, device, environment):
 
 rng = random.Random(7)
 print('// SPDX-License-Identifier: Apache-2.0')
-print(f'// Made by tensorflow_painted.py with TensorFlow {tf.__version__}: what its graph rewrite does with 300 random graphs.')
+print(f'// Made by tensorflow_painted.py with TensorFlow {tf.__version__}: what its graph rewrite does with random graphs (distinct_graphs.py has chosen them).')
 done = 0
 while done < 300:
     axes, drawn = draw(rng)

@@ -36,11 +36,6 @@ TEST_CASE("TensorFlow's own example: deny, infer, clear, infer, clear, allow, in
   CHECK(painted(graph, older) == "1111001");
 }
 
-TEST_CASE("nothing is converted without an allow-operator") {
-  CHECK(painted(comp::op_graph{{op("Relu", {}), op("Add", {0}), op("Reshape", {1})}}) == "111");
-  CHECK(painted(comp::op_graph{}).empty());
-}
-
 TEST_CASE("nodes without a kernel: an allow loses its paint at the end, infer and clear are never painted") {
   const comp::op_graph graph{{op("MatMul", {}), op("Softmax", {0}), op("Conv3D", {1}), op("Relu", {2})}};
   CHECK(painted(graph) == "0000");
@@ -57,13 +52,6 @@ TEST_CASE("an allow-operator that is not choosable paints nothing") {
   CHECK(painted(comp::op_graph{{op("conv2d", {}, false), op("relu", {0})}}) == "11");
 }
 
-TEST_CASE("an infer right after an allow becomes allow, unless it also reads a deny; once through oneDNN only") {
-  const comp::op_graph graph{{op("MatMul", {}), op("Tanh", {0}), op("Exp", {}), op("Add", {1, 2}), op("Add", {1, 1})}};
-  CHECK(painted(graph) == "00110");
-  CHECK(painted(graph, older) == "01111");
-  CHECK(painted(graph, bf16) == "bb11b");
-}
-
 TEST_CASE("a user's rules over TensorFlow's lists keep their precision, their fourth pass and their checks") {
   using comp::policy::custom;
   const comp::op_graph graph{{op("MatMul", {}), op("Tanh", {0}), op("Softmax", {1})}};
@@ -75,14 +63,6 @@ TEST_CASE("a user's rules over TensorFlow's lists keep their precision, their fo
   CHECK(tensorflow_pass(twice, graph).str() == "b01");
   CHECK_THROWS_AS(tensorflow_pass(custom<tensorflow>{.over = {.edits = {.deny = {.add = {"MatMul"}}}}}, graph),
                   comp::settings_error);
-}
-
-TEST_CASE("TENSOR_CORES_ONLY leaves the allow list alone, TREAT_INFER_AS_DENY keeps softmax in FP32") {
-  using comp::policy::tensorflow_level;
-  const comp::op_graph graph{{op("bmm", {}), op("softmax", {0}), op("relu", {1}), op("bmm", {2})}};
-  CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::tensor_cores_only}}) == "0110");
-  CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::treat_infer_as_deny}}) == "0100");
-  CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::unsafe_force_all}}) == "0000");
 }
 
 using comp::policy::tensorflow_level;
@@ -98,7 +78,7 @@ const std::vector<tensorflow> recorded_settings{cuda,
                                                            .deny = {.add = {"AddV2"}, .remove = {"Exp"}},
                                                            .clear = {.remove = {"Relu"}}}}};
 
-TEST_CASE("300 random graphs are painted as TensorFlow 2.21.0 painted them, with no more casts") {
+TEST_CASE("random graphs are painted as TensorFlow 2.21.0 painted them, with no more casts") {
   for (const char* line : {
 #include "tensorflow_painted.inc"
        }) {

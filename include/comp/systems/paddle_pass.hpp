@@ -3,7 +3,7 @@
 // stores parameters. For an operator on no list, parameters count as inputs: FP32 parameters keep it in FP32. Batch
 // norm and layer norm are exceptions: their first input decides alone.
 // Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
-// of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/systems/paddle_typed.inc).
+// of 2.4. Compared with what Paddle 3.3.1 does with 101 random graphs (tests/systems/paddle_typed.inc).
 #pragma once
 
 #include <comp/autocast/typed_plan.hpp>

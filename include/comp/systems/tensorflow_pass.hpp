@@ -7,7 +7,7 @@
 // The rewrite's rules for loops (NextIteration) and tensor lists are left out: op_graph cannot represent either.
 // Without an operator on the allow list everything stays in FP32, as in TensorFlow.
 // Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
-// 300 random graphs, on CUDA and through oneDNN with BF16 (tests/systems/tensorflow_painted.inc).
+// 178 random graphs, on CUDA and through oneDNN with BF16 (tests/systems/tensorflow_painted.inc).
 #pragma once
 
 #include <algorithm>

@@ -14,4 +14,3 @@ inline __nv_bfloat16 __float2bfloat16_rn(float v) {
   return {b.bits};
 }
 inline __nv_bfloat16 __float2bfloat16(float v) { return __float2bfloat16_rn(v); }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 b) { return b.bits; }

@@ -10,5 +10,3 @@ struct __half {
 inline float __half2float(__half h) { return comp::native::math::fp16_value(h.bits); }
 inline __half __float2half_rn(float v) { return {comp::native::math::fp16_bits(v)}; }
 inline __half __float2half(float v) { return __float2half_rn(v); }
-inline unsigned short __half_as_ushort(__half h) { return h.bits; }
-inline __half __ushort_as_half(unsigned short bits) { return {bits}; }

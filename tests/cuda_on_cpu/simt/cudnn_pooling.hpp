@@ -80,17 +80,14 @@ inline cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, cudnnPoolingDescr
         const auto won = simt::winners(p, in, out, values);
         for (std::size_t i = 0; i < all.size(); ++i) all[i] = values[won[i]];
       } else {
-        std::vector<float> count(out.count());
-        simt::for_windows(p, in, out, [&](std::size_t to, std::size_t at) { all[to] += values[at], ++count[to]; });
-        const auto area = static_cast<float>(p.window[0] * p.window[1]);
-        for (std::size_t i = 0; i < all.size(); ++i)
-          all[i] /= p.mode == CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING ? count[i] : area;
+        simt::for_windows(p, in, out, [&](std::size_t to, std::size_t at) { all[to] += values[at]; });
+        for (float& each : all) each /= static_cast<float>(p.window[0] * p.window[1]);
       }
       simt::scatter(out, y, std::move(all), by, keep);
     });
   });
 }
-/// x and y are read for maxima alone. Not in use, and refused: CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING.
+/// x and y are read for maxima alone.
 inline cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDescriptor_t pooling, const void* alpha,
                                           cudnnTensorDescriptor_t y_desc, const void* y,
                                           cudnnTensorDescriptor_t dy_desc, const void* dy,
@@ -104,7 +101,6 @@ inline cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDesc
     simt::dnn.pools.push_back(pooling->mode);
     if (in != static_cast<const simt::dnn_layout&>(*dx_desc) || out != static_cast<const simt::dnn_layout&>(*dy_desc))
       return CUDNN_STATUS_BAD_PARAM;
-    if (pooling->mode == CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING) return CUDNN_STATUS_NOT_SUPPORTED;
     return simt::give_dnn(handle, [=, p = *pooling, by = simt::factor(alpha), keep = simt::factor(beta)] {
       const std::vector<float> g = simt::gather(out, dy);
       std::vector<float> all(in.count());

@@ -60,8 +60,6 @@ inline bool release_barrier(block& b) {
       deadlock("threads of one block at different barriers: " + seen_at(*there) + ", but " + seen_at(t));
     }
   }
-  b.counted = 0;
-  for (const thread& t : b.threads) b.counted += t.vote;
   b.last_barrier = there->at;
   b.passed = true;
   ++b.epoch;
@@ -187,7 +185,6 @@ inline void run_grid(dim3 grid, dim3 per_block, std::size_t shared_bytes, const 
          text(uint3{per_block.x, per_block.y, per_block.z}) + ", " + std::to_string(shared_bytes) + " shared bytes");
   }
   ++state.launches;
-  state.shared_bytes = shared_bytes;
   gridDim = grid;
   blockDim = per_block;
   const auto next = [](unsigned i, unsigned size) { return only_corners_run::now && i + 1 < size ? size - 1 : i + 1; };

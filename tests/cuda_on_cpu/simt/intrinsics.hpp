@@ -12,24 +12,15 @@
 #include "shared_memory.hpp"
 #include "waits.hpp"
 
-inline void __syncthreads(simt::place at = simt::place::current()) { simt::wait_for_block("__syncthreads", false, at); }
-inline int __syncthreads_count(int v, simt::place at = simt::place::current()) {
-  return static_cast<int>(simt::wait_for_block("__syncthreads_count", v != 0, at));
-}
-inline int __syncthreads_or(int v, simt::place at = simt::place::current()) {
-  return simt::wait_for_block("__syncthreads_or", v != 0, at) > 0;
-}
-inline int __syncthreads_and(int v, simt::place at = simt::place::current()) {
-  return simt::wait_for_block("__syncthreads_and", v != 0, at) == blockDim.x * blockDim.y * blockDim.z;
-}
+inline void __syncthreads(simt::place at = simt::place::current()) { simt::wait_for_block("__syncthreads", at); }
 inline void __syncwarp(unsigned mask = 0xffffffffU, simt::place at = simt::place::current()) {
-  simt::wait_for_warp("__syncwarp", mask, 0, false, at);
+  simt::wait_for_warp("__syncwarp", mask, 0, at);
 }
 
 namespace simt {
 
 inline unsigned ballot(const char* call, unsigned mask, bool vote, const place& at) {
-  wait_for_warp(call, mask, vote, vote, at);
+  wait_for_warp(call, mask, vote, at);
   unsigned votes = 0;
   for (unsigned lane = 0; lane < warp_size; ++lane) {
     const bool there = (mask >> lane & 1U) && self().warp() * warp_size + lane < state.in->threads.size();
@@ -43,42 +34,15 @@ T shuffle(const char* call, unsigned mask, const T& v, int width, const place& a
   if (width < 1 || width > 32 || !std::has_single_bit(static_cast<unsigned>(width))) {
     fail(std::string{call} + " at " + text(at) + " with a width of " + std::to_string(width));
   }
-  wait_for_warp(call, mask, v, false, at);
+  wait_for_warp(call, mask, v, at);
   const int lane = static_cast<int>(self().lane()), first = lane / width * width, from = source(lane, first);
   return lane_value<T>(static_cast<unsigned>(from < 0 ? lane : from), call, at);
 }
-
-template <class P>
-struct pointed;
-template <class T>
-struct pointed<pointer<T>> {
-  using type = T;
-};
-template <class T>
-struct pointed<watched_address<T>> {
-  using type = T;
-};
-template <class T, class F>
-T update(const pointer<T>& p, F f) {
-  return p.update(f);
-}
-template <class T, class F>
-T update(const watched_address<T>& p, F f) {
-  return p.in->update(p.at, f);
-}
-template <class P>
-using target = typename pointed<P>::type;
 
 }  // namespace simt
 
 inline unsigned __ballot_sync(unsigned mask, int v, simt::place at = simt::place::current()) {
   return simt::ballot("__ballot_sync", mask, v != 0, at);
-}
-inline int __any_sync(unsigned mask, int v, simt::place at = simt::place::current()) {
-  return simt::ballot("__any_sync", mask, v != 0, at) != 0;
-}
-inline int __all_sync(unsigned mask, int v, simt::place at = simt::place::current()) {
-  return simt::ballot("__all_sync", mask, v == 0, at) == 0;
 }
 template <class T>
 T __shfl_sync(unsigned mask, T v, int lane, int width = 32, simt::place at = simt::place::current()) {
@@ -92,13 +56,6 @@ T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, simt::place at =
   });
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, simt::place at = simt::place::current()) {
-  return simt::shuffle("__shfl_down_sync", mask, v, width, at, [=](int lane, int first) {
-    const int from = lane + static_cast<int>(by);
-    return from < first + width ? from : -1;
-  });
-}
-template <class T>
 T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, simt::place at = simt::place::current()) {
   return simt::shuffle("__shfl_up_sync", mask, v, width, at, [=](int lane, int first) {
     const int from = lane - static_cast<int>(by);
@@ -106,14 +63,10 @@ T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, simt::place at
   });
 }
 
-// P: a pointer of the shim to global memory, or what & of a shared element gives. Returns: the value before.
-template <class P>
-auto atomicAdd(P p, std::type_identity_t<simt::target<P>> v) {
-  return simt::update(p, [=](auto old) { return static_cast<simt::target<P>>(old + v); });
-}
-template <class P>
-auto atomicCAS(P p, std::type_identity_t<simt::target<P>> expected, std::type_identity_t<simt::target<P>> v) {
-  return simt::update(p, [=](auto old) { return old == expected ? v : old; });
+// Returns: the value before.
+template <class T>
+T atomicAdd(const simt::pointer<T>& p, std::type_identity_t<T> v) {
+  return p.update([=](T old) { return static_cast<T>(old + v); });
 }
 
 inline int __popc(unsigned v) { return std::popcount(v); }

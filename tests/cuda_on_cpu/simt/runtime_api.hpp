@@ -8,8 +8,7 @@ using cudaStream_t = simt_stream*;
 using cudaEvent_t = simt_event*;
 using cudaMemPool_t = simt_pool*;
 
-inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0,
-                          cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2;
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
   cudaMemcpyHostToDevice,
@@ -111,9 +110,9 @@ inline cudaError_t cudaDeviceSynchronize() {
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
   return simt::runtime_call([=] {
-    if (flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
+    if (flags != cudaStreamNonBlocking)
+      return cudaErrorInvalidValue;  // those that wait for the default one: not in use
     auto made = std::make_shared<simt_stream>();
-    made->waits_for_default = flags == cudaStreamDefault;
     made->gpu = simt::device.current;
     *to = made.get();
     simt::device.streams.insert(std::move(made));
@@ -160,19 +159,11 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s) {
 }
 
 namespace simt {
-/// An event joins a stream to the capture that it was recorded in; one of no capture, or of another, cannot be waited
-/// for there.
+/// A captured stream waits for events of its capture alone, and no other stream for those (it would fork: not in use).
 inline cudaError_t wait_in_capture(simt_stream* s, const simt_event& e) {
-  if (!s) return broken(*e.in, cudaErrorStreamCaptureImplicit);
-  if (!e.in) return broken(*s->in, cudaErrorStreamCaptureIsolation);
-  if (e.in->ends.empty()) return cudaErrorCapturedEvent;  // its capture has ended
-  if (s->in && s->in != e.in) {
-    broken(*e.in, cudaErrorStreamCaptureMerge);
-    return broken(*s->in, cudaErrorStreamCaptureMerge);
-  }
-  s->in = e.in;
-  e.in->ends[s].insert(e.captured.begin(), e.captured.end());
-  return cudaSuccess;
+  if (s && s->in == e.in) return cudaSuccess;
+  if (s && s->in) broken(*s->in, cudaErrorStreamCaptureIsolation);
+  return e.in ? broken(*e.in, cudaErrorCapturedEvent) : cudaErrorStreamCaptureIsolation;
 }
 }  // namespace simt
 
@@ -209,11 +200,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     if (s && s->gpu != e->gpu) return cudaErrorInvalidResourceHandle;
     if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
     e->in = s ? s->in : nullptr;
-    if (e->in) {
-      e->on = nullptr;
-      e->captured = e->in->ends[s];
-      return cudaSuccess;
-    }
+    if (e->in) return e->on = nullptr, cudaSuccess;
     e->on = simt::owner_of(s);
     e->at = e->on->given + 1;
     simt::device.give(s, [=] { e->passed = std::chrono::steady_clock::now() + simt::device.pretended; });

@@ -9,46 +9,35 @@
 
 using cudaGraph_t = simt_graph*;
 using cudaGraphExec_t = simt_executable*;
-using cudaGraphNode_t = simt::graph_node*;
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
   return simt::runtime_call([=] {
     if (!s) return cudaErrorStreamCaptureUnsupported;  // the default stream
     if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
-    if (mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
+    if (mode != cudaStreamCaptureModeThreadLocal) return cudaErrorInvalidValue;  // others: not in use
     if (s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
     s->in = std::make_shared<simt::capture>();
-    s->in->origin = s;
-    s->in->mode = mode;
-    s->in->ends[s] = {};
     return cudaSuccess;
   });
 }
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* to) {
   return simt::runtime_call([=] {
     if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
-    if (const auto code = simt::may_give(s); !s && code != cudaSuccess) return code;
     *to = !s || !s->in     ? cudaStreamCaptureStatusNone
           : s->in->invalid ? cudaStreamCaptureStatusInvalidated
                            : cudaStreamCaptureStatusActive;
     return cudaSuccess;
   });
 }
-/// Every stream of the capture leaves it, whatever the result.
+/// The stream leaves its capture, whatever the result.
 inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* to) {
   const auto end = [=] {
     if (!s || !known_stream(s)) return cudaErrorInvalidResourceHandle;
     if (!s->in) return cudaErrorInvalidValue;
-    const auto of = s->in;
-    if (of->origin != s) return simt::broken(*of, cudaErrorStreamCaptureUnmatched);
-    if (of->mode != cudaStreamCaptureModeRelaxed && of->thread != std::this_thread::get_id())
-      return cudaErrorStreamCaptureWrongThread;
-    const bool joined = of->joined();
-    for (const auto& [stream, last] : of->ends) stream->in = nullptr;
-    of->ends.clear();
+    if (s->in->thread != std::this_thread::get_id()) return cudaErrorStreamCaptureWrongThread;
+    const auto of = std::exchange(s->in, nullptr);
     *to = nullptr;
     if (of->invalid) return cudaErrorStreamCaptureInvalidated;
-    if (!joined) return cudaErrorStreamCaptureUnjoined;
     auto made = std::make_unique<simt_graph>();
     made->work = of->graph;
     *to = made.get();
@@ -81,23 +70,10 @@ inline cudaError_t back(const simt_executable& e) {
   device.graph_bytes += more;
   return cudaSuccess;
 }
-/// In the order of the capture, which is one that the dependencies allow. begins: how far each branch had come when the
-/// graph was launched. A graph of one branch is as ordered as its stream.
-inline void run_graph(graph_work& g, std::vector<work_line> begins) {
+inline void run_graph(graph_work& g) {
   if (!g.alive.empty()) throw fault{"a graph runs whose memory of the launch before is not freed"};
-  const work_point launched = now_runs;
-  std::vector<line_clock> ends;
+  work_point as = now_runs;
   for (const graph_node& node : g.nodes) {
-    work_point as = launched;
-    if (begins.size() > 1) {
-      line_clock knows = *launched.knows;
-      knows[launched.line] = launched.tick;
-      for (const std::size_t before : node.after) join(knows, ends[before]);
-      work_line& on = begins[node.branch];
-      on.wait_for(knows);
-      as = on.next(node.name);
-      ends.push_back(on.end());
-    }
     as.serial = ++works_made;
     as.name = node.name;
     device.run_piece(as, node.run);
@@ -105,15 +81,6 @@ inline void run_graph(graph_work& g, std::vector<work_line> begins) {
 }
 }  // namespace simt
 
-inline cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t* to, std::size_t* count) {
-  return simt::runtime_call([=] {
-    auto& nodes = simt::existing(g).work->nodes;
-    if (!count) return cudaErrorInvalidValue;
-    for (std::size_t i = 0; to && i < *count && i < nodes.size(); ++i) to[i] = &nodes[i];
-    *count = nodes.size();
-    return cudaSuccess;
-  });
-}
 inline cudaError_t cudaGraphDestroy(cudaGraph_t g) {
   (void)simt::existing(g);
   simt::forget(simt::device.graphs, g);
@@ -150,13 +117,7 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
     if (const auto code = simt::back(g); code != cudaSuccess) return code;
     g.work->left = g.work->unfreed;
     ++simt::device.seen.graphs;
-    simt::device.give(s, [work = g.work, runs = simt::device.of_graphs, begins = g.work->branches] {
-      simt::run_graph(*work, begins);
-    });
-    if (auto& branches = g.work->branches; branches.size() > 1) {
-      for (const auto& node : g.work->nodes) ++branches[node.branch].tick;
-      for (const auto& branch : branches) (s ? *s : simt::device.standard).order.wait_for(branch);
-    }
+    simt::device.give(s, [work = g.work, runs = simt::device.of_graphs] { simt::run_graph(*work); });
     --simt::device.seen.given;
     return cudaSuccess;
   });

@@ -40,7 +40,7 @@ inline cudaError_t allocate_in(simt_stream* s, void** to, std::size_t bytes) {
   g.unfreed.insert(*to);
   g.live += bytes;
   g.most = std::max(g.most, g.live);
-  s->in->add(s, {"an allocation"}, [&made, &g, p = *to] {
+  s->in->add({"an allocation"}, [&made, &g, p = *to] {
     made.touch(now_runs, true);
     made.begin_life();
     g.alive.insert(p);
@@ -57,7 +57,7 @@ inline cudaError_t free_in(simt_stream* s, void* p) {
   graph_work& g = *s->in->graph;
   if (!g.unfreed.erase(p)) return broken(*s->in, cudaErrorInvalidValue);
   g.live -= g.memory.at(p);
-  s->in->add(s, {"a free"}, [&g, p] {
+  s->in->add({"a free"}, [&g, p] {
     end_life(p);
     g.alive.erase(p);
   });

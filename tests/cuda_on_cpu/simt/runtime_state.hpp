@@ -46,11 +46,7 @@ enum cudaError_t {
   cudaErrorMpsClientTerminated = 810,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
-  cudaErrorStreamCaptureMerge = 902,
-  cudaErrorStreamCaptureUnmatched = 903,
-  cudaErrorStreamCaptureUnjoined = 904,
   cudaErrorStreamCaptureIsolation = 905,
-  cudaErrorStreamCaptureImplicit = 906,
   cudaErrorCapturedEvent = 907,
   cudaErrorStreamCaptureWrongThread = 908,
 };
@@ -66,7 +62,6 @@ struct simt_stream {
   std::deque<std::pair<simt::work_point, std::function<void()>>> work;
   simt::work_line order = {};
   std::uint64_t given = 0, done = 0;
-  bool waits_for_default = false;
   int gpu = 0;
   std::shared_ptr<simt::capture> in = nullptr;  // null: work runs
 };
@@ -75,7 +70,6 @@ struct simt_event {
   std::shared_ptr<simt_stream> on = nullptr;  // null: never recorded, or recorded in a capture
   std::uint64_t at = 0;
   std::shared_ptr<simt::capture> in = nullptr;  // that it was last recorded in
-  std::set<std::size_t> captured = {};          // the nodes that it stands for there
   simt::line_clock knows = {};                  // what comes before it
   std::chrono::steady_clock::time_point passed;
   int gpu = 0;
@@ -174,37 +168,21 @@ struct gpu {
     host.wait_for(standard.order);
     for (const auto& s : streams) host.wait_for(s->order);
   }
-  /// The next work of a stream: behind what the host has waited for, and behind the streams that it waits for unasked.
+  /// The next work of a stream: behind what the host has waited for.
   work_point next_of(simt_stream& s, const work_name& name) {
     s.order.wait_for(*host.knows);
-    if (s.waits_for_default) s.order.wait_for(standard.order);
-    for (const auto& other : streams) {
-      if (&s == &standard && other->waits_for_default) s.order.wait_for(other->order);
-    }
     return s.order.next(name);
   }
-  /// The default stream and those that are not made beside it wait for each other. If there are none but those, its
-  /// work is done at once: nobody could tell. Else its work, too, is done when somebody waits for it.
+  /// No other stream waits for the default one. If there is none, its work is done at once: nobody could tell. Else its
+  /// work, too, is done when somebody waits for it.
   void give(simt_stream* on, std::function<void()> piece) { give(on, {}, std::move(piece)); }
   void give(simt_stream* on, const work_name& name, std::function<void()> piece) {
     simt_stream& s = on ? *on : standard;
-    if (s.in) return s.in->add(on, name, std::move(piece));
+    if (s.in) return s.in->add(name, std::move(piece));
     ++seen.given;
-    const work_point as = next_of(s, name);
-    if (on && on->waits_for_default && standard.done < standard.given) {
-      s.work.emplace_back(as, [this, until = standard.given] { run_until(standard, until); });
-      ++s.given;
-    }
-    bool beside = false;
-    for (const auto& other : streams) {
-      beside = beside || !other->waits_for_default;
-      if (on || !other->waits_for_default || other->done == other->given) continue;
-      s.work.emplace_back(as, [this, other, until = other->given] { run_until(*other, until); });
-      ++s.given;
-    }
-    s.work.emplace_back(as, std::move(piece));
+    s.work.emplace_back(next_of(s, name), std::move(piece));
     ++s.given;
-    if (!on && !beside) run(s);
+    if (!on && streams.empty()) run(s);
   }
 };
 inline gpu device;
@@ -226,24 +204,17 @@ inline cudaError_t broken(capture& c, cudaError_t code) {
   c.invalid = true;
   return code;
 }
-/// What a call that may wait for the device, or change what a capture has seen, finds: captures of this thread, or of
-/// any if their mode is global, do not allow it unless their mode is relaxed.
+/// What a call that may wait for the device, or change what a capture has seen, finds: captures of this thread do not
+/// allow it.
 inline cudaError_t unsafe_call() {
   for (const auto& s : device.streams) {
-    if (!s->in || s->in->mode == cudaStreamCaptureModeRelaxed) continue;
-    if (s->in->mode == cudaStreamCaptureModeThreadLocal && s->in->thread != std::this_thread::get_id()) continue;
-    return broken(*s->in, cudaErrorStreamCaptureUnsupported);
+    if (s->in && s->in->thread == std::this_thread::get_id()) return broken(*s->in, cudaErrorStreamCaptureUnsupported);
   }
   return cudaSuccess;
 }
-/// What giving work to a stream finds: a capture that is invalid, or, for the default stream, one of a stream that
-/// would have to wait for it.
+/// What giving work to a stream finds: a capture that is invalid.
 inline cudaError_t may_give(const simt_stream* on) {
-  if (on) return on->in && on->in->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
-  for (const auto& s : device.streams) {
-    if (s->in && s->waits_for_default) return broken(*s->in, cudaErrorStreamCaptureImplicit);
-  }
-  return cudaSuccess;
+  return on && on->in && on->in->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
 }
 
 /// What every call of the runtime does first: a lost device stays lost, and a broken kernel is reported to somebody.

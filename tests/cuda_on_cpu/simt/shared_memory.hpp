@@ -14,13 +14,6 @@ namespace simt {
 template <class T>
 class watched;
 
-/// The address of a watched element, for atomics: what &array[i] gives.
-template <class T>
-struct watched_address {
-  watched<T>* in;
-  std::size_t at;
-};
-
 /// Stands for an element: reading and assigning it are recorded.
 template <class T>
 class watched_element {
@@ -34,7 +27,6 @@ class watched_element {
   }
   const watched_element& operator=(const watched_element& other) const { return *this = static_cast<T>(other); }
   const watched_element& operator+=(const T& v) const { return *this = static_cast<T>(*this) + v; }
-  watched_address<T> operator&() const { return {in_, at_}; }
 
  private:
   watched<T>* in_;
@@ -57,14 +49,6 @@ class watched {
     seen_[i].write([&] { return name(i); });
     values_[i] = v;
     written_[i] = true;
-  }
-  T update(std::size_t i, auto f) {
-    check(i, "updated");
-    if (!written_[i]) fail(name(i) + " is updated before this block has written it");
-    seen_[i].write([&] { return name(i); }, true);
-    const T old = values_[i];
-    values_[i] = f(old);
-    return old;
   }
 
  private:
@@ -92,22 +76,6 @@ class shared_array {
 
  private:
   watched<T> elements_{N};
-};
-
-/// The dynamic shared memory of the launch, as elements of one type.
-template <class T>
-class shared_view {
- public:
-  shared_view() : elements_{&of_launch()} {}
-  watched_element<T> operator[](std::size_t i) const { return {*elements_, i}; }
-
- private:
-  static watched<T>& of_launch() {
-    static watched<T> memory{0};
-    if (memory.size() != state.shared_bytes / sizeof(T)) memory = watched<T>{state.shared_bytes / sizeof(T)};
-    return memory;
-  }
-  watched<T>* elements_;
 };
 
 }  // namespace simt

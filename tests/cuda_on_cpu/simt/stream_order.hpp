@@ -47,8 +47,7 @@ inline work_point now_runs;
 inline std::uint64_t lines_made = 0, works_made = 0;
 inline const auto nothing_known = std::make_shared<const line_clock>();
 
-/// Works that run one after another: those of a stream, or of a stream's part in a graph. The host has no works, but
-/// knows those that it has waited for.
+/// Works that run one after another: those of a stream. The host has no works, but knows those that it has waited for.
 struct work_line {
   std::uint64_t line = ++lines_made, tick = 0;
   std::shared_ptr<const line_clock> knows = nothing_known;

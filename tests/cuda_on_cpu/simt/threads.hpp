@@ -38,7 +38,6 @@ struct thread {
   const char* call = "";  // what it waits in
   place at;
   unsigned mask = 0;
-  bool vote = false;                               // of barriers and ballots
   std::array<unsigned char, 16> given{}, taken{};  // of shuffles: this lane's value, and the published one
   std::array<std::uint32_t, warp_size> knows{};    // how far this lane has seen each lane of its warp, see order.hpp
 };
@@ -50,12 +49,10 @@ struct block {
   place last_barrier;
   bool passed = false;
   std::span<thread> threads;
-  unsigned counted = 0;  // votes of the last barrier
 };
 
 struct machine {
   std::uint64_t launches = 0, blocks = 0;
-  std::size_t shared_bytes = 0;  // dynamic, of the running launch
   place launched;
   block* in = nullptr;
   thread* self = nullptr;

@@ -9,19 +9,17 @@
 
 namespace simt {
 
-/// The thread waits for the whole block. Returns: how many threads of it voted true.
-inline unsigned wait_for_block(const char* call, bool vote, const place& at) {
+/// The thread waits for the whole block.
+inline void wait_for_block(const char* call, const place& at) {
   thread& t = self();
   t.state = waiting::barrier;
   t.call = call;
   t.at = at;
-  t.vote = vote;
   t.wait();
-  return state.in->counted;
 }
 /// The thread waits for the lanes in `mask`, giving `value` to them. Afterwards lane_value() reads theirs.
 template <class T>
-void wait_for_warp(const char* call, unsigned mask, const T& value, bool vote, const place& at) {
+void wait_for_warp(const char* call, unsigned mask, const T& value, const place& at) {
   static_assert(sizeof(T) <= 16 && std::is_trivially_copyable_v<T>);
   thread& t = self();
   if (!(mask >> t.lane() & 1U)) fail(std::string{call} + " at " + text(at) + " with a mask that leaves out the caller");
@@ -29,7 +27,6 @@ void wait_for_warp(const char* call, unsigned mask, const T& value, bool vote, c
   t.call = call;
   t.at = at;
   t.mask = mask;
-  t.vote = vote;
   std::memcpy(t.given.data(), &value, sizeof(T));
   t.wait();
 }

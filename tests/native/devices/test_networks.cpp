@@ -156,28 +156,6 @@ TEST_CASE_FIXTURE(on_networks, "any mixed plan trains close to FP32") {
   }
 }
 
-TEST_CASE_FIXTURE(on_networks, "the same state, seed and plan give the same losses, bit for bit, under every plan") {
-  const auto tokens = counting_tokens(11, 500, 16);
-  const model m = native_models::gpt(
-      {.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
-  device_trainer t{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
-  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
-    CAPTURE(comp::name(p));
-    t.set_precision(everywhere(m, p));
-    t.run_batch();
-    const auto saved = t.save();
-    const sample first = t.run_epoch();
-    t.set_precision(everywhere(m, precision::bf16));  // another plan in between leaves nothing behind
-    t.run_batch();
-    t.set_precision(everywhere(m, p));
-    t.restore(saved);
-    CHECK(t.run_epoch().curve == first.curve);
-  }
-  device_trainer again{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
-  device_trainer once_more{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
-  CHECK(again.run_epoch().curve == once_more.run_epoch().curve);
-}
-
 /// A training, how many epochs of it, and the scores that it may begin with at most and has to end above.
 struct lesson {
   const char* what;
@@ -255,21 +233,6 @@ TEST_CASE_FIXTURE(on_networks, "a BF16 plan needs less memory than FP32, and an 
   CHECK((tested::keeps_scratch || kept == 0));
   (void)peak(precision::fp32);
   CHECK(on.live_bytes() == kept);
-}
-
-TEST_CASE_FIXTURE(on_networks, "FP16 really overflows, and the loss scale finds its way back") {
-  const auto images = bars({1, 28, 28}, 4, 64, 1);
-  device_trainer t{on,
-                   native_models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
-                   images,
-                   images,
-                   {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
-  t.set_precision(everywhere(t.model(), precision::fp16));
-  CHECK(t.run_batch().message.find("1 steps skipped: FP16 gradients overflowed, loss scale now 536870912") == 0);
-  sample got;
-  for (int i = 0; i < 30; ++i) got = t.run_batch();
-  CHECK(got.ok());
-  CHECK(got.message.empty());
 }
 
 }  // namespace
