@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains small models of other people's for three steps: with every operator as it is written, which has to have torch's
-weights to the bit; under PyTorch's rules, which have to have those of torch.autocast; and searches some of them."""
+weights to the bit; under PyTorch's rules, which have to have those of torch.autocast; and searches some of them, also in
+a loop, whose first batches have torch's losses to the bit."""
 
+import contextlib
 import copy
 import warnings
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
 
 import comp
 from regions import autocast, Fault, difference, first_line, recorded, Case, Given, write_plan
@@ -26,6 +28,26 @@ class Autocast:
 
     def __exit__(self, *raised):
         self.inner.__exit__(*raised)
+
+
+class HidesFormats(TorchFunctionMode):
+    """A region in which tensors in BF16 say that they are FP32, so that a model that asks for a format goes one way."""
+
+    def __init__(self, region):
+        super().__init__()
+        self.region = region
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return torch.float32 if result is torch.bfloat16 else result
+
+    def __enter__(self):
+        self.region.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        super().__exit__(*raised)
+        self.region.__exit__(*raised)
 
 
 def loss_of(value):
@@ -79,13 +101,13 @@ class TrainingChecks:
         self.path = folder + '/plan.json'
 
     def __call__(self, make, searches):
-        """Faults; None if the model cannot be made, "random" if torch does not train it twice alike."""
+        """Faults; "not run: " and why if the model cannot be made, "random" if torch does not train it twice alike."""
         try:
             model, given = make()
             nothing = lambda _: torch.autocast('cpu', enabled=False)
             want = trained(model, given, nothing)
-        except Exception:
-            return None
+        except Exception as raised:
+            return f'not run: {type(raised).__name__}: {first_line(raised)}'
         if compared(trained(model, given, nothing), want) is not None:
             return 'random'
         faults = []
@@ -93,14 +115,9 @@ class TrainingChecks:
         def check(label, region, want):
             try:
                 now = trained(model, given, region)
-                if label == 'rules':
-                    found, shared = compared(now, want[False]), compared(now, want[True])
-                    if found is not None and shared is None:
-                        label = 'rules shared'
-                    elif found is not None and nearly(now[0], want[False][0]):
-                        label, found = 'rules nearly', shared
-                else:
-                    found = compared(now, want)
+                found = compared(now, want)
+                if label == 'rules' and found is not None:
+                    label, found = self.of_rules(model, given, region, now, want, found)
             except Exception as raised:
                 found = f'raises {type(raised).__name__}: {first_line(raised)}'
             if found is not None:
@@ -113,43 +130,74 @@ class TrainingChecks:
             return [Fault('recorded', f'raises {type(raised).__name__}: {first_line(raised)}')]
         self.check_plan(check, 'fp32', operators, [op.as_written for op in operators], want, otherwise='fp32')
         self.rules(check, model, given, operators)
-        if searches:
+        for label, find in (('search', self.search), ('loop', self.loop)) if searches else ():
             try:
-                self.search(model, given)
+                if (found := find(model, given, want)) is not None:
+                    faults.append(Fault(label, found))
             except Exception as raised:
-                faults.append(Fault('search', f'raises {type(raised).__name__}: {first_line(raised)}'))
+                faults.append(Fault(label, f'raises {type(raised).__name__}: {first_line(raised)}'))
         return faults
 
     def rules(self, check, model, given, operators):
-        by_torch = {}
-        for shared in (False, True):
-            try:
-                by_torch[shared] = trained(model, given, lambda _: Autocast(shared))
-                if compared(trained(model, given, lambda _: Autocast(shared)), by_torch[shared]) is not None:
-                    return
-            except Exception:
-                return
+        try:
+            by_torch = trained(model, given, lambda _: Autocast(False))
+        except Exception:
+            return
         letters = dict(comp._comp.rules(operators, 'bf16')[0])['pytorch']
         names = {'1': 'fp32', 'b': 'bf16', 'd': 'fp64'}
         self.check_plan(check, 'rules', operators, [names[letter] for letter in letters], by_torch)
+
+    @staticmethod
+    def of_rules(model, given, region, now, want, found):
+        """Which difference from autocast `found` is: none, if autocast itself does not train twice alike."""
+        if compared(trained(model, given, lambda _: Autocast(False)), want) is not None:
+            return 'rules', None
+        if compared(now, trained(model, given, lambda _: Autocast(True))) is None:
+            return 'rules shared', found
+        if nearly(now[0], want[0]):
+            return 'rules nearly', found
+        with contextlib.suppress(Exception):  # of a number that FP32 has and BF16 has not
+            hidden = trained(model, given, lambda model: HidesFormats(region(model)))
+            if nearly(hidden[0], trained(model, given, lambda _: HidesFormats(Autocast(False)))[0]):
+                return 'rules asks', found
+        return 'rules', found
 
     def check_plan(self, check, label, operators, chosen, want, **more):
         write_plan(self.path, operators, chosen)
         check(label, lambda model: comp.plan(self.path, model, forced=True, **more), want)
 
     @staticmethod
-    def search(model, given):
-        model = copy.deepcopy(model)
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-3)
+    def search(model, given, want):
+        step, model, optimizer = searched(model)
+        comp.search(step, model=model, optimizer=optimizer, data=[given] * 40, batches_per_epoch=4, progress=False, **SEARCH)
 
-        def step(plan, batch):
-            with plan:
-                loss = loss_of(model(**batch))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
+    @staticmethod
+    def loop(model, given, want):
+        """How the first losses differ from torch's, in words."""
+        step, model, optimizer = searched(model)
+        plan = comp.autocast(model, optimizer=optimizer, batches_per_epoch=4, **SEARCH)
+        torch.manual_seed(0)
+        seen = []
+        for _ in range(40):
+            seen.append(step(plan, copy.deepcopy(given)).detach())
+            plan.step(seen[-1])
+        return compared((seen[:STEPS], {}), (want[0], {}))
 
-        race = {'min_rounds': 6, 'max_rounds': 6, 'fp32_rounds': 6, 'contest_rounds': 6}
-        comp.search(step, model=model, optimizer=optimizer, data=[given] * 40, batches_per_epoch=4, race=race,
-                    progress=False, precisions=['bf16'])
+
+def searched(model):
+    """A step of a search, and what it trains."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-3)
+
+    def step(plan, batch):
+        with plan:
+            loss = loss_of(model(**batch))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step, model, optimizer
+
+
+SEARCH = {'race': {'min_rounds': 6, 'max_rounds': 6, 'fp32_rounds': 6, 'contest_rounds': 6}, 'precisions': ['bf16']}
