@@ -73,6 +73,7 @@ class Rules(unittest.TestCase):
             (torch.corrcoef, (3, 2)),
             (lambda x: torch.true_divide(x @ x, x.sum()), (3, 3)),
             (lambda x: torch.multiply(x @ x, x.sum()), (3, 3)),
+            (lambda x: (x @ x).sum() * 0.005, (3, 3)),
         ):
             net = Called(function, *shape)
             want = values(net, torch.autocast('cpu', torch.bfloat16))
@@ -92,6 +93,26 @@ class Rules(unittest.TestCase):
             got = net()
         with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
             self.assertTrue(torch.equal(got, net()))
+
+    def test_a_function_of_the_models_own_gets_what_the_model_converted_in_the_format_that_it_asked_for(self):
+        formats = []
+
+        class Looks(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                formats.append(x.dtype)
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient * 2
+
+        net = Called(lambda x: Looks.apply((x * 3).double().exp().float()), 3)
+        plan = in_plan(net, lambda op, _: op.as_written)
+        formats.clear()
+        for _ in range(2):  # the first forward, a later one
+            values(net, plan)
+        self.assertEqual(formats, [torch.float32] * 2)
 
     def test_autocast_leaves_fp64_alone_and_so_do_the_rules(self):
         net = Called(lambda x: x @ x, 3, 3, dtype=torch.float64)

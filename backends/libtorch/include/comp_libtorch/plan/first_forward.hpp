@@ -90,7 +90,7 @@ class first_runner {
     const bool rounded = products.need_rounding() && run_scaled(known, stack, products);
     if (products.need_rounding() && !rounded) cast_read(stack, known, scalar_type(now), device_, true);
     if (!rounded) run_in(operation.op, stack, now == precision::tf32);
-    if (choice.hands_on_fp32) hand_on(operation.op, stack, operation.full, device_);
+    if (choice.hands_on_fp32) hand_on(operation.op, stack, operation.result, device_);
   }
 
  private:

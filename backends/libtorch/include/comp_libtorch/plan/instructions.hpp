@@ -50,7 +50,7 @@ struct instruction {
   c10::OperatorHandle op;
   std::uint32_t index;  // in the graph
   at::ScalarType target = at::kFloat;
-  at::ScalarType full = at::kFloat;  // the target without a plan
+  at::ScalarType full = at::kFloat;  // of its result without a plan
   at::MemoryFormat layout = at::MemoryFormat::Preserve;
   std::uint32_t first_slot = 0;
   std::uint16_t slots = 0;
@@ -216,7 +216,7 @@ class compiler {
     instruction now{.op = op.op, .index = index};
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
-    now.full = op.full;
+    now.full = op.result;
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;

@@ -51,7 +51,8 @@ struct recorded_input {
 struct recorded_op {
   c10::OperatorHandle op;
   op_role role = op_role::as_is;
-  at::ScalarType full = at::kFloat;  // what it computes in without a plan: FP32, or FP64 if it reads that
+  at::ScalarType full = at::kFloat;    // what it computes in without a plan: FP32, or FP64 if it reads that
+  at::ScalarType result = at::kFloat;  // in which its result goes into a Function: `full`, or what it converts to
   bool without_grad = false;
   bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
   bool shares = false;         // a view whose storage is written through one tensor and read through another
@@ -134,6 +135,7 @@ class recorder {
       current.lowers = false;  // it reads what it would without a plan
     }
     current.lowers = current.lowers && !current.is_own_low;
+    current.op.result = known.makes && !current.lowers ? at::kFloat : current.op.full;
     return current;
   }
 
@@ -161,6 +163,8 @@ class recorder {
       current.op.role = op_role::as_is;
       current.info.author = author_choice::none;
     }
+    const bool makes_full = known.makes && first.defined() && is_full(first.scalar_type());
+    if (makes_full && !current.lowers) current.op.result = first.scalar_type();
     current.info.choosable = current.op.role == op_role::choosable;
     measure(current.info, known, current.arguments, first);
     std::ranges::sort(current.info.producers);
@@ -261,6 +265,7 @@ class recorder {
     current.lowers = current.lowers || from.lowered;
     current.info.inputs.push_back(described(tensor, from));
     current.info.inputs.back().parameter = from.parameter >= 0;
+    if (is_wrapped_number(tensor)) current.info.inputs.back().floating = false;  // it decides no format
     current.info.inputs.back().source = last;
     current.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     if (element < 0 && current.op.parameter == nullptr && is_parameter(tensor)) {
