@@ -85,9 +85,10 @@ void each_moment(torch::optim::Optimizer& optimizer, auto f) {
 
 inline std::uint16_t* bf16_of(const at::Tensor& t) { return static_cast<std::uint16_t*>(t.mutable_data_ptr()); }
 
-/// Returns: the moment in format `as`. Elements are numbered in the order of memory.
+/// Returns: the moment in format `as`; one in FP64, which no plan keeps otherwise, as it is. Elements are numbered in
+/// the order of memory.
 inline at::Tensor in_format(const at::Tensor& from, at::ScalarType as, std::uint64_t key, int which) {
-  if (from.scalar_type() == as) return from;
+  if (from.scalar_type() == as || from.scalar_type() == at::kDouble) return from;
   if (as == at::kFloat || !from.is_cpu() || !from.is_non_overlapping_and_dense()) return from.to(as);
   at::Tensor to = at::empty_like(from, from.options().dtype(as));
   round_at_random(static_cast<const float*>(from.const_data_ptr()), bf16_of(to), from.numel(), 0, key, 16U * which);
