@@ -180,6 +180,7 @@ def main(text, out='out/demo', programs='build/release/examples'):
     for cells, words in zip(rows, verdicts):
         print(f'{cells[0]}: {words}')
     print(f'\nwritten: {out / "report.html"} (open it), and of each training plan.json, search.jsonl and what its program says in {out}/*/')
+    print(f'{len(jobs) - failed} passed, {failed} failed')
     return int(failed > 0)
 
 

@@ -137,6 +137,7 @@ class Runs(unittest.TestCase):
             self.assertIn(words, got.stdout)
             self.assertIn(words, self.page())
         self.assertNotIn('words of', got.stdout)
+        self.assertTrue(got.stdout.endswith('\n4 passed, 0 failed\n'))
         for name in ('mlp', 'gat', 'transformer', 'potential'):
             self.assertEqual((self.out / name / 'train.txt').read_text(), f'words of {name}\n')
             self.assertIn(f'<iframe src="{name}/report.html"', self.page())
@@ -156,6 +157,7 @@ class Runs(unittest.TestCase):
         got = self.demo(gat='fail')  # an earlier run's summary is not taken for this one's
         self.assertEqual(got.returncode, 1)
         self.assertIn('the disk is full', got.stderr)
+        self.assertTrue(got.stdout.endswith('\n3 passed, 1 failed\n'))
         self.assertEqual(got.stdout.count('12.5 ms'), 3)
         self.assertIn('gat/summary.json says nothing of this training (it is missing): see', got.stdout)
 
