@@ -173,6 +173,7 @@ TEST_CASE("a plan chooses for operators that compute in floating point") {
     torch::einsum("ij,jk->ik", {y, y});
     y.sum_to_size({1, 4});
     torch::dropout(y, 0.5, true);
+    0.1 * y;
   });
   const auto choosable = [&](std::string_view name) { return at_name(graph, name).choosable; };
   for (const auto* name :
@@ -187,6 +188,8 @@ TEST_CASE("a plan chooses for operators that compute in floating point") {
   }
   for (const comp::op_info& op : graph)
     CHECK(op.as_written == (op.name == "exp" ? comp::precision::fp64 : comp::precision::fp32));
+  const auto& scale = at_name(graph, "mul").inputs;
+  CHECK(std::ranges::count_if(scale, [](const comp::tensor_info& t) { return t.number && !t.floating; }) == 1);
   CHECK(at_name(graph, "bmm").flops == 2 * 4 * 4 * 4);
   CHECK(at_name(graph, "scaled_dot_product_attention").flops == 2 * 2 * 4 * 4 * 4);
 }

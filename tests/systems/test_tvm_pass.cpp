@@ -77,9 +77,9 @@ TEST_CASE("Relax: norms and exponentials follow, what is not registered stays in
   CHECK(comp::autocast::relax_pass(graph, comp::policy::relax(precision::fp16)).written[0] == precision::fp16);
 }
 
-TEST_CASE("Relax: parameters adapt, the model's data and integers hold an operator that follows in FP32") {
+TEST_CASE("Relax: the model's data and integers hold an operator that follows in FP32, parameters and numbers do not") {
   const comp::tensor_info weight{.shape = {10}, .parameter = true}, data{.shape = {10}},
-      integers{.shape = {10}, .floating = false};
+      integers{.shape = {10}, .floating = false}, number{.floating = false, .number = true};
   const auto behind_product = [&](const comp::tensor_info& other) {
     comp::op_info add = op("add", {0});
     add.inputs = {{.shape = {10}, .source = 0}, other};
@@ -89,6 +89,7 @@ TEST_CASE("Relax: parameters adapt, the model's data and integers hold an operat
   CHECK(behind_product(data) == "01");
   CHECK(behind_product({.shape = {10}, .dtype = precision::fp16}) == "00");
   CHECK(behind_product(integers) == "01");
+  CHECK(behind_product(number) == "00");
 }
 
 TEST_CASE("integers do not count for FOLLOW") {

@@ -18,7 +18,8 @@ namespace comp {
 struct tensor_info {
   std::vector<std::int64_t> shape = {};  // elements per axis
   precision dtype = precision::fp32;     // its format in the model as written
-  bool floating = true;                  // false: integers (indices, labels), which no plan touches
+  bool floating = true;                  // false: integers (indices, labels) and `number`, which no plan touches
+  bool number = false;                   // true: a number of the program's text (0.1 * x), which decides no format
   bool parameter = false;                // true: a weight of the model
   std::int32_t source = -1;              // of an input: the operator that made it; -1: none, or unknown
   std::int32_t leaf = -1;  // of an input that no operator made: the number of this parameter or datum, one

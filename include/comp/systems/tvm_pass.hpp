@@ -50,7 +50,7 @@ inline leaf_rule tvm_leaves(const op_graph& graph, std::size_t i, const tvm_pass
   const auto counts = [&](bool data) { return !settings.leaves_adapt || data; };
   const std::optional<precision> widest = widest_leaf(graph, i, precision::fp32, counts);
   const bool integers = settings.data_counts && std::ranges::any_of(op.inputs, [](const tensor_info& t) {
-                          return !t.floating && !t.parameter;
+                          return !t.floating && !t.number && !t.parameter;
                         });
   const bool unknown_entry = op.inputs.empty() && op.producers.empty();
   return {.counted = widest || integers || unknown_entry,

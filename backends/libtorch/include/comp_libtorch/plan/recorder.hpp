@@ -265,7 +265,10 @@ class recorder {
     current.lowers = current.lowers || from.lowered;
     current.info.inputs.push_back(described(tensor, from));
     current.info.inputs.back().parameter = from.parameter >= 0;
-    if (is_wrapped_number(tensor)) current.info.inputs.back().floating = false;  // it decides no format
+    if (is_wrapped_number(tensor)) {
+      current.info.inputs.back().floating = false;
+      current.info.inputs.back().number = true;
+    }
     current.info.inputs.back().source = last;
     current.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     if (element < 0 && current.op.parameter == nullptr && is_parameter(tensor)) {
