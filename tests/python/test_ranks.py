@@ -653,30 +653,6 @@ def has_a_full_disk_from_the_start():
     return training.end(training.search(policy='all_fp32').train(epochs=EPOCHS, checkpoint=training.path))
 
 
-def raises_its_last_part():
-    """BF16 costs a little loss, on a modelled GPU that is faster in it."""
-    torch.manual_seed(0)
-    training = Training(wrapped=False)
-    training.net = DistributedDataParallel(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 8)))
-    training.optimizer = torch.optim.SGD(training.net.parameters(), 0.02)
-    x = torch.randn(2048, 512)
-    training.data = [(part[RANK::2], part[RANK::2, :8].argmax(1)) for part in x.split(256)]
-    formats = []
-    training.net.module[0].register_forward_hook(lambda module, inputs, output: formats.append(output.dtype))
-    ordinary = training.step
-
-    def step(plan, batch):
-        return ordinary(plan, batch).detach() * (1.003 if formats[-1] == torch.bfloat16 else 1)
-
-    training.step = step
-    found = training.search(target='B200')
-    begins = found.plan
-    result = found.train(epochs=found.trained_batches // 8 + 10, finish=0.5)
-    found.save(os.path.join(FOLDER, 'plan.json'))
-    later = [(each.batch, each.plan, each.reason) for each in result.later]
-    return {'begins': begins, 'plan': result.plan, 'later': later, 'weights': training.weights()}
-
-
 def has_no_process_group():
     os.environ['WORLD_SIZE'] = '2'
     return Training(ranks=1).search()
@@ -771,14 +747,6 @@ class Ranks(unittest.TestCase):
         self.assertEqual(first.get('said'), second.get('said'), (first, second))
         for each in first['said']:
             self.assertEqual(each[:2], [True, True])
-
-    def test_the_last_part_has_a_higher_precision_on_both(self):
-        (first, second), _ = run('raises_its_last_part')
-        self.assertEqual(first.pop('seconds') > 0, second.pop('seconds') > 0)
-        self.assertEqual(first, second)
-        self.assertIn('b', first['begins'])
-        self.assertNotIn('b', first['plan'])
-        self.assertEqual([plan for _, plan, _ in first['later']], [first['plan']])
 
     def test_a_plan_that_fails_on_one_rank_has_failed_on_both(self):
         (first, second), _ = run('has_no_bf16_kernel_on_rank_1')
