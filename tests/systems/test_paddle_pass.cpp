@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expected plans are derived by hand from the guide's rules for O1 and O2 and from Paddle's lists: white runs low,
 // black runs in FP32, the rest runs low when all its inputs, parameters too, are low, else in FP32.
-// Those of random graphs are Paddle's own (paddle_typed.py).
+// Those of random graphs are Paddle's own (paddle_typed.inc).
 #include <doctest/doctest.h>
 
 #include <comp/autocast/casts.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expected plans are derived by hand from the comments of TensorFlow's pass and from its lists; those of random graphs
-// are TensorFlow's own (tensorflow_painted.py).
+// are TensorFlow's own (tensorflow_painted.inc).
 #include <doctest/doctest.h>
 
 #include <comp/autocast/casts.hpp>
@@ -67,7 +67,7 @@ TEST_CASE("a user's rules over TensorFlow's lists keep their precision, their fo
 
 using comp::policy::tensorflow_level;
 
-/// The settings of tensorflow_painted.py, in its order.
+/// The settings of tensorflow_painted.inc, in its order.
 const std::vector<tensorflow> recorded_settings{cuda,
                                                 bf16,
                                                 {.edits = {.level = tensorflow_level::tensor_cores_only}},
