@@ -3,10 +3,6 @@
 // steps, what is refused and then done otherwise. The graphs are the stand-in's (attention_on_cpu.cpp); cuDNN's own are
 // built in test_attention_graphs.cpp.
 #include <comp_cuda/device.hpp>
-#include <comp_native/model_builder.hpp>
-#include <comp_native/passes.hpp>
-#include <comp_native/training_step.hpp>
-#include <examples/models/native/models.hpp>
 
 #include "fresh.hpp"
 #include "kernel_test.hpp"

@@ -5,11 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cmath>
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
 #include <comp_native/trainer.hpp>
-#include <examples/models/native/models.hpp>
 #include <memory>
 #include <optional>
 

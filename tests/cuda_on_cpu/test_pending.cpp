@@ -3,13 +3,9 @@
 // bytes moved; whatever is held, dropped, asked for early or never.
 #include <array>
 #include <comp_cuda/comp_cuda.hpp>
-#include <comp_cuda/refills.hpp>
-#include <comp_native/network.hpp>
 #include <cstdlib>
-#include <examples/models/native/models.hpp>
 #include <functional>
 
-#include "../native/support.hpp"
 #include "fresh.hpp"
 #include "kernel_test.hpp"
 
