@@ -711,22 +711,6 @@ class TrainLibTorch(Runs):
         again = self.succeeds('--model', 'gan', '--plan', str(self.out / 'plan.json'))
         self.assertEqual((self.out / 'search.jsonl').read_text(), ledger)  # no search
 
-    def test_a_training_goes_on_from_its_checkpoint_with_the_same_losses(self):
-        job = ['--model', 'gan', '--policy', 'fp32']
-        whole, parted = self.out.parent / 'whole', self.out.parent / 'parted'
-
-        def losses(out, *more):
-            got = self.succeeds(*job, *more, '--out', str(out))
-            return [epoch['loss'] for epoch in json.loads((out / 'training.json').read_text())['epochs']], got.stdout
-
-        expected, _ = losses(whole, '--epochs', '5')
-        first, _ = losses(parted, '--epochs', '3')
-        self.assertEqual(first, expected[:3])
-        again, said = losses(parted, '--epochs', '5', '--resume')
-        self.assertIn('The training goes on after 3 epochs', said)
-        self.assertEqual(again, expected)
-        self.assertEqual(safetensors(parted / 'checkpoint.safetensors')[1], safetensors(whole / 'checkpoint.safetensors')[1])
-
     def test_weights_are_written_as_libtorch_reads_them(self):
         for model, modules in (('simplenet', 1), ('gan', 2)):
             with self.subTest(model):

@@ -625,27 +625,6 @@ def is_refused():
     return said
 
 
-def has_a_full_disk():
-    """Rank 1 has, for one checkpoint: what is told, and of which epochs the checkpoints were."""
-    training, seen = Kept(), []
-    full, steps = os.path.join(FOLDER, 'training.pt.rank1.new.tmp'), []
-
-    def before_step(plan, step):
-        steps.append(step)
-        if os.path.exists(training.part()):
-            seen.append(epochs_in(training.part()))
-            if RANK == 1 and seen[-1] == EPOCHS - 3 and seen[-2:] != seen[-1:] * 2:
-                os.symlink('/dev/full', full)
-
-    training.before_step = before_step
-    found = training.search(policy='all_fp32')
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter('always')
-        found.train(epochs=EPOCHS, checkpoint=training.path)
-    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
-    return {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
-
-
 def has_a_full_disk_from_the_start():
     training = Kept()
     if RANK == 1:
@@ -945,21 +924,6 @@ class Checkpoints(unittest.TestCase):
         ((alone,), _) = self.run_in_folder('is_refused', ranks=1, wait_for=(0,))
         refused = 'SettingsError: .* is of a training on 2 ranks, and there are 1 here .*: start 2'
         self.assertRegex(alone['training.pt'], refused)
-
-    def test_a_part_that_cannot_be_written_is_told_on_all_ranks_and_leaves_the_last_checkpoint(self):
-        said, files = self.run_in_folder('has_a_full_disk')
-        for each in said:
-            self.assertEqual(
-                each['told'],
-                [
-                    f'no checkpoint after {EPOCHS - 2} epochs (rank 1: "{self.path("training.pt.rank1")}" cannot be written '
-                    '(No space left on device): give a path that can be): the training goes on'
-                ],
-            )
-            self.assertIn(EPOCHS - 3, each['seen'])
-            self.assertNotIn(EPOCHS - 2, each['seen'])
-            self.assertEqual(each['last'], EPOCHS)
-        self.assertEqual([name for name in files if '.new' in name], [])
 
     def test_a_first_part_that_cannot_be_written_is_an_error_on_all_ranks(self):
         said, files = self.run_in_folder('has_a_full_disk_from_the_start')
