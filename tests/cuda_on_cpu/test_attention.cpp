@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in one beside the same operator by operator and the FP64 reference: results, gradients, dropout, captured
-// steps, what is refused and then done otherwise. The graphs are the stand-in's (attention_on_cpu.cpp); cuDNN's own are
-// built in test_attention_graphs.cpp.
+// Attention in one beside the same operator by operator and the FP64 reference: results, gradients, dropout, what is
+// refused and then done otherwise. The graphs are the stand-in's (attention_on_cpu.cpp); cuDNN's own are built in
+// test_attention_graphs.cpp. Captured steps: test_captured_steps.cpp.
 #include <comp_cuda/device.hpp>
 
 #include "fresh.hpp"

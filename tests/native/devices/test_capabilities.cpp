@@ -13,7 +13,6 @@
 using namespace comp::native;
 using namespace comp::native::testing;
 using comp::op_error;
-using comp::plan;
 using comp::precision;
 using device_trainer = trainer<comp::tested::device>;
 
