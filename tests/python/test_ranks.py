@@ -839,7 +839,6 @@ class GradientExchange(unittest.TestCase):
             self.assertEqual([*said['kinds'], said['left out']], ['aten::cross_entropy_loss'] * 3)
             self.assertIn('the plan has gradients exchanged in bf16, and they are not', said['warned'][0])
 
-
     def test_copies_of_a_model_that_was_searched_follow_plans_too(self):
         for said in run('copies_what_was_searched')[0]:
             self.assertEqual([said['copied'], said['pickled']], [True, True], said)
