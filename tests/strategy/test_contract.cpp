@@ -8,6 +8,7 @@
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/hierarchical.hpp>
+#include <comp/strategy/random.hpp>
 
 #include "every_strategy.hpp"
 
@@ -57,7 +58,7 @@ TEST_CASE_TEMPLATE("a strategy asks the same of the same answers", S, COMP_TEST_
 }
 
 TEST_CASE_TEMPLATE("a strategy that draws asks for as many plans as it was told to, from its seed alone", S,
-                   strategy::annealing, strategy::genetic) {
+                   strategy::annealing, strategy::genetic, strategy::random) {
   const auto asked = [](std::uint64_t seed, std::size_t at_once) {
     return spaces::asked(S{.trials = 50, .seed = seed}, spaces::of(std::vector<std::size_t>(40, 3)), at_once,
                          spaces::hashed);
