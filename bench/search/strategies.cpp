@@ -15,7 +15,6 @@
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/hierarchical.hpp>
 #include <comp/strategy/random.hpp>
 #include <filesystem>
 #include <memory>
@@ -36,7 +35,6 @@ std::vector<bench::contender> contenders() {
       bench::named("greedy", [](size_t, uint64_t) { return strategy::greedy{}; }),
       bench::named("beam", [](size_t, uint64_t) { return strategy::beam{}; }),
       bench::named("delta debugging", [](size_t, uint64_t) { return strategy::delta_debugging{}; }),
-      bench::named("hierarchical", [](size_t, uint64_t) { return strategy::hierarchical{}; }),
       bench::named("annealing", [](size_t n, uint64_t s) { return strategy::annealing{.trials = n, .seed = s}; }),
       bench::named("genetic", [](size_t n, uint64_t s) { return strategy::genetic{.trials = n, .seed = s}; }),
   };

@@ -7,7 +7,6 @@
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
-#include <comp/strategy/hierarchical.hpp>
 #include <comp/systems/paddle.hpp>
 #include <comp/systems/tensorflow.hpp>
 #include <comp/systems/tvm.hpp>
@@ -189,7 +188,6 @@ void add_strategies(py::module_ m) {
       },
       py::kw_only(), "width"_a = 4, "passes"_a = 1);
   m.def("delta_debugging", [] { return any_strategy{strategy::delta_debugging{}}; });
-  m.def("hierarchical", [] { return any_strategy{strategy::hierarchical{}}; });
   m.def(
       "annealing",
       [](std::size_t trials, std::uint64_t seed, double hot, double cold) {

@@ -7,7 +7,6 @@
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/hierarchical.hpp>
 
 #include "every_strategy.hpp"
 
@@ -15,9 +14,8 @@ namespace strategy = comp::strategy;
 using comp::plan;
 using comp::trial;
 
-#define COMP_TEST_STRATEGIES                                                                           \
-  strategy::annealing, strategy::beam, strategy::delta_debugging, strategy::genetic, strategy::greedy, \
-      strategy::hierarchical
+#define COMP_TEST_STRATEGIES \
+  strategy::annealing, strategy::beam, strategy::delta_debugging, strategy::genetic, strategy::greedy
 
 namespace {
 
