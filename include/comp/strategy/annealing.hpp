@@ -2,7 +2,7 @@
 // Simulated annealing on plans: a walk from plan to plan that always takes a step to a faster plan, and ever more
 // rarely one to a slower plan.
 // Use for spaces with many groups that influence each other (through casts), in which greedy and beam stop in a local
-// optimum, if some hundred plans are affordable (stage 2, or a replay).
+// optimum, if some hundred plans are affordable (stage 2).
 // The walk starts at the faster of the two ends of the space (all groups on their first or their last level). A step
 // puts a run of neighbouring groups on one level, so that whole blocks move. It never goes to a plan that was not
 // accepted. A plan that was asked for before is not asked for again; its remembered result decides the step.
