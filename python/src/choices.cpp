@@ -166,12 +166,7 @@ void add_strategies(py::module_ m) {
         return any_strategy{strategy::guided{.questions = questions, .memory_worth = memory_worth}};
       },
       py::kw_only(), "questions"_a = 40, "memory_worth"_a = 0.01);
-  m.def(
-      "greedy",
-      [](bool both_ends, std::size_t passes) {
-        return any_strategy{strategy::greedy{.both_ends = both_ends, .passes = passes}};
-      },
-      py::kw_only(), "both_ends"_a = true, "passes"_a = 1);
+  m.def("greedy", [] { return any_strategy{strategy::greedy{}}; });
   m.def(
       "exhaustive", [](std::uint64_t limit) { return any_strategy{strategy::exhaustive{.limit = limit}}; },
       py::kw_only(), "limit"_a = 1024);
@@ -182,18 +177,15 @@ void add_strategies(py::module_ m) {
       },
       py::kw_only(), "trials"_a = 64, "seed"_a = 0);
   m.def(
-      "beam",
-      [](std::size_t width, std::size_t passes) {
-        return any_strategy{strategy::beam{.width = width, .passes = passes}};
-      },
-      py::kw_only(), "width"_a = 4, "passes"_a = 1);
+      "beam", [](std::size_t width) { return any_strategy{strategy::beam{.width = width}}; }, py::kw_only(),
+      "width"_a = 4);
   m.def("delta_debugging", [] { return any_strategy{strategy::delta_debugging{}}; });
   m.def(
       "annealing",
-      [](std::size_t trials, std::uint64_t seed, double hot, double cold) {
-        return any_strategy{strategy::annealing{.trials = trials, .seed = seed, .hot = hot, .cold = cold}};
+      [](std::size_t trials, std::uint64_t seed) {
+        return any_strategy{strategy::annealing{.trials = trials, .seed = seed}};
       },
-      py::kw_only(), "trials"_a = 128, "seed"_a = 0, "hot"_a = 0.02, "cold"_a = 0.001);
+      py::kw_only(), "trials"_a = 128, "seed"_a = 0);
   m.def(
       "genetic",
       [](std::size_t trials, std::size_t population, double mutation, std::uint64_t seed) {

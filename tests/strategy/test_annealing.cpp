@@ -18,14 +18,10 @@ TEST_CASE("annealing leaves a local optimum that costs less than its heat") {
     return t;
   };
   const auto space = spaces::of(std::vector<std::size_t>(8, 2));
-  int found = 0, found_cold = 0;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const annealing hot{.trials = 100, .seed = seed}, cold{.trials = 100, .seed = seed, .hot = 1e-5, .cold = 1e-5};
-    found += worlds::search(hot, space, hill).best.seconds < 0.61;
-    found_cold += worlds::search(cold, space, hill).best.seconds < 0.61;
-  }
+  int found = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    found += worlds::search(annealing{.trials = 100, .seed = seed}, space, hill).best.seconds < 0.61;
   CHECK(found >= 18);
-  CHECK(found_cold == 0);
 }
 
 TEST_CASE("annealing never steps upon a plan that is not accepted") {
@@ -42,13 +38,4 @@ TEST_CASE("annealing never steps upon a plan that is not accepted") {
     CHECK(letters.substr(first, last - first + 1).find('1') == std::string::npos);
     CHECK(last - first < 16);
   }
-}
-
-TEST_CASE("annealing refuses temperatures that do not fall") {
-  const auto space = spaces::of({2});
-  CHECK_THROWS_WITH_AS(annealing({.hot = 0.1, .cold = 0.2}).start(space),
-                       "annealing cools from 0.1 to 0.2 (temperatures are parts of a plan's time, above 0, and fall): "
-                       "give hot >= cold > 0",
-                       comp::settings_error);
-  CHECK_THROWS_AS(annealing({.hot = 0.1, .cold = 0}).start(space), comp::settings_error);
 }

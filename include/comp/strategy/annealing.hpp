@@ -28,11 +28,8 @@ namespace comp::strategy {
 struct annealing {
   std::size_t trials = 128;  // how many plans are asked for
   std::uint64_t seed = 0;
-  double hot = 0.02;    // temperature at the start: a step to a plan slower by this fraction has probability 1/e
-  double cold = 0.001;  // temperature at the end
 
   class run;
-  /// Throws: `settings_error` unless hot >= cold > 0.
   run start(search_space over) const;
 };
 
@@ -68,10 +65,12 @@ class annealing::run {
 
  private:
   static constexpr std::size_t most_misses = 1000;
+  // Temperatures at the start and at the end: a step to a plan slower by such a fraction has probability 1/e.
+  static constexpr double hot = 0.02, cold = 0.001;
 
   double temperature() const {
     const double share = static_cast<double>(asked_) / static_cast<double>(settings_.trials);
-    return settings_.hot * std::pow(settings_.cold / settings_.hot, share);
+    return hot * std::pow(cold / hot, share);
   }
 
   // Returns a neighbour of the walk's present plan. Half of the steps move one group, the others a run of them.
@@ -101,13 +100,7 @@ class annealing::run {
   int ends_ = 0;  // how many of the first plans were made: the two ends, then the first step
 };
 
-inline annealing::run annealing::start(search_space over) const {
-  require<settings_error>(hot >= cold && cold > 0,
-                          "annealing cools from {} to {} (temperatures are parts of a plan's time, above 0, and fall): "
-                          "give hot >= cold > 0",
-                          hot, cold);
-  return run{*this, std::move(over)};
-}
+inline annealing::run annealing::start(search_space over) const { return run{*this, std::move(over)}; }
 
 static_assert(SearchStrategy<annealing>);
 
