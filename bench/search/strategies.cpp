@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// All strategies on the same spaces: drawn models of 60 to 100,000 operators with casts, harm of operators and of pairs,
-// noise, and 2 to 6 precisions. For each: evaluations, what part of the best known saving its choice reaches (mean and
-// worst over the seeds), and its own time per question. `strategies [--seed N]`; the same seed draws the same spaces.
-// Exits with 1 when a strategy asks twice for a plan. Not here: the default search (guided), which needs a trainer: bench/search/truth.cpp.
+// All strategies on the same spaces: drawn models of 60 to 100,000 operators with casts, harm of operators and of
+// pairs, noise, and 2 to 6 precisions. For each: evaluations, what part of the best known saving its choice reaches
+// (mean and worst over the seeds), and its own time per question. `strategies [--seed N]`; the same seed draws the same
+// spaces. Exits with 1 when a strategy asks twice for a plan. Not here: the default search (guided), which needs a
+// trainer: bench/search/truth.cpp.
 #include <fmt/format.h>
 
 #include <charconv>

@@ -111,7 +111,7 @@ std::string command_line(const std::vector<std::string_view>& words, const std::
     const std::string_view option = words[i].substr(0, words[i].find('='));
     if (std::ranges::find(without, option) == without.end()) {
       line += (i > 0 ? " " : "") + in_shell(std::string{words[i]});
-    } else if (option == words[i] && option != "--compare-epochs" && option != "--resume") {
+    } else if (option == words[i] && option != "--resume") {
       ++i;  // its value
     }
   }
@@ -298,8 +298,6 @@ void describe(CLI::App& app, options& chosen, bool brief) {
   add_with_default("--out", chosen.out, "Folder for what is written; made when missing");
   app.add_flag("--resume", chosen.resume,
                "Go on with the search or the training in --out; without this option they are kept as *.old");
-  app.add_flag("--compare-epochs", chosen.compare_epochs,
-               "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
   add("--weights-out", chosen.weights_out,
       "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
   if (!brief) return;
@@ -408,7 +406,7 @@ std::optional<int> read_options(int argc, char** argv, options& chosen) {
   describe(app, chosen, has("--help") || has("-h"));
   CLI11_PARSE(app, argc, argv);
   chosen.command = command_line(words, {});
-  chosen.training_command = command_line(words, {"--compare-epochs", "--warm-start", "--resume"});
+  chosen.training_command = command_line(words, {"--warm-start", "--resume"});
   if (chosen.search == "paper") choose_paper(chosen);
   require_heard(chosen);
   require_strategies(chosen);

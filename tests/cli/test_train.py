@@ -109,9 +109,9 @@ class Train(Runs):
         for model, data, more in (('bert', squad, ('--size', 'tiny')), ('gan', mnist, ())):
             with self.subTest(model):
                 self.out = self.folder / model
-                got = self.succeeds('--compare-epochs', *more, model=model, data=data, limit='64', batch='16')
-                scores = [row['validation_score'] for row in self.summary()['contest'] if row['status'] == 'ok']
-                self.assertTrue(all(0 <= score <= 1 for score in scores), scores)  # a loss below 0 is what others have
+                got = self.succeeds(*more, model=model, data=data, limit='64', batch='16')
+                scores = [epoch['score'] for epoch in json.loads((self.out / 'training.json').read_text())['epochs'] if epoch['score'] is not None]
+                self.assertTrue(scores and all(0 <= score <= 1 for score in scores), scores)  # a loss below 0 is what others have
                 metadata, tensors = safetensors(self.out / 'checkpoint.safetensors')
                 self.assertTrue(any(name.startswith('optimizer.second.') for name in tensors))
                 one_more = got.stdout.count('\nepoch ') + 1
@@ -138,7 +138,7 @@ class Train(Runs):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'products', 'moments', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
+                       'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by',
                        'memory-limit', 'slowdown', 'warm-start', 'weights', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('the same command with --resume goes on.', got.stdout)
@@ -183,26 +183,18 @@ class Train(Runs):
         """Runs of plans that were judged by their losses: no first looks."""
         return [line for line in self.ledger() if line.get('stage') == 'losses' and 'purpose' not in line]
 
-    def test_losses_are_told_against_fp32_on_the_same_batches_and_epochs_only_when_asked_for(self):
+    def test_losses_are_told_against_fp32_on_the_same_batches(self):
         got = self.succeeds()
         self.assertIn('Judged by losses: ', got.stderr)
         self.assertIn("loss against FP32's", got.stdout)
-        self.assertNotIn('epoch loss', got.stdout)
         summary = self.summary()
         self.assertEqual(summary['batches_per_epoch'], 4)
         self.assertEqual(summary['runs_from_ledger'], 0)
         rows = {row['plan']: row for row in summary['contest']}
-        self.assertTrue(all(row['epoch_loss'] is None for row in rows.values()))
         for run in self.judged():
             if run['plan'] in rows and run['sample']['status'] == 'ok':
                 told = rows[run['plan']]['loss_against_fp32']
                 self.assertEqual((told['batches'], told['accepted']), (run['sample']['batches'], run['accepted']))
-        compared = self.succeeds('--compare-epochs')
-        self.assertIn('epoch loss', compared.stdout)
-        for row in self.summary()['contest']:
-            if row['status'] == 'ok':
-                self.assertGreater(row['epoch_loss'], 0, row)
-                self.assertGreater(row['validation_score'], 0, row)
 
     def test_each_epoch_s_loss_and_score_are_written(self):
         got = self.succeeds('--epochs', '30', '--policy', 'fp32')
@@ -544,8 +536,8 @@ class Train(Runs):
         got = self.train('--plan', str(plan), '--weights-out', str(weights))
         self.assertEqual(self.written(got), [*training, weights])
         self.assertNotIn('Note: ', got.stderr)
-        got = self.train('--plan', str(plan), '--compare-epochs')
-        self.assertIn('--compare-epochs and --warm-start are about a search, and none is made', got.stderr)
+        got = self.train('--plan', str(plan), '--warm-start', str(plan))
+        self.assertIn('--warm-start is about a search, and none is made', got.stderr)
 
     def test_the_papers_search(self):
         got = self.succeeds('--search', 'paper', '--precisions', 'bf16')

@@ -201,8 +201,6 @@ inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
           {"against FP32 (95%)", [](reader s) { return with_bounds(s, "comp_over_fp32"); }},
           {"against the rules (95%)", [](reader s) { return with_bounds(s, "comp_over_rule_based"); }},
           {"loss against FP32's", loss_against},
-          {"epoch loss", number("/found/epoch_loss", plain)},
-          {"score", number("/found/validation_score", plain)},
           {"peak memory", number("/found/peak_bytes", bytes)},
           {"cost of the search", number("/overhead/seconds", time_text)},
           {"of 100 epochs", number("/overhead/share_of_100_epochs", share_text)},

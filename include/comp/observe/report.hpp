@@ -65,9 +65,9 @@ COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair
 
 }  // namespace detail
 
-/// An observer that writes the report when the search is done. As an observer of a post-training, in the same process or
-/// a later one, it adds the epochs to the report.
-/// Throws: `file_error` where the file cannot be written when the search starts or ends.
+/// An observer that writes the report when the search is done. As an observer of a post-training, in the same process
+/// or a later one, it adds the epochs to the report. Throws: `file_error` where the file cannot be written when the
+/// search starts or ends.
 class html_report {
  public:
   /// `path` is made absolute here, because a trainer may change the working directory.
@@ -76,7 +76,8 @@ class html_report {
     if (info_.date.empty()) info_.date = local_time();
   }
 
-  /// Writes the page that is there again, or a first line: a path that cannot be written must not end a search of hours.
+  /// Writes the page that is there again, or a first line: a path that cannot be written must not end a search of
+  /// hours.
   void search_started(const search_info&) {
     std::error_code none;
     const bool is_file = std::filesystem::is_regular_file(path_, none);
