@@ -161,11 +161,8 @@ void add_strategies(py::module_ m) {
   m.def("called", [](py::object given) { return any_strategy{called_strategy{std::move(given)}}; });
 
   m.def(
-      "guided",
-      [](std::size_t questions, double memory_worth) {
-        return any_strategy{strategy::guided{.questions = questions, .memory_worth = memory_worth}};
-      },
-      py::kw_only(), "questions"_a = 40, "memory_worth"_a = 0.01);
+      "guided", [](std::size_t questions) { return any_strategy{strategy::guided{.questions = questions}}; },
+      py::kw_only(), "questions"_a = 40);
   m.def("greedy", [] { return any_strategy{strategy::greedy{}}; });
   m.def(
       "exhaustive", [](std::uint64_t limit) { return any_strategy{strategy::exhaustive{.limit = limit}}; },
