@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/exhaustive.hpp>
@@ -32,7 +31,6 @@ std::vector<bench::contender> contenders() {
       bench::named("greedy", [](size_t, uint64_t) { return strategy::greedy{}; }),
       bench::named("beam", [](size_t, uint64_t) { return strategy::beam{}; }),
       bench::named("delta debugging", [](size_t, uint64_t) { return strategy::delta_debugging{}; }),
-      bench::named("annealing", [](size_t n, uint64_t s) { return strategy::annealing{.trials = n, .seed = s}; }),
       bench::named("genetic", [](size_t n, uint64_t s) { return strategy::genetic{.trials = n, .seed = s}; }),
   };
 }

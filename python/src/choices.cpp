@@ -3,7 +3,6 @@
 #include <torch/csrc/utils/pybind.h>
 //
 #include <comp/comp.hpp>
-#include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
@@ -177,12 +176,6 @@ void add_strategies(py::module_ m) {
       "beam", [](std::size_t width) { return any_strategy{strategy::beam{.width = width}}; }, py::kw_only(),
       "width"_a = 4);
   m.def("delta_debugging", [] { return any_strategy{strategy::delta_debugging{}}; });
-  m.def(
-      "annealing",
-      [](std::size_t trials, std::uint64_t seed) {
-        return any_strategy{strategy::annealing{.trials = trials, .seed = seed}};
-      },
-      py::kw_only(), "trials"_a = 128, "seed"_a = 0);
   m.def(
       "genetic",
       [](std::size_t trials, std::size_t population, double mutation, std::uint64_t seed) {
