@@ -23,7 +23,7 @@ def summary(rules=(1.5, 1.4, 1.6), found=(1.8, 1.7, 1.9), beside=(1.2, 1.1, 1.3)
     def plan(label, **figures):
         return {'label': label, 'seconds_per_batch': {'median': 0.0125}, 'loss_against_fp32': None, **figures}
     loss = {'difference': 0.0042, 'radius': 0.003, 'accepted': accepted}
-    return {'plan': '1bbb', 'fp32': 'fp32', 'comp': comp, 'rule_based': rule_based,
+    return {'plan': '1bbb', 'plan_name': 'all but loss in bf16', 'fp32': 'fp32', 'comp': comp, 'rule_based': rule_based,
             'contest': [plan('fp32'), plan('rules', loss_against_fp32=loss), plan('comp', loss_against_fp32=loss)],
             'ratios': {name: of and ratio(*of) for name, of in (('rule_based_over_fp32', rules), ('comp_over_fp32', found),
                                                                ('comp_over_rule_based', beside))},
@@ -56,13 +56,13 @@ class Verdicts(unittest.TestCase):
 
 class Rows(unittest.TestCase):
     def test_the_figures_of_a_summary(self):
-        self.assertEqual(demo.row('mlp', summary()), ['mlp', '12.5 ms', '1.50x (1.40 to 1.60)', '1.80x (1.70 to 1.90)', '3 in bf16, 1 in fp32',
+        self.assertEqual(demo.row('mlp', summary()), ['mlp', '12.5 ms', '1.50x (1.40 to 1.60)', '1.80x (1.70 to 1.90)', 'all but loss in bf16',
                                                       '+0.42% +- 0.30%', '3.2 s (1.2%)'])
 
     def test_what_was_not_measured_is_said(self):
         odd = summary(rules=None, comp='fp32', overhead={'seconds': 3, 'share_of_100_epochs': 'nan'})
         odd['contest'][0]['seconds_per_batch'] = {'median': None}
-        self.assertEqual(demo.row('mlp', odd), ['mlp', 'not measured', 'not measured', '1.00x', '3 in bf16, 1 in fp32', '-', '3 s'])
+        self.assertEqual(demo.row('mlp', odd), ['mlp', 'not measured', 'not measured', '1.00x', 'all but loss in bf16', '-', '3 s'])
 
 
 # Leaves the summary that FAKE has, as it is; "fail" or "Ctrl-C" in its place: ends so.

@@ -109,9 +109,9 @@ class Train(Runs):
         for model, data, more in (('bert', squad, ('--size', 'tiny')), ('gan', mnist, ())):
             with self.subTest(model):
                 self.out = self.folder / model
-                got = self.succeeds('--compare-epochs', *more, model=model, data=data, limit='64', batch='16')
-                scores = [row['validation_score'] for row in self.summary()['contest'] if row['status'] == 'ok']
-                self.assertTrue(all(0 <= score <= 1 for score in scores), scores)  # a loss below 0 is what others have
+                got = self.succeeds(*more, model=model, data=data, limit='64', batch='16')
+                scores = [epoch['score'] for epoch in json.loads((self.out / 'training.json').read_text())['epochs'] if epoch['score'] is not None]
+                self.assertTrue(scores and all(0 <= score <= 1 for score in scores), scores)  # a loss below 0 is what others have
                 metadata, tensors = safetensors(self.out / 'checkpoint.safetensors')
                 self.assertTrue(any(name.startswith('optimizer.second.') for name in tensors))
                 one_more = got.stdout.count('\nepoch ') + 1
@@ -138,7 +138,7 @@ class Train(Runs):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'products', 'moments', 'target', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
+                       'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by',
                        'memory-limit', 'slowdown', 'warm-start', 'weights', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('the same command with --resume goes on.', got.stdout)
@@ -254,11 +254,9 @@ class Train(Runs):
                 self.assertEqual(got.returncode, 0, got.stderr)
                 json.loads((self.out / model / 'plan.json').read_text())
         self.refused(self.train(model='gat', data=self.folder / 'nowhere'), 'nowhere')
-        edges = self.folder / 'graph'
-        edges.mkdir()
-        (edges / 'g.content').write_text(''.join(f'{paper}\t1\t0\tC{paper % 2}\n' for paper in range(50)))
-        (edges / 'g.cites').write_text('0\t77\n')
-        self.refused(self.train(model='gcn', data=edges), '1 citations of papers that', 'g.content')
+        empty = self.folder / 'graph'
+        empty.mkdir()
+        self.refused(self.train(model='gcn', data=empty), 'is a directory')
 
     def test_a_backend_that_this_build_lacks_is_refused_with_what_it_needs(self):
         alone = self.folder / 'train'  # no train_libtorch and no train_cuda beside it
@@ -370,12 +368,10 @@ class Train(Runs):
         self.assertIn('--resume', complained)
         before = self.runs()
         self.assertGreaterEqual(len(before), 2)
-        watched = (self.out / 'report.html').read_text()
-        self.assertIn('<meta http-equiv="refresh"', watched)
-        self.assertIn('<h1>Searching: ', watched)
+        self.assertIn('not done yet', (self.out / 'report.html').read_text())
         self.assertFalse(any('end' in line for line in self.ledger()), 'it ended by itself: make the job longer')
         resumed = self.succeeds('--resume', *job, limit='1536')
-        self.assertNotIn('<h1>Searching: ', (self.out / 'report.html').read_text())
+        self.assertIn('<h1>', (self.out / 'report.html').read_text())
         after = self.runs()
         self.assertEqual(after[:len(before)], before)
         self.assertEqual(len(set(after)), len(after), 'a recorded run was made again')
@@ -511,8 +507,8 @@ class Train(Runs):
         got = self.train('--plan', str(plan), '--weights-out', str(weights))
         self.assertEqual(self.written(got), [*training, weights])
         self.assertNotIn('Note: ', got.stderr)
-        got = self.train('--plan', str(plan), '--compare-epochs')
-        self.assertIn('--compare-epochs and --warm-start are about a search, and none is made', got.stderr)
+        got = self.train('--plan', str(plan), '--warm-start', str(plan))
+        self.assertIn('--warm-start is about a search, and none is made', got.stderr)
 
     def test_the_papers_search(self):
         got = self.succeeds('--search', 'paper', '--precisions', 'bf16')

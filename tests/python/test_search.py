@@ -554,7 +554,7 @@ class Choices(unittest.TestCase):
         self.assertTrue(set(mine.told) <= {t.plan for t in found.trials})
 
     def test_each_strategy_has_a_name(self):
-        for name in ('greedy', 'random', 'beam', 'annealing'):
+        for name in ('greedy', 'random', 'beam', 'genetic'):
             self.assertGreater(len(Classification().search(strategy=name, stages='losses_only').trials), 0)
 
 

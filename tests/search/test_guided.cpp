@@ -276,7 +276,7 @@ TEST_CASE("the cheapest plan has two low precisions where one alone does not pay
   comp::evaluator run{erased, observers, log};
   const comp::search_settings settings;
   comp::loss_trials trials{run, log, settings, plan{2}};
-  trials.begin(8, 32, settings.cut);
+  trials.begin(8, 32, settings.cut());
   const std::vector<std::vector<precision>> levels{{precision::fp32, precision::bf16},
                                                    {precision::fp32, precision::fp8_e4m3}};
   comp::learned_costs costs{comp::search_session{run, log, settings, trials}, levels};

@@ -76,29 +76,19 @@ inline std::string with_reference(std::string text, const op_graph& graph) {
 
 /// Returns the table of the contest, of which the first row is the head; a star marks the found plan.
 inline text_rows contest_rows(const outcome& result) {
-  const bool epochs = std::any_of(result.contest.begin(), result.contest.end(),
-                                  [](const contestant& c) { return c.epoch.has_value(); });
-  text_rows rows{{"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(result)}}};
-  if (epochs) rows.front().insert(rows.front().end(), {"epoch loss", "score"});
-  rows.front().emplace_back("peak memory");
+  text_rows rows{{"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(result)}, "peak memory"}};
   for (const contestant& c : result.contest) {
     const std::vector<double> times = batch_times(c, result);
     const bool timed = !times.empty();
-    auto& row = rows.emplace_back();
-    row = {(&c == winner_of(result) ? "* " : "  ") + c.label,
-           c.status != status::ok ? std::string{name(c.status)}
-           : timed                ? time_text(median(times))
-                                  : "not run",
-           time_text(epoch_seconds(c, result)),
-           ratio_text(c.over_fp32.ratio),
-           timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
-           loss_cell(c, result)};
-    if (epochs) {
-      row.push_back(c.epoch ? loss_text(c.epoch->loss) : "-");
-      row.push_back(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
-    }
     const std::int64_t peak = peak_of(c, result);
-    row.push_back(bytes_text(peak) + (result.memory_limit > 0 && peak > result.memory_limit ? " (too much)" : ""));
+    const bool too_much = result.memory_limit > 0 && peak > result.memory_limit;
+    rows.push_back({(&c == winner_of(result) ? "* " : "  ") + c.label,
+                    c.status != status::ok ? std::string{name(c.status)}
+                    : timed                ? time_text(median(times))
+                                           : "not run",
+                    time_text(epoch_seconds(c, result)), ratio_text(c.over_fp32.ratio),
+                    timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
+                    loss_cell(c, result), bytes_text(peak) + (too_much ? " (too much)" : "")});
   }
   return rows;
 }
@@ -143,7 +133,7 @@ inline std::string json_in_script(std::string_view json) {
 
 // What is put in has no "<" of the texts from outside, so none of these is taken for a mark, or for markup.
 COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair<std::string, text_rows>>& tables,
-                             std::string_view json, int reload) {
+                             std::string_view json) {
   std::string body, text{report_page};
   for (const auto& [above, rows] : tables) {
     body += "<p>" + html(above) + "</p>\n<div class=\"scroll\"><table>";
@@ -161,7 +151,6 @@ COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair
   put("<!--title-->", html(title));
   put("<!--tables-->", body);
   put("<!--json-->", json_in_script(json));
-  put("<!--reload-->", reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "");
   return text;
 }
 
@@ -193,17 +182,6 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
                     {fmt::format("The cost: {}.", detail::overhead_text(result)), detail::cost_rows(result)}},
                    json_text(all)),
       result.graph);
-}
-
-COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info, int reload) {
-  json all = summary(so_far, info);
-  all["title"] = fmt::format("Searching: {} run{} so far", so_far.trials.size(), so_far.trials.size() == 1 ? "" : "s");
-  all["so_far"] = fmt::format(
-      "As of {}; this page reloads itself every {} s until the search is done. Where the time stands still, the search "
-      "was ended: with its ledger it goes on from there.",
-      local_time(), reload);
-  return detail::page(all["title"].get<std::string>(), {{all["so_far"].get<std::string>(), {}}}, json_text(all),
-                      reload);
 }
 
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info) {
