@@ -164,12 +164,16 @@ TEST_CASE("operators are labelled by their part of the model only where that gro
   CHECK(count(drawn_of(made_up::outcome(10'000)), "<span class=\"c f") == 0);
 }
 
-TEST_CASE("a search without a contest is drawn as far as it is known") {
+TEST_CASE("a search that still runs is drawn as far as it is known") {
   if (!can_draw) return;
   comp::outcome o = made_up::outcome(12);
-  o.contest.clear(), o.reasons.clear();
-  CHECK(count(section_of(drawn_of(o), "Every run"), "<tr>") == 13);
-  CHECK(has(drawn_of({}), "No plan was judged by its losses."));
+  o.contest.clear(), o.plan = {}, o.reasons.clear();
+  const std::string page = drawn(comp::html_text_so_far(o));
+  CHECK(has(page, "<h1>[Searching: 73 runs so far]</h1>"));
+  CHECK(has(page, "<li>[no profile"));
+  CHECK(count(section_of(page, "Every run"), "<tr>") == 13);
+  CHECK_FALSE(has(page, "What was found"));
+  CHECK(has(drawn(comp::html_text_so_far({})), "No plan was judged by its losses."));
 }
 
 TEST_CASE("numbers at the edge of sense are drawn inside the charts") {

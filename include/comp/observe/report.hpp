@@ -5,6 +5,8 @@
 // Not here: the figures for programs (observe/summary.hpp).
 #pragma once
 
+#include <algorithm>
+#include <comp/core/clock.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/files/file.hpp>
 #include <comp/search/observers.hpp>
@@ -42,6 +44,10 @@ COMP_INLINE std::string table(const outcome& result);
 /// Returns the report as one HTML text.
 COMP_INLINE std::string html_text(const outcome& result, const report_info& info = {});
 
+/// Returns the page of a search that still runs, with what is known so far. A browser loads it again after `reload`
+/// seconds.
+COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info = {}, int reload = 5);
+
 /// Writes the report to a file.
 /// Throws: `file_error` where the file cannot be written; an old file is then still there.
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info = {});
@@ -59,15 +65,16 @@ using text_rows = std::vector<std::vector<std::string>>;
 COMP_INLINE std::string aligned(const text_rows& rows);
 
 /// Returns the page that draws `json`. Without scripts it shows `tables`, each with the text above it; the first row is
-/// the head.
+/// the head. A browser loads the page again after `reload` seconds; 0: never.
 COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair<std::string, text_rows>>& tables,
-                             std::string_view json);
+                             std::string_view json, int reload = 0);
 
 }  // namespace detail
 
-/// An observer that writes the report when the search is done. As an observer of a post-training, in the same process
-/// or a later one, it adds the epochs to the report. Throws: `file_error` where the file cannot be written when the
-/// search starts or ends.
+/// An observer that writes the report when the search is done. While the search runs it writes what is known so far, so
+/// that one can watch it in a browser. As an observer of a post-training, in the same process or a later one, it adds
+/// the epochs to the report.
+/// Throws: `file_error` where the file cannot be written when the search starts or ends.
 class html_report {
  public:
   /// `path` is made absolute here, because a trainer may change the working directory.
@@ -76,15 +83,21 @@ class html_report {
     if (info_.date.empty()) info_.date = local_time();
   }
 
-  /// Writes the page that is there again, or a first line: a path that cannot be written must not end a search of
-  /// hours.
-  void search_started(const search_info&) {
-    std::error_code none;
-    const bool is_file = std::filesystem::is_regular_file(path_, none);
-    const std::string old = is_file ? detail::read_file(path_, std::size_t{1} << 30) : "";
-    detail::write_file(path_, old.starts_with("<!DOCTYPE html>") ? old : "The search is not done yet.\n");
+  void search_started(const search_info& info) {
+    so_far_ = info.so_far;
+    if (so_far_ != nullptr) write_so_far(*so_far_);
   }
-  void search_done(const outcome& result) { write_html(result, path_, info_); }
+  void trial_done(const trial& t) {
+    if (so_far_ == nullptr || t.stage == stage::training || detail::clock_seconds() < next_) return;
+    try {
+      write_so_far(*so_far_);
+    } catch (const file_error&) {  // a full disk must not end a search of hours; its end reports the error
+    }
+  }
+  void search_done(const outcome& result) {
+    so_far_ = nullptr;
+    write_html(result, path_, info_);
+  }
   void training_progressed(const training_progress& now) {
     try {
       add_training(path_, now);
@@ -93,8 +106,18 @@ class html_report {
   }
 
  private:
+  // Writes the page at most every two seconds, and seldom enough to take no more than a hundredth of the search's time.
+  void write_so_far(const outcome& so_far) {
+    const detail::stopwatch watch;
+    next_ = detail::clock_seconds() + 60;  // holds only where writing fails: it is tried again in a minute
+    detail::write_file(path_, html_text_so_far(so_far, info_));
+    next_ = detail::clock_seconds() + std::max(2.0, 100 * watch.seconds());
+  }
+
   std::string path_;
   report_info info_;
+  const outcome* so_far_ = nullptr;
+  double next_ = 0;  // by clock_seconds()
 };
 
 }  // namespace comp

@@ -133,7 +133,7 @@ inline std::string json_in_script(std::string_view json) {
 
 // What is put in has no "<" of the texts from outside, so none of these is taken for a mark, or for markup.
 COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair<std::string, text_rows>>& tables,
-                             std::string_view json) {
+                             std::string_view json, int reload) {
   std::string body, text{report_page};
   for (const auto& [above, rows] : tables) {
     body += "<p>" + html(above) + "</p>\n<div class=\"scroll\"><table>";
@@ -151,6 +151,7 @@ COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair
   put("<!--title-->", html(title));
   put("<!--tables-->", body);
   put("<!--json-->", json_in_script(json));
+  put("<!--reload-->", reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "");
   return text;
 }
 
@@ -182,6 +183,17 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
                     {fmt::format("The cost: {}.", detail::overhead_text(result)), detail::cost_rows(result)}},
                    json_text(all)),
       result.graph);
+}
+
+COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info, int reload) {
+  json all = summary(so_far, info);
+  all["title"] = fmt::format("Searching: {} run{} so far", so_far.trials.size(), so_far.trials.size() == 1 ? "" : "s");
+  all["so_far"] = fmt::format(
+      "As of {}; this page reloads itself every {} s until the search is done. Where the time stands still, the search "
+      "was ended: with its ledger it goes on from there.",
+      local_time(), reload);
+  return detail::page(all["title"].get<std::string>(), {{all["so_far"].get<std::string>(), {}}}, json_text(all),
+                      reload);
 }
 
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info) {

@@ -26,6 +26,7 @@ struct search_info {
   std::string signature;            // everything that makes recorded trials usable again, as one line of text
   double tolerance;                 // settings.tolerance: a fraction of the loss
   std::size_t epochs_at_most = 0;   // the most epochs that will be run, if the strategies know; 0: not known
+  const outcome* so_far = nullptr;  // what the search has found so far; nullptr if there is no search
   std::function<void(std::string)> warn = {};  // lets an observer add a warning to the search's; may be empty
 };
 

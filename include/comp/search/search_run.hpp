@@ -72,7 +72,7 @@ struct search_start {
     observers.search_started({log.graph, log.hardware, search_signature(trainer, log, settings, checked.first_losses),
                               settings.tolerance,
                               candidates > 0 ? candidates + 2 : 0,  // and one of FP32, and one of the winner
-                              [&](std::string sentence) { findings.push_back(std::move(sentence)); }});
+                              &log, [&](std::string sentence) { findings.push_back(std::move(sentence)); }});
     for (const std::string& finding : findings) detail::warn(log, observers, finding);
   }
 
