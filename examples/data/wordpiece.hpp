@@ -8,6 +8,7 @@
 #include <utf8proc.h>
 
 #include <array>
+#include <examples/data/lines.hpp>
 #include <examples/data/text.hpp>
 #include <functional>
 #include <unordered_map>

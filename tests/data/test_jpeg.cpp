@@ -85,7 +85,7 @@ TEST_CASE_FIXTURE(in_folder, "ImageNet's layout is listed by class") {
     in.write(name, red);
   in.write("train/n01/notes.txt", "no picture");
   const picture_files train = list_pictures(in.path(), part::train), test = list_pictures(in.path(), part::test);
-  CHECK(train.classes == 2);
+  CHECK(train.class_names == std::vector<std::string>{"n01", "n02"});
   CHECK(train.labels == std::vector<std::int32_t>{0, 1, 1});
   CHECK(train.files[1].filename() == "a.JPEG");
   CHECK(test.labels == std::vector<std::int32_t>{1});
@@ -96,13 +96,31 @@ TEST_CASE_FIXTURE(in_folder, "ImageNet's layout is listed by class") {
         std::string::npos);
 }
 
-TEST_CASE_FIXTURE(in_folder, "folders that are in another layout are refused") {
-  CHECK_FALSE(is_picture_folder(in.path()));
+TEST_CASE_FIXTURE(in_folder, "Tiny ImageNet's layout is listed, in the folder or in the one above") {
+  in.write("tiny-imagenet-200/train/n01/images/n01_0.JPEG", jpeg(64, 64, {1, 2, 3}));
+  in.write("tiny-imagenet-200/train/n02/images/n02_0.JPEG", jpeg(64, 64, {9}));
+  in.write("tiny-imagenet-200/val/images/val_0.JPEG", jpeg(64, 64, {9}));
+  in.write("tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn02\t0\t0\t62\t62\n");
+  const picture_files test = list_pictures(in.path(), part::test);
+  CHECK(test.labels == std::vector<std::int32_t>{1});
+  CHECK(read_picture(test.files[0], 64).size() == 3 * 64 * 64);
+  CHECK(list_pictures(in.path() / "tiny-imagenet-200", part::train).labels == std::vector<std::int32_t>{0, 1});
+  const auto refused = [&](const std::string& line) {
+    in.write("tiny-imagenet-200/val/val_annotations.txt", line);
+    return message_of([&] { list_pictures(in.path(), part::test); });
+  };
+  CHECK(refused("val_0.JPEG\tn09\t0\n").find("line 1 has \"val_0.JPEG\\tn09\\t0\"") != std::string::npos);
+  CHECK(refused("../../x.JPEG\tn01\t0\n").find("one in images/ is needed") != std::string::npos);
+  CHECK(refused("/etc/passwd\tn01\t0\n").find("one in images/ is needed") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(in_folder, "folders that are in neither layout are refused") {
+  CHECK(message_of([&] { list_pictures(in.path(), part::train); }).find("has no folder train") != std::string::npos);
   in.write("train/a.JPEG", "x");
-  CHECK(message_of([&] { list_pictures(in.path(), part::train); }).find("train\" has no pictures by class") !=
+  CHECK(message_of([&] { list_pictures(in.path(), part::train); }).find("has no folders (one for each class") !=
         std::string::npos);
   in.write("train/n01/a.JPEG", "x");
-  CHECK(message_of([&] { list_pictures(in.path(), part::test); }).find("val\" has no pictures by class") !=
+  CHECK(message_of([&] { list_pictures(in.path(), part::test); }).find("has no pictures by class") !=
         std::string::npos);
   CHECK(message_of([&] { read_picture(in.path() / "train/n01/a.JPEG", 8); }).find("a.JPEG\" cannot be read as JPEG") !=
         std::string::npos);

@@ -75,7 +75,7 @@ inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<st
   };
 }
 
-/// Reads pictures at a side of 64, or 224, which networks for ImageNet read. It shuffles them,
+/// Reads pictures at a side of 64, which Tiny ImageNet has, or 224, which networks for ImageNet read. It shuffles them,
 /// because files are listed class by class.
 inline image_set read_pictures(const std::filesystem::path& path, std::int64_t side) {
   using namespace data_sets;
@@ -88,7 +88,7 @@ inline image_set read_pictures(const std::filesystem::path& path, std::int64_t s
   const torch::Tensor order = torch::randperm(cut), order_of_test = torch::randperm(all - cut);
   image_set made{.train = {order, labels(train).index_select(0, order)},
                  .validation = {order_of_test + cut, labels(test).index_select(0, order_of_test)},
-                 .classes = train.classes,
+                 .classes = train.classes(),
                  .source = path.filename().string()};
   train.files.insert(train.files.end(), test.files.begin(), test.files.end());
   made.decode = decoder(std::move(train.files), side);
