@@ -29,6 +29,7 @@ struct graph {
   std::vector<std::int32_t> feature_node = {}, feature_column = {};
   std::vector<float> feature_value = {};
   std::vector<std::int32_t> labels = {};  // (nodes), each in [0, classes)
+  std::vector<std::string> class_names = {};
 };
 
 inline constexpr std::size_t most_nodes = 100'000'000;

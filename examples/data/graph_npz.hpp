@@ -4,7 +4,6 @@
 // Source: Shchur et al. 2018 (arXiv 1811.05868)
 #pragma once
 
-#include <examples/data/file_bytes.hpp>
 #include <examples/data/graph.hpp>
 #include <examples/data/npz.hpp>
 
@@ -67,19 +66,6 @@ inline graph parse_graph_npz(std::span<const std::byte> bytes, std::string_view 
   for (std::size_t i = 0; i < edges.row.size(); ++i) pairs.emplace_back(edges.row[i], edges.column[i]);
   set_edges(made, std::move(pairs), name);
   return made;
-}
-
-inline constexpr std::size_t npz_limit = std::size_t{4} << 30;  // [bytes]; Reddit's 602 dense features take 1.1 GB
-
-/// Reads a .npz of the gnn-benchmark collection, or the first by name of a folder.
-/// limit: the most bytes that it may unpack to. Throws: `file_error`.
-inline graph read_graph(const std::filesystem::path& path, std::size_t limit = npz_limit) {
-  std::filesystem::path file = path;
-  std::error_code why;
-  for (const auto& entry : std::filesystem::directory_iterator{path, why}) {
-    if (entry.path().extension() == ".npz" && (file == path || entry.path() < file)) file = entry.path();
-  }
-  return parse_graph_npz(file_bytes(file, limit), fmt::format("\"{}\"", file.string()), limit);
 }
 
 }  // namespace data_sets

@@ -8,7 +8,7 @@
 #include <examples/data/digits.hpp>
 #include <examples/data/idx.hpp>
 #include <examples/data/made_up_graph.hpp>
-#include <examples/data/graph_npz.hpp>
+#include <examples/data/read_graph.hpp>
 #include <examples/data/read_squad.hpp>
 #include <examples/data/squad_spans.hpp>
 #include <examples/data/text.hpp>

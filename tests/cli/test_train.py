@@ -254,9 +254,11 @@ class Train(Runs):
                 self.assertEqual(got.returncode, 0, got.stderr)
                 json.loads((self.out / model / 'plan.json').read_text())
         self.refused(self.train(model='gat', data=self.folder / 'nowhere'), 'nowhere')
-        empty = self.folder / 'graph'
-        empty.mkdir()
-        self.refused(self.train(model='gcn', data=empty), 'is a directory')
+        edges = self.folder / 'graph'
+        edges.mkdir()
+        (edges / 'g.content').write_text(''.join(f'{paper}\t1\t0\tC{paper % 2}\n' for paper in range(50)))
+        (edges / 'g.cites').write_text('0\t77\n')
+        self.refused(self.train(model='gcn', data=edges), '1 citations of papers that', 'g.content')
 
     def test_a_backend_that_this_build_lacks_is_refused_with_what_it_needs(self):
         alone = self.folder / 'train'  # no train_libtorch and no train_cuda beside it

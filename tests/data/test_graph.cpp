@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <examples/data/graph_npz.hpp>
+#include <examples/data/read_graph.hpp>
 
 #include "archives.hpp"
 
@@ -58,14 +58,56 @@ TEST_CASE("an npz that contradicts itself is refused, naming the array") {
   CHECK(refusal(arrays).find("f has no array labels") != std::string::npos);
 }
 
-TEST_CASE_FIXTURE(in_folder, "a graph is read from its file, or from the folder that has one") {
+const std::string content = "p7\t0\t0\tneural\np3\t1\t1\tagents\np9\t0\t0\tneural\n";
+const std::string cites = "p7\tp3\np3\tp7\np9\tp3\n";
+
+TEST_CASE("LINQS's content and cites are read, classes in the order of their names") {
+  const graph read = parse_citations(content, cites, "c", "d");
+  CHECK(read.nodes == 3);
+  CHECK(read.target == ints{0, 1, 1, 2});
+  CHECK(read.source == ints{1, 0, 2, 1});
+  CHECK(read.labels == ints{1, 0, 1});
+  CHECK(read.class_names == std::vector<std::string>{"agents", "neural"});
+}
+
+TEST_CASE("lines of content and cites that are wrong are named") {
+  const auto refused = [&](const std::string& papers, const std::string& edges) {
+    return message_of([&] { parse_citations(papers, edges, "c", "d"); });
+  };
+  CHECK(refused(content + "p3\t0\t0\tx\n", cites) ==
+        "c line 4 has paper \"p3\" again (each has one line): fetch the file again");
+  CHECK(refused(content + "p4\t0\tx\n", cites).starts_with("c line 4 has 3 fields (4 are needed"));
+  CHECK(refused(content + "p4\t0\t2\tx\n", cites).starts_with("c line 4 has \"2\" for word 2"));
+  CHECK(refused(content, cites + "p3 p9\n").starts_with("d line 4 has 1 fields"));
+  CHECK(refused(content, cites + "p3\tp77\n").starts_with("d has 1 citations of papers that c lacks, and 3 of others"));
+  CHECK(refused("", cites).starts_with("c has no paper"));
+  std::string many;
+  for (int i = 0; i < 99; ++i) many += "p3\tp9\n";
+  CHECK(parse_citations(content, many + "p3\tp77\n", "c", "d").source.size() == 2);  // one in a hundred is let through
+}
+
+TEST_CASE_FIXTURE(in_folder, "a folder is read in the layout that it has, packed or not") {
   in.write("npz/cora.npz", zipped(row_of_three()));
+  in.write("linqs/cora.content.gz", gzip(content));
+  in.write("linqs/cora.cites", cites);
+  check_row_of_three(read_graph(in.path() / "npz"));
+  check_row_of_three(read_graph(in.path() / "npz/cora.npz"));
   for (const char* npz : {"npz", "npz/cora.npz"}) {
-    check_row_of_three(read_graph(in.path() / npz));
     CHECK(message_of([&] { read_graph(in.path() / npz, 100); }).find("100") != std::string::npos);
   }
-  in.write("planetoid/ind.cora.allx", "pickle");
-  CHECK(message_of([&] { read_graph(in.path() / "planetoid"); }).find("is a directory") != std::string::npos);
+  CHECK(read_graph(in.path() / "linqs").nodes == 3);
+}
+
+TEST_CASE_FIXTURE(in_folder, "planetoid's pickles are refused, naming the forms that are read") {
+  in.write("ind.cora.allx", "pickle");
+  const std::string said = message_of([&] { read_graph(in.path()); });
+  CHECK(said.find("Python pickles") != std::string::npos);
+  CHECK(said.ends_with("use the same graph as .npz (gnn-benchmark) or as .content and .cites (LINQS)"));
+  std::filesystem::remove(in.path() / "ind.cora.allx");
+  CHECK(message_of([&] { read_graph(in.path()); }).find("has no graph") != std::string::npos);
+  in.write("cora.content", content);
+  CHECK(message_of([&] { read_graph(in.path()); }).find("has no file .cites (it belongs to cora.content)") !=
+        std::string::npos);
 }
 
 TEST_CASE("a split draws twenty of each class, and is the same for the same seed") {

@@ -23,6 +23,7 @@ LEDGER = b'''{"comp_ledger":2,"signature":"model=1; backend=toy","started":"2026
 {"accepted":false,"bounds":[0,1],"number":1,"plan":"0b1","repeat":1,"sample":{"batches":0,"loss":"nan","peak_bytes":0,"seconds":0,"status":"not_finite"},"seconds":"inf","stage":"epochs"}
 {"end":true,"plan":"011","runs":2,"speedup":1.25}
 '''
+LINQS = b'p7\t0\t0\tneural\np3\t1\t1\tagents\n\0p7\tp3\np3\tp7\n'
 SQUAD = '''{"version": "v2.0", "data": [{"paragraphs": [{"context": "äa b. ab", "qas": [
 {"id": "a", "question": "b?", "answers": [{"text": "b", "answer_start": 3}]}, {"id": "b", "question": "a", "is_impossible": true}]}]}]}'''.encode()
 # 8 x 8 grey pixels, as libjpeg-turbo writes them.
@@ -63,6 +64,7 @@ PROGRESS = b'''{"audits":{"acquittals":0,"began":0,"next":4},"baseline_loss":"na
 
 SEEDS = {
     'training': [safetensors(TENSORS, bytes(12)), PROGRESS],
+    'graph': [LINQS],
     'jpeg': [JPEG],
     'npz': [npz(), npy('<f4', '(2,)', bytes(8))],
     'squad': [SQUAD, '[PAD]\n[UNK]\n[CLS]\n[SEP]\n##é\n'.encode(), 'aé 中b.'.encode()],

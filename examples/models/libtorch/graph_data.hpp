@@ -4,7 +4,7 @@
 #pragma once
 
 #include <examples/data/made_up_graph.hpp>
-#include <examples/data/graph_npz.hpp>
+#include <examples/data/read_graph.hpp>
 #include <libtorch/gat.hpp>
 #include <libtorch/job.hpp>
 
