@@ -157,6 +157,72 @@ TEST_CASE("a training after the search makes as many epochs in all as were asked
   }
 }
 
+TEST_CASE("the best plan of a chain is found, harmless or not, to a part in a hundred") {
+  double worst = 1;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    CAPTURE(seed);
+    std::vector<std::size_t> harmful;
+    if (seed % 3 > 0) harmful = {seed % 16, (5 * seed + 3) % 16};
+    const fake::world world = drawn(seed, 16, harmful, 0.05 * static_cast<double>(seed % 6));
+    fake::full_trainer trainer{world};
+    const outcome found = search_on(trainer);
+    CAPTURE(found.plan.str());
+    CHECK(world.harm(found.plan) == 0);
+    worst = std::max(worst, world.seconds(found.plan) / best_seconds(world, harmful));
+    CHECK(found.speedup == doctest::Approx(world.seconds(plan{16}) / world.seconds(found.plan)).epsilon(0.01));
+  }
+  CHECK(worst < 1.02);
+}
+
+TEST_CASE("of 64 operators half harm: 0.95 of the saving is found in twenty judged plans by their sensitivity") {
+  std::vector<std::size_t> harmful;
+  for (std::size_t i = 0; i < 64; i += 2) harmful.push_back(i);
+  const fake::world world = drawn(5, 64, harmful, 0.01);
+  fake::full_trainer trainer{world};
+  const outcome found = search_on(trainer);
+  const double fp32 = world.seconds(plan{64}), best = best_seconds(world, harmful);
+  CHECK(world.harm(found.plan) == 0);
+  CHECK((fp32 - world.seconds(found.plan)) / (fp32 - best) > 0.95);
+  CHECK(judged_plans(found) <= 20);
+}
+
+TEST_CASE("what the search costs stays within its budget where nothing harms") {
+  for (const std::size_t batches : {60U, 150U, 400U}) {
+    CAPTURE(batches);
+    fake::world world = drawn(6, 30, {});
+    world.batches = batches;
+    fake::full_trainer trainer{world};
+    const outcome found = search_on(trainer);
+    const double beyond = found.run_seconds - static_cast<double>(found.trained_batches) * found.batch_seconds;
+    CHECK(beyond <= 0.011 * 100 * static_cast<double>(batches) * found.batch_seconds);
+  }
+}
+
+TEST_CASE("a search that its budget ended is the same when all of it is recalled") {
+  std::vector<std::size_t> harmful;
+  for (std::size_t i = 1; i < 40; i += 2) harmful.push_back(i);
+  fake::world world = drawn(24, 40, harmful);
+  world.batches = 20;
+  comp::search_settings settings;
+  settings.budget = 0.02;
+  const auto searched = [](fake::trainer& on, const comp::search_settings& by, fake::watcher watching = {}) {
+    return guided_search{.stage1 = {.bisection = {.questions = 96, .worth = 0}}, .settings = by}.run(on, watching);
+  };
+  fake::trainer whole{world};
+  const outcome expected = searched(whole, settings);
+  fake::trainer unlimited{world};
+  comp::search_settings more = settings;
+  more.budget = 1e6;
+  REQUIRE(judged_plans(expected) < judged_plans(searched(unlimited, more)));  // or it shows nothing
+  fake::watcher watcher;
+  watcher.recalls_from = expected.trials;
+  fake::trainer trainer{world};
+  const outcome found = searched(trainer, settings, watcher);
+  CHECK(found.plan == expected.plan);
+  CHECK(found.trials.size() == expected.trials.size());
+  CHECK(trainer.count().batches == 2);  // of the look at the start
+}
+
 TEST_CASE("profiles and sensitivities that make no sense are told of in a sentence, and the search goes on") {
   const fake::world sound = drawn(10, 8, {2});
   std::vector<std::pair<fake::world, const char*>> told;
@@ -185,6 +251,20 @@ TEST_CASE("profiles and sensitivities that make no sense are told of in a senten
     CHECK(found.speedup > 1.1);
     check_kept(trainer, found);
   }
+}
+
+TEST_CASE("sensitivities that are not a number count as the worst") {
+  fake::world world = drawn(10, 8, {2});
+  world.sensitivity = [](precision) {
+    std::vector<op_error> errors(8, {1e-3, 1e-3});
+    errors[2].gradient = fake::nan;
+    return errors;
+  };
+  fake::full_trainer trainer{world};
+  const outcome found = search_on(trainer);
+  CHECK(found.warnings.empty());
+  CHECK(world.harm(found.plan) == 0);
+  CHECK(world.seconds(found.plan) == doctest::Approx(best_seconds(world, {2})).epsilon(0.02));
 }
 
 TEST_CASE("batches count for more than a profile that says that nothing is gained") {
