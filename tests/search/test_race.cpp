@@ -326,6 +326,19 @@ TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise a
   CHECK(moved <= 8);  // by the medians alone it would be 20
 }
 
+TEST_CASE("a strategy is told that a plan is clearly faster only when the interval says so") {
+  int clearly = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
+    t.trainer.change().noise = 0.2;
+    std::vector<comp::trial> told;
+    (void)comp::stage_two{t.run, {}}.run(fake::listening{&told}, one_choice());
+    REQUIRE(told.size() == 2);
+    clearly += clearly_faster(told[1], told[0]);
+  }
+  CHECK(clearly <= 8);  // by the medians alone it would be 20
+}
+
 TEST_CASE("stage 2 compares plans of different races although the machine drifts") {
   std::map<std::string, double> seconds;
   std::vector<comp::op_group> groups;

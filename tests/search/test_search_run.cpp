@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a search behaves to those who watch, stop and resume it. That it keeps its promises in drawn worlds: test_truth_goals.cpp.
+// How a search behaves to those who watch, stop and resume it, and that it keeps its promises on random models.
 #include <doctest/doctest.h>
 
+#include <comp/autocast/rule_plan.hpp>
 #include <comp/strategy/exhaustive.hpp>
 
 #include "fake_search.hpp"
@@ -49,6 +50,14 @@ void check_same(const comp::outcome& of_one, const comp::outcome& of_other) {
     if (trains(a.trials[i].purpose)) CHECK(a.trials[i].seconds == b.trials[i].seconds);
     CHECK(a.trials[i].number == i);
     CHECK(a.trials[i].accepted == b.trials[i].accepted);
+  }
+}
+
+TEST_CASE_FIXTURE(fake::in_typical, "the same trainer and settings give the same search again") {
+  world.noise = 0.1;
+  for (const bool guided : {false, true}) {
+    fake::full_trainer first{world, 3}, second{world, 3};
+    check_same(fake::search_by(guided, first), fake::search_by(guided, second));
   }
 }
 
@@ -210,6 +219,19 @@ TEST_CASE_FIXTURE(fake::in_typical, "plans are timed on weights that no rejected
   CHECK(timed->sample.loss <= 1);
 }
 
+TEST_CASE("a search that is stopped while FP32 runs within a candidate's run leaves the trainer at its start") {
+  fake::trainer whole{hard_to_tell()};
+  const std::uint64_t batches = (void(search_with(whole)), whole.count().batches);
+  for (std::uint64_t batch = 1; batch < batches; batch += 2) {
+    CAPTURE(batch);
+    fake::trainer trainer{hard_to_tell()};
+    fake::watcher watcher;
+    watcher.stops_now = [&] { return trainer.count().batches >= batch; };
+    CHECK_THROWS_AS((void)search_with(trainer, {}, watcher), comp::interrupted);
+    CHECK(trainer.weights() == fake::state{});
+  }
+}
+
 TEST_CASE("what an observer throws while FP32 runs within a candidate's run is no fault of the candidate") {
   for (const std::string call : {"trial_started", "batch_done", "trial_done"}) {
     for (int at = 1; at < 60; ++at) {
@@ -245,7 +267,77 @@ TEST_CASE("FP32 that ends badly while a candidate waits for it is an error, not 
   CHECK_THROWS_WITH_AS((void)search_with(trainer), "data set is gone", std::runtime_error);
 }
 
+TEST_CASE_FIXTURE(fake::in_typical, "a backend that throws now and then costs those trials only") {
+  world.before_batch = [](const plan& p, std::uint64_t batch) {
+    if (p.str() == "b1bb" && batch % 2) throw std::runtime_error{"no kernel"};
+  };
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "1bbb");
+  CHECK(std::ranges::any_of(found.trials, [](const trial& t) { return t.sample.message == "no kernel"; }));
+}
+
+struct random_model {
+  fake::world world;
+  std::vector<std::size_t> harmful;
+};
+
+random_model made_up(std::mt19937_64& random, double noise) {
+  const auto share = [&] { return std::uniform_real_distribution<double>{0, 1}(random); };
+  std::vector<comp::op_info> ops(2 + random() % 10);
+  fake::costs times{.cast = share() / 4};
+  random_model made;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    ops[i] = {.name = std::to_string(i),
+              .kind = std::vector{"allow", "allow.odd", "deny", "relu", "relu", "fix"}[random() % 6]};
+    if (i > 0) ops[i].producers.push_back(random() % 3 ? i - 1 : random() % i);
+    if (i > 1 && random() % 4 == 0) ops[i].producers.push_back(random() % i);
+    ops[i].choosable = random() % 8 != 0;
+    times.fp32.push_back(0.2 + share());
+    times.low.push_back(times.fp32.back() * (0.3 + share()));
+    if (random() % 6 == 0 && ops[i].kind != "fix") made.harmful.push_back(i);  // what is fixed is in every plan
+  }
+  made.world = {.graph = fake::sized(std::move(ops)), .batches = 8, .noise = noise};
+  made.world.seconds = [graph = made.world.graph, times](const plan& p) { return times(graph, p); };
+  made.world.harm = fake::harmed_by(made.harmful);
+  return made;
+}
+
+bool harmless(const random_model& model, const plan& p) { return model.world.harm(p) == 0; }
+
 }  // namespace
+
+TEST_CASE("on random models the outcome is accepted, and never slower than FP32 or the rule-based plan") {
+  std::mt19937_64 random{2024};
+  int faster = 0;
+  for (const double noise : {0.0, 0.02}) {
+    for (int round = 0; round < 150; ++round) {
+      const random_model model = made_up(random, noise);
+      plan fp32{model.world.graph.size()};
+      for (std::size_t i = 0; i < fp32.size(); ++i) {  // the most conservative plan that runs
+        if (model.world.graph[i].choosable && model.world.graph[i].kind == "fix") fp32[i] = precision::bf16;
+      }
+      const plan rules = comp::autocast::rule_plan(fake::lists{}, model.world.graph, comp::precision::bf16);
+      fake::trainer trainer{model.world, random()};
+      const comp::outcome found = search_with(trainer);
+      CAPTURE(noise);
+      CAPTURE(round);
+      CAPTURE(found.plan.str());
+      CAPTURE(rules.str());
+      const double margin = 1 + 1e-9 + noise;
+      CHECK(harmless(model, found.plan));
+      CHECK_NOTHROW(comp::require_fits(found.plan, model.world.graph));
+      CHECK(model.world.seconds(found.plan) <= margin * model.world.seconds(fp32));
+      if (harmless(model, rules)) CHECK(model.world.seconds(found.plan) <= margin * model.world.seconds(rules));
+      CHECK(trainer.now() == found.plan);
+      CHECK(trainer.weights().steps == found.trained_batches);
+      CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, found.trained_batches)));
+      faster +=
+          model.world.seconds(found.plan) < 0.99 * std::min(model.world.seconds(rules), model.world.seconds(fp32));
+    }
+  }
+  CHECK(faster > 75);  // of 300, and it does find something: 95 when this was written
+}
 
 TEST_CASE_FIXTURE(fake::in_typical, "no plan asks an operator for an FP32 that it lacks") {
   std::size_t alone = 4;  // if it is low, no other may be

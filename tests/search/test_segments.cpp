@@ -73,6 +73,23 @@ TEST_CASE("a view carries its neighbours through but keeps FP32 in the plan") {
   CHECK(follows.space.base().str() == "bb1bb");
 }
 
+TEST_CASE("on a DAG a segment's neighbours are those along its edges, not those beside it in the order") {
+  // conv(b) -> relu -> conv(b) -> add <- relu, and a softmax in FP32 that stands between them in execution order but
+  // reads the last add alone.
+  const comp::op_graph graph{{{.name = "conv1", .kind = "c"},
+                              {.name = "relu", .kind = "r", .producers = {0}},
+                              {.name = "side", .kind = "s"},  // FP32, reads the input
+                              {.name = "conv2", .kind = "c", .producers = {1}},
+                              {.name = "add", .kind = "a", .producers = {3, 1}},
+                              {.name = "softmax", .kind = "s", .producers = {4}}}};
+  const auto made = cut(graph, "duddud", "b11b11");
+  CHECK(made.kinds[1] == segment_kind::enumerated);  // joined to add through the residual edge, which softmax reads
+  CHECK(searched(made.space) == std::vector<std::uint32_t>{1, 4});
+  const auto agreed = cut(graph, "duddud", "b11b1b");
+  CHECK(agreed.kinds[1] == segment_kind::follows);  // side is FP32 but no edge touches it
+  CHECK(agreed.space.base().str() == "bb1bbb");
+}
+
 TEST_CASE("three precisions that meet are all enumerated, FP32 first; without FP32 around it is no level") {
   const comp::op_graph graph{{{.name = "a", .kind = "x"},
                               {.name = "b", .kind = "x"},
