@@ -405,7 +405,126 @@ TEST_CASE("a trainer that wants to know is told when training begins and when it
   CHECK(trainer.heard == "begin epoch epoch end ");
 }
 
+/// What a loss does over a training: its level at a time in epochs, and how much batches and runs differ.
+struct course {
+  std::function<double(double epoch)> level = {};
+  double batch_noise = 0.1;       // standard deviation, of `scale`
+  double heavy = 0;               // instead: of the logarithm of a batch's factor
+  double chaos = 0.01;            // how far runs that differ in a rounding drift apart, of `scale`
+  double scale = 0;               // 0: |level|
+  std::size_t stuck_from = 1000;  // epoch from which a low plan learns nothing more
+};
+
+/// Trains along a course. Batches are the same for every plan; what wanders is another for every plan and start.
+class wanderer {
+ public:
+  struct state {
+    double progress = 0, wander = 0;
+    std::uint64_t steps = 0, key = 0;
+  };
+  wanderer(course along, std::uint64_t seed) : along_{std::move(along)}, seed_{seed} { now_.key = seed; }
+
+  const comp::op_graph& graph() const { return graph_; }
+  void set_precision(const comp::plan& p) { plan_ = p; }
+  comp::sample run_batch() { return train(1, {}); }
+  comp::sample run_epoch() { return train(batches, {}); }
+  comp::sample run_epoch(const comp::stop_predicate& stop) { return train(batches, stop); }
+  state save() const { return now_; }
+  void restore(const state& s) { now_ = s; }
+
+  static constexpr std::size_t batches = 100;
+  std::uint64_t trained = 0;
+
+ private:
+  comp::sample train(std::size_t count, const comp::stop_predicate& stop) {
+    comp::sample got{.loss = 0};
+    while (count-- > 0) {
+      const double loss = step();
+      got.curve.push_back(loss);
+      got.loss += (loss - got.loss) / static_cast<double>(got.curve.size());
+      got.batches = static_cast<std::int64_t>(got.curve.size());
+      got.seconds += 1;
+      if (stop && stop(got)) break;
+    }
+    return got;
+  }
+  static std::uint64_t mixed(std::uint64_t x) {  // splitmix64
+    x = ((x + 0x9e3779b97f4a7c15) ^ ((x + 0x9e3779b97f4a7c15) >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+  double step() {
+    ++trained;
+    std::normal_distribution<double> normal;
+    std::minstd_rand batch{static_cast<std::uint32_t>(mixed(seed_ * 100'000 + now_.steps))};
+    std::minstd_rand own{static_cast<std::uint32_t>(mixed(now_.key))};
+    const double level = along_.level(now_.progress), scale = along_.scale > 0 ? along_.scale : std::abs(level);
+    const double off = scale * now_.wander, drawn = normal(batch);
+    const double loss = along_.heavy > 0
+                            ? (level + off) * std::exp(along_.heavy * drawn - along_.heavy * along_.heavy / 2)
+                            : level + off + scale * along_.batch_noise * drawn;
+    now_.wander = 0.98 * now_.wander + 0.2 * along_.chaos * normal(own);
+    now_.key = mixed(now_.key + plan_.count_low());
+    if (plan_.count_low() == 0 || now_.progress < static_cast<double>(along_.stuck_from))
+      now_.progress += 1.0 / batches;
+    ++now_.steps;
+    return loss;
+  }
+
+  comp::op_graph graph_ = fake::chain({"a", "b", "c"});
+  course along_;
+  std::uint64_t seed_;
+  state now_;
+  comp::plan plan_;
+};
+
+post_training::result trained(const course& along, std::uint64_t seed, const std::string& plan, std::size_t epochs) {
+  wanderer trainer{along, seed};
+  return post_training{.epochs = epochs}.run(trainer, found(plan, {plan, "111"}));
+}
+
 }  // namespace
+
+TEST_CASE("healthy trainings that look ill are let alone, in FP32 and with a plan") {
+  struct named {
+    const char* name;
+    course along;
+  };
+  const named healthy[] = {
+      {"late losses near zero whose batches differ by more than they are",
+       {.level = [](double e) { return 2.3 / (1 + std::pow(e / 0.3, 1.7)) + 1e-4; }, .heavy = 1.5, .chaos = 0.15}},
+      {"warm restarts",
+       {.level = [](double e) { return (0.1 + std::exp(-e / 10)) * (1 + 1.5 * std::exp(-std::fmod(e, 8))); }}},
+      {"a generator's, that grows", {.level = [](double e) { return 1 + 0.15 * e; }}},
+      {"crossing zero", {.level = [](double e) { return 1 - 0.1 * e; }, .scale = 1}}};
+  for (const named& one : healthy) {
+    CAPTURE(one.name);
+    double batches = 0;
+    for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+      CAPTURE(seed);
+      CHECK(trained(one.along, seed, "111", 20).fallbacks.empty());
+      wanderer trainer{one.along, seed};
+      CHECK(post_training{.epochs = 20}.run(trainer, found("bb1", {"bb1", "111"})).fallbacks.empty());
+      batches += static_cast<double>(trainer.trained) / 150;
+    }
+    CHECK(batches < 20 * 100 * 1.1);  // what comparing with FP32 costs
+  }
+}
+
+TEST_CASE("a plan that learns nothing more is found out and given up") {
+  const course along{.level = [](double e) { return 0.05 + 1.95 * std::exp(-e / 3); }, .stuck_from = 6};
+  std::size_t caught = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const auto got = trained(along, seed, "bb1", 40);
+    caught += got.fallbacks.size() == 1 && got.fallbacks[0].epoch <= 16 && got.epochs.back().loss < 0.06 ? 1 : 0;
+    if (seed == 1) {
+      REQUIRE(got.fallbacks.size() == 1);
+      CHECK(got.fallbacks[0].why == status::diverged);
+      CHECK(got.fallbacks[0].message.starts_with("no progress: in "));
+    }
+  }
+  CHECK(caught == 100);
+}
 
 TEST_CASE_FIXTURE(of_three, "a plan that needs comparing with an FP32 that does not run is given up for the next") {
   trainer.change().harm = [&](const comp::plan& p) { return p.str() == "bb1" ? fake::nan : 0; };
