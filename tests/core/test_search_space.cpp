@@ -61,9 +61,9 @@ TEST_CASE("the conservative plan has every group on its first level") {
 }
 
 TEST_CASE("the space's own rule says which plans may be tried") {
-  const search_space even{plan{2},
-                          {{.name = "a", .operators = {0}, .levels = two_levels}},
-                          [](const plan& p) { return p[1] == precision::fp32; }};
+  const search_space even{plan{2}, {{.name = "a", .operators = {0}, .levels = two_levels}}, [](const plan& p) {
+                            return p[1] == precision::fp32;
+                          }};
   CHECK(even.valid(comp::parse_plan("01")));
   CHECK_FALSE(even.valid(comp::parse_plan("10")));
 }

@@ -15,15 +15,15 @@
 // Source: none of the systems that comp is compared with searches so; the parts have their sources in their headers.
 #pragma once
 
-#include <comp/strategy/greedy.hpp>
 #include <comp/strategy/bisection.hpp>
+#include <comp/strategy/greedy.hpp>
 #include <cstddef>
 #include <utility>
 
 namespace comp::strategy {
 
 struct guided {
-  std::size_t questions = 40;  // the most questions about times; fewer are asked if answers do not pay
+  std::size_t questions = 40;         // the most questions about times; fewer are asked if answers do not pay
   bisection_settings bisection = {};  // how rejected plans are repaired
 
   using run = greedy::run;
