@@ -3,7 +3,6 @@
 # the terminal and in OUT/report.html. The sentences follow from the figures (OUT/NAME/summary.json) of this machine. On a
 # CPU without a fast format below FP32 one of them is searched once more, for a modelled GPU.
 # Usage: demo.py TEXT [OUT [TRAIN]]      (TEXT: what the transformer reads)
-import collections
 import html as escape_html
 import json
 import math
@@ -17,7 +16,6 @@ import paper_page
 from paper_page import NONE, number, times
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PRECISIONS = {'d': 'fp64', '1': 'fp32', 't': 'tf32', 'b': 'bf16', '0': 'fp16', 'e': 'fp8_e4m3', 'E': 'fp8_e5m2'}
 HEADER = ['training', 'plain batch', 'rules over plain', 'found over plain', 'found plan', "loss over plain's", 'search cost']
 GPU = 'H100'
 RIGHT = 1.05  # a found plan that may be so much faster than the rules does not show them to be right
@@ -69,11 +67,6 @@ def contestant(summary, role):
     return next((c for c in summary['contest'] if c['label'] == summary[role]), None)
 
 
-def plan_in_words(summary):
-    counts = collections.Counter(PRECISIONS.get(letter, letter) for letter in summary['plan'].partition('@')[0])
-    return summary.get('plan_name') or ', '.join(f'{count} in {name}' for name, count in counts.most_common())
-
-
 def loss_in_words(of):
     if of['loss_against_fp32'] is None:
         return '-'
@@ -86,7 +79,7 @@ def row(title, summary):
     batch = number(fp32['seconds_per_batch']['median'])
     share = number(summary['overhead']['share_of_100_epochs'])
     return [title, NONE if batch is None else f'{1e3 * batch:.3g} ms', times(ratio(summary, 'rule_based_over_fp32')),
-            '1.00x' if found is fp32 else times(ratio(summary, 'comp_over_fp32')), plan_in_words(summary), loss_in_words(found),
+            '1.00x' if found is fp32 else times(ratio(summary, 'comp_over_fp32')), summary['plan_name'], loss_in_words(found),
             f"{summary['overhead']['seconds']:.2g} s" + (f' ({share:.1%})' if share is not None else '')]
 
 

@@ -6,7 +6,6 @@ import re
 
 BEGIN, END = '<!-- gpu-check: begin -->', '<!-- gpu-check: end -->'
 COPY_GOAL = 0.85     # of the device's own copy bandwidth, for a kernel whose tensors do not fit the cache
-LIBRARY_GOAL = 0.95  # of the speed of the library's best algorithm
 SLICES = ('build', 'tests', 'sanitizer', 'bench')
 # What nvidia-smi is asked while something is measured; a figure means little without it.
 STATE = {'clocks.sm': 'MHz', 'clocks.max.sm': 'MHz', 'clocks.mem': 'MHz', 'clocks.max.mem': 'MHz', 'power.draw': 'W', 'power.limit': 'W',
@@ -134,11 +133,6 @@ def missed_goals(bench):
         if row['of_copy'] < COPY_GOAL:
             yield (f"{kernel} in {precision}: {row['of_copy']:.0%} of the copy bandwidth at {row['bytes'] / 2**20:.0f} MiB "
                    f'(goal {COPY_GOAL:.0%})')
-    for row in (bench.get('libraries') or {}).get('rows', []):
-        share = row['best_seconds'] / row['own_seconds']
-        if share < LIBRARY_GOAL:
-            yield (f"{row['operator']} {row['direction']} {row['shape']} in {row['precision']}: {share:.0%} of the speed of "
-                   f"{row['library']}'s best (goal {LIBRARY_GOAL:.0%})")
     torch = {}  # the fastest way of each model
     for row in (bench.get('torch') or {}).get('rows', []):
         if row['way'].startswith('autocast') and row['seconds'] < torch.get(row['model'], row | {'seconds': math.inf})['seconds']:
@@ -211,17 +205,6 @@ def kernels_section(bench):
            f"many bytes within the device reaches (goal: {COPY_GOAL:.0%}). Smaller sizes are in out/gpu-check.json.")
     yield ''
     yield from table(['kernel', *present], ([name, *(cell(name, p) for p in present)] for name in names))
-
-
-def libraries_section(bench):
-    yield ''
-    yield ('Linear and convolution against the fastest of all algorithms that the library offers for the shape '
-           f'(goal: {LIBRARY_GOAL:.0%} of its speed):')
-    yield ''
-    yield from table(['operator', 'shape', 'precision', 'here', "library's best", 'of its speed', 'algorithms tried'],
-                     ([f"{r['operator']} {r['direction']}", r['shape'], r['precision'], milliseconds(r['own_seconds']),
-                       milliseconds(r['best_seconds']), f"{r['best_seconds'] / r['own_seconds']:.0%}", str(r['algorithms'])]
-                      for r in bench['rows']))
 
 
 def torch_section(bench, steps):
@@ -305,8 +288,6 @@ def section(result):
         lines += python_section(bench['python'])
     if bench.get('kernels'):
         lines += kernels_section(bench['kernels'])
-    if bench.get('libraries'):
-        lines += libraries_section(bench['libraries'])
     missed = list(missed_goals(bench))
     if any(figures.get('rows') or figures.get('jobs') for figures in bench.values()):
         lines += ['', 'Goals missed:' if missed else 'No goal was missed.', *([''] if missed else []), *(f'- {m}' for m in missed)]

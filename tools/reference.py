@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / 'docs/look-up/reference.md'
 HEADERS = {  # in this order on the page; of `enum NAME` its values
-    'search/settings.hpp': ('search_settings', 'enum criterion', 'enum tie', 'enum stages', 'enum loss_direction', 'early_cut', 'race_settings'),
+    'search/settings.hpp': ('search_settings', 'enum criterion', 'enum tie', 'enum stages', 'enum loss_direction', 'race_settings'),
     'search/outcome.hpp': ('outcome', 'contestant', 'loss_verdict', 'op_evidence', 'op_reason', 'stage_cost'),
     'core/trial.hpp': ('trial', 'enum stage'),
     'core/sample.hpp': ('sample', 'enum status'),

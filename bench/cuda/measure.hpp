@@ -91,19 +91,19 @@ class stopwatch {
     (void)cudaEventDestroy(to_);
   }
   /// Seconds of one run, over `repeats` in a row.
-  double seconds(int repeats, auto&& run, cudaStream_t on = nullptr) const {
-    check(cudaEventRecord(from_, on), "starting a clock");
+  double seconds(int repeats, auto&& run) const {
+    check(cudaEventRecord(from_, nullptr), "starting a clock");
     for (int i = 0; i < repeats; ++i) run();
-    check(cudaEventRecord(to_, on), "stopping a clock");
+    check(cudaEventRecord(to_, nullptr), "stopping a clock");
     check(cudaEventSynchronize(to_), "running what is measured");
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, from_, to_), "reading a clock");
     return static_cast<double>(milliseconds) / 1e3 / repeats;
   }
   /// How many runs take about 2 ms, warmed up.
-  int repeats_for(auto&& run, cudaStream_t on = nullptr) const {
-    (void)seconds(2, run, on);
-    return static_cast<int>(std::clamp(2e-3 / std::max(seconds(3, run, on), 1e-9), 1.0, 200.0));
+  int repeats_for(auto&& run) const {
+    (void)seconds(2, run);
+    return static_cast<int>(std::clamp(2e-3 / std::max(seconds(3, run), 1e-9), 1.0, 200.0));
   }
 
  private:

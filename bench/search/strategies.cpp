@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// All strategies on the same spaces: a recorded search that is replayed from its ledger, and drawn models of 64 to
-// 100,000 operators with casts, harm of operators and of pairs, noise, and 2 to 6 precisions. For each: evaluations,
-// what part of the best known saving its choice reaches (mean and worst over the seeds), and its own time per question.
-// `strategies [--seed N]`; the same seed draws the same spaces. Exits with 1 when a strategy asks twice
-// for a plan. Not here: the default search (guided), which needs a trainer: bench/search/truth.cpp.
+// All strategies on the same spaces: drawn models of 60 to 100,000 operators with casts, harm of operators and of
+// pairs, noise, and 2 to 6 precisions. For each: evaluations, what part of the best known saving its choice reaches
+// (mean and worst over the seeds), and its own time per question. `strategies [--seed N]`; the same seed draws the same
+// spaces. Exits with 1 when a strategy asks twice for a plan. Not here: the default search (guided), which needs a
+// trainer: bench/search/truth.cpp.
 #include <fmt/format.h>
 
 #include <charconv>
-#include <comp/observe/ledger.hpp>
-#include <comp/observe/replay_file.hpp>
-#include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/hierarchical.hpp>
 #include <comp/strategy/random.hpp>
-#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -36,8 +31,6 @@ std::vector<bench::contender> contenders() {
       bench::named("greedy", [](size_t, uint64_t) { return strategy::greedy{}; }),
       bench::named("beam", [](size_t, uint64_t) { return strategy::beam{}; }),
       bench::named("delta debugging", [](size_t, uint64_t) { return strategy::delta_debugging{}; }),
-      bench::named("hierarchical", [](size_t, uint64_t) { return strategy::hierarchical{}; }),
-      bench::named("annealing", [](size_t n, uint64_t s) { return strategy::annealing{.trials = n, .seed = s}; }),
       bench::named("genetic", [](size_t n, uint64_t s) { return strategy::genetic{.trials = n, .seed = s}; }),
   };
 }
@@ -47,12 +40,10 @@ struct setting {
   bench::world_settings world;
   std::size_t budget;
   std::size_t seeds;
-  bool recorded = false;
 };
 
 std::vector<setting> settings() {
   return {
-      {"recorded: 40 operators in 8 groups, 2 precisions", {.operators = 40, .groups = 8, .cast = 0.5}, 256, 10, true},
       {"60 operators in 10 groups, 2 precisions", {.operators = 60, .groups = 10, .cast = 0.5}, 1024, 10},
       {"64 operators, 2 precisions, harm scattered", {}, 256, 10},
       {"64 operators, 2 precisions, harm scattered, 15% noise", {.noise = 0.15}, 256, 10},
@@ -74,46 +65,6 @@ std::vector<setting> settings() {
        64,
        2},
   };
-}
-
-/// Every plan of a small space, written as a ledger and read back as a trainer.
-comp::replay recorded(const bench::world& model, const comp::search_space& space) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("comp-strategies-{}.jsonl", ::getpid())).string();
-  std::string text = comp::detail::ledger_header("bench strategies");
-  auto every = strategy::exhaustive{}.start(space);
-  std::size_t number = 0;
-  for (auto plans = every.ask(64); !plans.empty(); plans = every.ask(64)) {
-    for (const comp::plan& p : plans) {
-      comp::trial t = model.measured(space, p);
-      t.number = number++;
-      text += comp::detail::ledger_line(t);
-    }
-  }
-  comp::detail::write_file(path, text);
-  const auto remove = [](const std::string* file) { std::filesystem::remove(*file); };
-  const std::unique_ptr<const std::string, decltype(remove)> removed{&path, remove};
-  return comp::replay_ledger(path);
-}
-
-bench::arena replayed(bench::world& model, std::size_t budget) {
-  const comp::search_space drawn = model.space();
-  const auto trainer = std::make_shared<comp::replay>(recorded(model, drawn));
-  bench::arena in{.space = comp::recorded_space(*trainer), .measure = {}, .truth = {}, .best = 0, .budget = budget};
-  in.measure = [trainer](const comp::plan& p) {
-    trainer->set_precision(p);
-    comp::trial t{.plan = p, .sample = trainer->run_epoch()};
-    t.accepted = t.sample.ok() && t.sample.loss < 1.01;
-    t.seconds = comp::median(t.sample.batch_seconds);
-    t.bounds = comp::median_interval(t.sample.batch_seconds);
-    return t;
-  };
-  in.truth = [&model, drawn](const comp::plan& p) { return model.seconds(bench::world::levels_of(drawn, p)); };
-  in.best = in.truth(drawn.conservative());
-  for (const comp::plan& p : trainer->plans()) {
-    if (in.measure(p).accepted) in.best = std::min(in.best, in.truth(p));
-  }
-  return in;
 }
 
 bench::arena drawn(bench::world& model, std::size_t budget) {
@@ -156,7 +107,7 @@ std::vector<row> compare(const setting& s, std::uint64_t seed, const std::vector
   std::vector<row> rows(all.size());
   for (std::size_t i = 0; i < s.seeds; ++i) {
     bench::world model{s.world, seed + i};
-    const bench::arena in = s.recorded ? replayed(model, s.budget) : drawn(model, s.budget);
+    const bench::arena in = drawn(model, s.budget);
     std::vector<bench::reached> got;
     double best = in.best;
     for (const auto& each : all) {

@@ -24,6 +24,7 @@
 #include <range/v3/view/transform.hpp>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "checks.hpp"
@@ -42,48 +43,40 @@ std::vector<std::string> all_models() {
 
 /// Throws: `error` for an option that only other backends or models have: it would have no effect here.
 void require_heard(const options& chosen) {
-  comp::require<comp::error>(chosen.backend != "libtorch" ||
-                                 ((chosen.scaling == "pytorch" || chosen.scaling == "off") && chosen.accumulate == 1),
-                             "--scaling {} --accumulate {} with backend {} (which has pytorch's scaling or off, and no "
-                             "micro-batches): leave them out",
-                             chosen.scaling, chosen.accumulate, chosen.backend);
-  comp::require<comp::error>(chosen.backend == "cuda" || chosen.gpu == 0,
-                             "--gpu {} with backend {} (only cuda has it): leave it out", chosen.gpu, chosen.backend);
-  comp::require<comp::error>(chosen.backend == "libtorch" || chosen.side == 0,
-                             "--side {} with backend {} (only libtorch has it): leave it out", chosen.side,
-                             chosen.backend);
-  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.attention == "auto",
-                             "--attention {} with backend libtorch (only host and cuda have it): leave it out",
-                             chosen.attention);
-  comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
-                             "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
-                             chosen.backend);
-  comp::require<comp::error>(chosen.backend != "cuda" || chosen.target.empty(),
-                             "--target {} with backend cuda (only host and libtorch have it): leave it out",
-                             chosen.target);
-  const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert";
-  comp::require<comp::error>(transformer || bert || chosen.attention == "auto",
-                             "--attention {} with model {} (only transformer and bert have it): leave it out",
-                             chosen.attention, chosen.model);
   const options usual;
-  comp::require<comp::error>(transformer || (chosen.layers == usual.layers && chosen.width == usual.width &&
-                                             chosen.heads == usual.heads && chosen.context == usual.context),
-                             "--layers {} --width {} --heads {} --context {} with model {} (only the transformer has "
-                             "them): leave them out",
-                             chosen.layers, chosen.width, chosen.heads, chosen.context, chosen.model);
-  comp::require<comp::error>(chosen.weights.empty() || (bert && chosen.backend == "libtorch"),
-                             "--weights {} with model {} (only bert has it, with backend libtorch): leave it out",
-                             chosen.weights.string(), chosen.model);
+  const std::string backend = "backend " + chosen.backend, model = "model " + chosen.model;
+  const bool cuda = chosen.backend == "cuda", libtorch = chosen.backend == "libtorch";
+  const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert";
   const bool graph = chosen.model == "gcn" || chosen.model == "gat";
-  comp::require<comp::error>(!graph || (chosen.batch == 0 && chosen.limit == 0),
-                             "--batch {} --limit {} with model {} (a step is the whole graph): leave them out",
-                             chosen.batch, chosen.limit, chosen.model);
   const bool of_gan = chosen.size == "connected" || chosen.size == "convolutional";
-  const char* sized = of_gan ? "gan" : chosen.size == "plain" ? "vgg16" : "bert";
-  comp::require<comp::error>(chosen.size.empty() || chosen.model == sized,
-                             "--size {} with model {} (bert has base, small and tiny, gan connected and convolutional, "
-                             "vgg16 plain): leave it out",
-                             chosen.size, chosen.model);
+  const auto heard = [](bool fits, const std::string& given, const std::string& with, const char* why) {
+    const bool several = given.find(" --") != std::string::npos;
+    comp::require<comp::error>(fits, "{} with {} ({}): leave {} out", given, with, why, several ? "them" : "it");
+  };
+  heard(!libtorch || ((chosen.scaling == "pytorch" || chosen.scaling == "off") && chosen.accumulate == 1),
+        fmt::format("--scaling {} --accumulate {}", chosen.scaling, chosen.accumulate), backend,
+        "which has pytorch's scaling or off, and no micro-batches");
+  heard(cuda || chosen.gpu == 0, fmt::format("--gpu {}", chosen.gpu), backend, "only cuda has it");
+  heard(libtorch || chosen.side == 0, fmt::format("--side {}", chosen.side), backend, "only libtorch has it");
+  heard(!libtorch || chosen.attention == "auto", "--attention " + chosen.attention, backend,
+        "only host and cuda have it");
+  heard(cuda || chosen.captured == "measured", "--captured " + chosen.captured, backend, "only cuda has it");
+  heard(!cuda || chosen.target.empty(), "--target " + chosen.target, backend, "only host and libtorch have it");
+  heard(transformer || bert || chosen.attention == "auto", "--attention " + chosen.attention, model,
+        "only transformer and bert have it");
+  heard(transformer || std::tie(chosen.layers, chosen.width, chosen.heads, chosen.context) ==
+                           std::tie(usual.layers, usual.width, usual.heads, usual.context),
+        fmt::format("--layers {} --width {} --heads {} --context {}", chosen.layers, chosen.width, chosen.heads,
+                    chosen.context),
+        model, "only the transformer has them");
+  heard(chosen.weights.empty() || (bert && libtorch), "--weights " + chosen.weights.string(), model,
+        "only bert has it, with backend libtorch");
+  heard(!graph || (chosen.batch == 0 && chosen.limit == 0),
+        fmt::format("--batch {} --limit {}", chosen.batch, chosen.limit), model, "a step is the whole graph");
+  heard(chosen.size.empty() || chosen.model == (of_gan                   ? "gan"
+                                                : chosen.size == "plain" ? "vgg16"
+                                                                         : "bert"),
+        "--size " + chosen.size, model, "bert has base, small and tiny, gan connected and convolutional, vgg16 plain");
 }
 
 /// Makes the choices of the paper's search, which scales no losses. Throws: `settings_error` for a strategy beside it.
@@ -118,7 +111,7 @@ std::string command_line(const std::vector<std::string_view>& words, const std::
     const std::string_view option = words[i].substr(0, words[i].find('='));
     if (std::ranges::find(without, option) == without.end()) {
       line += (i > 0 ? " " : "") + in_shell(std::string{words[i]});
-    } else if (option == words[i] && option != "--compare-epochs" && option != "--resume") {
+    } else if (option == words[i] && option != "--resume") {
       ++i;  // its value
     }
   }
@@ -156,205 +149,157 @@ void describe(CLI::App& app, options& chosen, bool brief) {
       "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
   app.set_help_all_flag("--help-all", "Print every option, with the values that it takes");
   app.set_version_flag("--version", fmt::format("comp {}", comp::detail::comp_version));
-  const auto group = [&](const char* name) {
-    app.option_defaults()->group(name);
-    return &app;
+  const auto group = [&](const char* name) { app.option_defaults()->group(name); };
+  // Without a default in its help: what is not given is the model's, or nothing.
+  const auto add = [&](const char* name, auto& to, const std::string& words, auto... checks) {
+    CLI::Option* option = app.add_option(name, to, words);
+    (option->transform(checks), ...);
+    return option;
+  };
+  const auto add_with_default = [&](const char* name, auto& to, const std::string& words, auto... checks) {
+    add(name, to, words, checks...)->capture_default_str();
   };
 
-  auto* job = group("The job");
+  group("The job");
   const std::vector<std::string> models = all_models();
-  job->add_option("--model", chosen.model,
-                  models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>())
-      ->check(CLI::IsMember(models))
-      ->capture_default_str();
-  job->add_option(
-      "--data", chosen.data,
-      "What to train on, a file or folder; a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
-      ".bin file, the digits' .csv.gz, a folder of SQuAD (bert), a graph (gcn, gat: made up without it); with libtorch "
-      "also folders of JPEG pictures by class, and without it made-up data of the same shapes");
-  job->add_option("--backend", chosen.backend,
-                  "host is this CPU, cuda an NVIDIA GPU, libtorch is LibTorch; host computes by oneDNN")
-      ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
-      ->capture_default_str();
-  job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
-      ->transform(whole(1, 1000000))
-      ->capture_default_str();
-  job->add_option(
-         "--finish", chosen.finish,
-         "Part of the training, at its end, that has a higher precision where its loss is lower: 0.1 is a tenth")
-      ->transform(real(0.0, 1.0))
-      ->capture_default_str();
-  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
-  job->add_option("--limit", chosen.limit,
-                  "Training examples per epoch, the first ones (default: all); of images no more validate")
-      ->transform(whole(1, std::uint64_t{1} << 40));
-  job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
-      ->transform(positive());
-  job->add_option(
-         "--scaling", chosen.scaling,
-         "Loss scaling while a plan has FP16: pytorch, off, or, with host and cuda, paddle, paddle-guide, keras, or a "
-         "number, which is a static scale")
-      ->check(CLI::Validator{[](std::string& text) { return check_scaling(text); }, "NAME|NUMBER"})
-      ->capture_default_str();
-  job->add_option(
-         "--accumulate", chosen.accumulate,
-         "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says")
-      ->transform(whole(1, 1 << 16))
-      ->capture_default_str();
-  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")
-      ->transform(whole(0, std::numeric_limits<std::uint64_t>::max()))
-      ->capture_default_str();
-  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->transform(whole(1, 1024));
-  job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
-      ->transform(whole(0, 1023))
-      ->capture_default_str();
-  job->add_option(
-         "--captured", chosen.captured,
-         "Forward and backward of the cuda backend's steps as one CUDA graph: measured does so after the search "
-         "where it is faster, on does so in all epochs")
-      ->check(CLI::IsMember({"off", "measured", "on"}))
-      ->capture_default_str();
-  job->add_option(
-         "--size", chosen.size,
-         "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional; of vgg16: plain is "
-         "without batch norm")
-      ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional", "plain"}));
-  job->add_option("--weights", chosen.weights,
-                  "Pre-trained weights of libtorch's bert: a safetensors file with Hugging Face's names; the learning "
-                  "rate is then 3e-5")
-      ->check(CLI::ExistingFile);
-  job->add_option("--side", chosen.side, "What libtorch brings JPEG pictures to: 224 is ImageNet's (default: 64)")
-      ->transform(whole(32, 1024));
-  job->add_option("--layers", chosen.layers, "Blocks of the transformer")
-      ->transform(whole(1, 96))
-      ->capture_default_str();
-  job->add_option("--width", chosen.width, "Width of the transformer")
-      ->transform(whole(8, 16384))
-      ->capture_default_str();
-  job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
-      ->transform(whole(1, 128))
-      ->capture_default_str();
-  job->add_option(
-         "--attention", chosen.attention,
-         "Of transformer and bert: parts, or one operator, which host and cuda may compute in one; auto is one on "
-         "cuda, else parts")
-      ->check(CLI::IsMember({"auto", "parts", "one"}))
-      ->capture_default_str();
-  job->add_option("--context", chosen.context, "Characters that the transformer sees")
-      ->transform(whole(2, 8192))
-      ->capture_default_str();
+  add_with_default("--model", chosen.model,
+                   models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>(),
+                   CLI::IsMember(models));
+  add("--data", chosen.data,
+      "What to train on, a file or folder; a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a "
+      "CIFAR .bin file, the digits' .csv.gz, a folder of SQuAD (bert), a graph (gcn, gat: made up without it); with "
+      "libtorch also folders of JPEG pictures by class, and without it made-up data of the same shapes");
+  add_with_default("--backend", chosen.backend,
+                   "host is this CPU, cuda an NVIDIA GPU, libtorch is LibTorch; host computes by oneDNN",
+                   CLI::IsMember({"host", "cuda", "libtorch"}));
+  add_with_default("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count",
+                   whole(1, 1000000));
+  add_with_default(
+      "--finish", chosen.finish,
+      "Part of the training, at its end, that has a higher precision where its loss is lower: 0.1 is a tenth",
+      real(0.0, 1.0));
+  add("--batch", chosen.batch, "Examples per batch (default: the model's)", whole(1, 1 << 20));
+  add("--limit", chosen.limit, "Training examples per epoch, the first ones (default: all); of images no more validate",
+      whole(1, std::uint64_t{1} << 40));
+  add("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)", positive());
+  add_with_default(
+      "--scaling", chosen.scaling,
+      "Loss scaling while a plan has FP16: pytorch, off, or, with host and cuda, paddle, paddle-guide, keras, or a "
+      "number, which is a static scale",
+      CLI::Validator{[](std::string& text) { return check_scaling(text); }, "NAME|NUMBER"});
+  add_with_default(
+      "--accumulate", chosen.accumulate,
+      "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says",
+      whole(1, 1 << 16));
+  add_with_default("--seed", chosen.seed, "Of weights, shuffling, dropout and random search",
+                   whole(0, std::numeric_limits<std::uint64_t>::max()));
+  add("--threads", chosen.threads, "Threads that compute (default: all cores)", whole(1, 1024));
+  add_with_default("--gpu", chosen.gpu, "Which GPU the cuda backend trains on", whole(0, 1023));
+  add_with_default(
+      "--captured", chosen.captured,
+      "Forward and backward of the cuda backend's steps as one CUDA graph: measured does so after the search "
+      "where it is faster, on does so in all epochs",
+      CLI::IsMember({"off", "measured", "on"}));
+  add("--size", chosen.size,
+      "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional; of vgg16: plain is without "
+      "batch norm",
+      CLI::IsMember({"base", "small", "tiny", "connected", "convolutional", "plain"}));
+  add("--weights", chosen.weights,
+      "Pre-trained weights of libtorch's bert: a safetensors file with Hugging Face's names; the learning rate is then "
+      "3e-5",
+      CLI::ExistingFile);
+  add("--side", chosen.side, "What libtorch brings JPEG pictures to: 224 is ImageNet's (default: 64)", whole(32, 1024));
+  add_with_default("--layers", chosen.layers, "Blocks of the transformer", whole(1, 96));
+  add_with_default("--width", chosen.width, "Width of the transformer", whole(8, 16384));
+  add_with_default("--heads", chosen.heads, "Attention heads of the transformer", whole(1, 128));
+  add_with_default(
+      "--attention", chosen.attention,
+      "Of transformer and bert: parts, or one operator, which host and cuda may compute in one; auto is one on cuda, "
+      "else parts",
+      CLI::IsMember({"auto", "parts", "one"}));
+  add_with_default("--context", chosen.context, "Characters that the transformer sees", whole(2, 8192));
 
-  auto* search = group("The search");
-  search
-      ->add_option("--policy", chosen.policy,
-                   "Which operators may change precision; auto is pytorch-cuda on a GPU, else pytorch-cpu")
-      ->check(CLI::IsMember({"auto", "pytorch-cpu", "pytorch-cuda", "fp32"}))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--rules", chosen.rules,
-          "Systems with whose rules the found plan is compared, as pytorch,tvm; joined by commas: pytorch, tensorflow, "
-          "tvm, paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs the batches that judge its loss and "
-          "its turns in the head-to-head")
-      ->check(CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"})
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--search", chosen.search,
-          "paper is the CoMP paper's own: an epoch of FP32 and of each plan of stage 1, a batch of each plan of "
-          "stage 2, fp16 unless --precisions says otherwise, and no loss scaling")
-      ->check(CLI::IsMember({"comp", "paper"}))
-      ->capture_default_str();
-  search
-      ->add_option("--stage1", chosen.stage1,
-                   "Strategy judged by losses. guided does both stages: it proposes whole plans by what operators and "
-                   "casts cost; none looks at no loss (may not converge)")
-      ->check(CLI::IsMember({"guided", "exhaustive", "random", "greedy", "none"}))
-      ->capture_default_str();
-  search
-      ->add_option("--stage2", chosen.stage2,
-                   "Strategy judged by times, after a --stage1 other than guided; none skips the stage")
-      ->check(CLI::IsMember({"exhaustive", "random", "greedy", "none"}))
-      ->capture_default_str();
-  search->add_option("--plans", chosen.plans, "Plans of a stage that exhaustive may try; a larger space is refused")
-      ->transform(whole(1, 1 << 30))
-      ->capture_default_str();
-  search
-      ->add_option("--tie", chosen.tie,
-                   "Operators that change together, where --stage1 is not guided: of one kind, of one scope, or none")
-      ->check(CLI::IsMember({"kind", "scope", "none"}))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--precisions", chosen.precisions,
-          "Low precisions to search, joined by commas; auto: those that this machine, or the --target, speeds up, "
-          "or bf16. Where formats below 16 bits are among them, bf16 is too")
-      ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--products", chosen.products,
-          "Whether the products of a linear layer's backward have precisions of their own; auto: where formats "
-          "below 16 bits are searched, or --plan has such operators")
-      ->check(CLI::IsMember({"auto", "together", "separate"}))
-      ->capture_default_str();
-  search->add_flag("--moments", chosen.moments,
-                   "Lets a plan keep the optimizer's moments in BF16, rounded at random (host); a --plan that has them "
-                   "does so without it");
-  search
-      ->add_option(
-          "--target", chosen.target,
-          "Find the plan of a GPU that is not here, as B200; with host and libtorch: losses are of this CPU, times are "
-          "modelled for that GPU")
-      ->check(CLI::Validator{
-          [](const std::string& name) { return std::string{name.empty() ? "no GPU is named: name one, as B200" : ""}; },
+  group("The search");
+  add_with_default("--policy", chosen.policy,
+                   "Which operators may change precision; auto is pytorch-cuda on a GPU, else pytorch-cpu",
+                   CLI::IsMember({"auto", "pytorch-cpu", "pytorch-cuda", "fp32"}));
+  add_with_default(
+      "--rules", chosen.rules,
+      "Systems with whose rules the found plan is compared, as pytorch,tvm; joined by commas: pytorch, tensorflow, tvm, "
+      "paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs the batches that judge its loss and its "
+      "turns in the head-to-head",
+      CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"});
+  add_with_default(
+      "--search", chosen.search,
+      "paper is the CoMP paper's own: an epoch of FP32 and of each plan of stage 1, a batch of each plan of stage 2, "
+      "fp16 unless --precisions says otherwise, and no loss scaling",
+      CLI::IsMember({"comp", "paper"}));
+  add_with_default(
+      "--stage1", chosen.stage1,
+      "Strategy judged by losses. guided does both stages: it proposes whole plans by what operators and casts cost; "
+      "none looks at no loss (may not converge)",
+      CLI::IsMember({"guided", "exhaustive", "random", "greedy", "none"}));
+  add_with_default("--stage2", chosen.stage2,
+                   "Strategy judged by times, after a --stage1 other than guided; none skips the stage",
+                   CLI::IsMember({"exhaustive", "random", "greedy", "none"}));
+  add_with_default("--plans", chosen.plans, "Plans of a stage that exhaustive may try; a larger space is refused",
+                   whole(1, 1 << 30));
+  add_with_default("--tie", chosen.tie,
+                   "Operators that change together, where --stage1 is not guided: of one kind, of one scope, or none",
+                   CLI::IsMember({"kind", "scope", "none"}));
+  add_with_default(
+      "--precisions", chosen.precisions,
+      "Low precisions to search, joined by commas; auto: those that this machine, or the --target, speeds up, or bf16. "
+      "Where formats below 16 bits are among them, bf16 is too",
+      CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"});
+  add_with_default(
+      "--products", chosen.products,
+      "Whether the products of a linear layer's backward have precisions of their own; auto: where formats below 16 "
+      "bits are searched, or --plan has such operators",
+      CLI::IsMember({"auto", "together", "separate"}));
+  app.add_flag(
+      "--moments", chosen.moments,
+      "Lets a plan keep the optimizer's moments in BF16, rounded at random (host); a --plan that has them does "
+      "so without it");
+  add("--target", chosen.target,
+      "Find the plan of a GPU that is not here, as B200; with host and libtorch: losses are of this CPU, times are "
+      "modelled for that GPU",
+      CLI::Validator{
+          [](std::string& name) { return std::string{name.empty() ? "no GPU is named: name one, as B200" : ""}; },
           "GPU"});
-  search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
-      ->transform(real(0.0, 9.0))
-      ->capture_default_str();
-  search
-      ->add_option("--level", chosen.level,
-                   "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches")
-      ->transform(real(1e-6, 0.49))
-      ->capture_default_str();
-  search
-      ->add_option("--budget", chosen.budget,
-                   "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is "
-                   "to be gained, eight times that")
-      ->transform(real(0.0, 1.0))
-      ->capture_default_str();
-  search
-      ->add_option(
-          "--judge-by", chosen.judge_by,
-          "What decides whether a plan trains: losses of as few batches as decide, mean losses of whole epochs "
-          "(the CoMP paper's rule), or validation scores after whole epochs")
-      ->check(CLI::IsMember({"batches", "epochs", "scores"}))
-      ->capture_default_str();
-  search
-      ->add_option("--memory-limit", chosen.memory_limit,
-                   "Most memory that a plan may need, as 4GiB (default: no limit); in bytes, or as 800MiB")
-      ->transform(CLI::AsSizeValue(false))
-      ->transform(digits_first())
+  add_with_default("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it",
+                   real(0.0, 9.0));
+  add_with_default("--level", chosen.level,
+                   "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches",
+                   real(1e-6, 0.49));
+  add_with_default(
+      "--budget", chosen.budget,
+      "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is to be gained, "
+      "eight times that",
+      real(0.0, 1.0));
+  add_with_default(
+      "--judge-by", chosen.judge_by,
+      "What decides whether a plan trains: losses of as few batches as decide, mean losses of whole epochs (the CoMP "
+      "paper's rule), or validation scores after whole epochs",
+      CLI::IsMember({"batches", "epochs", "scores"}));
+  add("--memory-limit", chosen.memory_limit,
+      "Most memory that a plan may need, as 4GiB (default: no limit); in bytes, or as 800MiB", CLI::AsSizeValue(false),
+      digits_first())
       ->check(whole(0, std::numeric_limits<std::int64_t>::max()).description(""));
-  search
-      ->add_option("--slowdown", chosen.slowdown,
-                   "The plan with the least memory is wanted of those that are by such a part slower than the fastest")
-      ->transform(real(0.0, 9.0))
-      ->capture_default_str();
-  search
-      ->add_option("--warm-start", chosen.warm_start,
-                   "Begin with the plan of this file too, of another batch size, machine or version of the model")
-      ->check(CLI::ExistingFile);
-  search->add_option("--plan", chosen.plan, "Train with this plan file instead of searching")->check(CLI::ExistingFile);
+  add_with_default("--slowdown", chosen.slowdown,
+                   "The plan with the least memory is wanted of those that are by such a part slower than the fastest",
+                   real(0.0, 9.0));
+  add("--warm-start", chosen.warm_start,
+      "Begin with the plan of this file too, of another batch size, machine or version of the model",
+      CLI::ExistingFile);
+  add("--plan", chosen.plan, "Train with this plan file instead of searching", CLI::ExistingFile);
 
-  auto* files = group("Files");
-  files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
-  files->add_flag("--resume", chosen.resume,
-                  "Go on with the search or the training in --out; without this option they are kept as *.old");
-  files->add_flag("--compare-epochs", chosen.compare_epochs,
-                  "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
-  files->add_option("--weights-out", chosen.weights_out,
-                    "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
+  group("Files");
+  add_with_default("--out", chosen.out, "Folder for what is written; made when missing");
+  app.add_flag("--resume", chosen.resume,
+               "Go on with the search or the training in --out; without this option they are kept as *.old");
+  add("--weights-out", chosen.weights_out,
+      "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
   if (!brief) return;
   const auto lines = std::make_shared<short_lines>();
   lines->column_width(28);
@@ -461,7 +406,7 @@ std::optional<int> read_options(int argc, char** argv, options& chosen) {
   describe(app, chosen, has("--help") || has("-h"));
   CLI11_PARSE(app, argc, argv);
   chosen.command = command_line(words, {});
-  chosen.training_command = command_line(words, {"--compare-epochs", "--warm-start", "--resume"});
+  chosen.training_command = command_line(words, {"--warm-start", "--resume"});
   if (chosen.search == "paper") choose_paper(chosen);
   require_heard(chosen);
   require_strategies(chosen);

@@ -41,7 +41,6 @@ struct options {
   double slowdown = 0;                    // how much slower than the fastest a plan with less memory may be
   std::filesystem::path warm_start = {};  // a plan file
   std::string judge_by = "batches";       // batches, epochs or scores
-  bool compare_epochs = false;            // also trains an epoch of each contestant for the table
   std::filesystem::path out = "out";
   bool resume = false;
   std::filesystem::path plan = {};

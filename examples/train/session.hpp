@@ -71,23 +71,6 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   return chosen.search == "paper" ? comp::paper_settings(std::move(settings)) : settings;
 }
 
-/// Trains an epoch under each contestant, from the state before the search, so that the report can also compare losses
-/// and scores of whole epochs. This is no part of the search and does not count as its cost. The trainer is restored
-/// afterwards.
-void fill_in_epochs(auto& trainer, const auto& start, comp::outcome& found) {
-  const auto now = trainer.save();
-  for (comp::contestant& c : found.contest) {
-    if (c.epoch || c.status != comp::status::ok) continue;
-    fmt::print(stderr, "One epoch of \"{}\" for the comparison ...\n", c.label);
-    trainer.restore(start);
-    trainer.set_precision(c.plan);
-    c.epoch = trainer.run_epoch();
-    if (c.epoch->ok()) c.epoch->score = trainer.validate();
-  }
-  trainer.restore(now);
-  trainer.set_precision(found.plan);
-}
-
 inline comp::report_info info_of(const options& chosen, const std::string& description) {
   const std::string plan = (chosen.out / "plan.json").string();
   return {.model = description,
@@ -110,14 +93,9 @@ comp::outcome search(const options& chosen, auto& trainer, comp::search_settings
   const comp::two_stage search{policy_for(chosen, trainer.hardware(), low),
                                strategy_named(chosen.stage1, chosen.seed, chosen.plans),
                                strategy_named(chosen.stage2, chosen.seed, chosen.plans), std::move(settings)};
-  const auto start = trainer.save();
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
-  if (chosen.compare_epochs) {
-    fill_in_epochs(trainer, start, found);
-    report.search_done(found);
-  }
   comp::save(found, (chosen.out / "plan.json").string());
   comp::write_summary(found, (chosen.out / "summary.json").string(), info);
   fmt::print("\n{}\n", comp::table(found));
@@ -171,11 +149,8 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   comp::html_report report{(chosen.out / "report.html").string(), info};
   std::optional<comp::training_progress> begun;
   if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
-  const bool about_a_search = chosen.compare_epochs || !chosen.warm_start.empty();
-  if (about_a_search && (begun || !chosen.plan.empty())) {
-    fmt::print(stderr,
-               "Note: --compare-epochs and --warm-start are about a search, and none is made: they are not heard\n");
-  }
+  if (!chosen.warm_start.empty() && (begun || !chosen.plan.empty()))
+    fmt::print(stderr, "Note: --warm-start is about a search, and none is made: it is not heard\n");
   if (begun) {
     require_same(chosen, *begun, trainer.graph(), kept.last().string());
     fmt::print("The training goes on after {} epochs, {}.\n", begun->so_far.epochs.size(),

@@ -2,7 +2,7 @@
 // What a trainer includes to find its precision plan: the search with its default policy and strategies, and what
 // watches it. Left out for their compile time, included one by one: the other strategies (strategy/), other systems'
 // rules (systems/), loss scaling (scaling/), casts (autocast/casts.hpp), the doctor (doctor/), files for other programs
-// (files/, observe/summary.hpp, observe/compare.hpp, observe/replay_file.hpp). Backends come with their
+// (files/, observe/summary.hpp, observe/compare.hpp). Backends come with their
 // own libraries.
 #pragma once
 

@@ -3,11 +3,9 @@
 #include <torch/csrc/utils/pybind.h>
 //
 #include <comp/comp.hpp>
-#include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
-#include <comp/strategy/hierarchical.hpp>
 #include <comp/systems/paddle.hpp>
 #include <comp/systems/tensorflow.hpp>
 #include <comp/systems/tvm.hpp>
@@ -162,17 +160,9 @@ void add_strategies(py::module_ m) {
   m.def("called", [](py::object given) { return any_strategy{called_strategy{std::move(given)}}; });
 
   m.def(
-      "guided",
-      [](std::size_t questions, double memory_worth) {
-        return any_strategy{strategy::guided{.questions = questions, .memory_worth = memory_worth}};
-      },
-      py::kw_only(), "questions"_a = 40, "memory_worth"_a = 0.01);
-  m.def(
-      "greedy",
-      [](bool both_ends, std::size_t passes) {
-        return any_strategy{strategy::greedy{.both_ends = both_ends, .passes = passes}};
-      },
-      py::kw_only(), "both_ends"_a = true, "passes"_a = 1);
+      "guided", [](std::size_t questions) { return any_strategy{strategy::guided{.questions = questions}}; },
+      py::kw_only(), "questions"_a = 40);
+  m.def("greedy", [] { return any_strategy{strategy::greedy{}}; });
   m.def(
       "exhaustive", [](std::uint64_t limit) { return any_strategy{strategy::exhaustive{.limit = limit}}; },
       py::kw_only(), "limit"_a = 1024);
@@ -183,19 +173,9 @@ void add_strategies(py::module_ m) {
       },
       py::kw_only(), "trials"_a = 64, "seed"_a = 0);
   m.def(
-      "beam",
-      [](std::size_t width, std::size_t passes) {
-        return any_strategy{strategy::beam{.width = width, .passes = passes}};
-      },
-      py::kw_only(), "width"_a = 4, "passes"_a = 1);
+      "beam", [](std::size_t width) { return any_strategy{strategy::beam{.width = width}}; }, py::kw_only(),
+      "width"_a = 4);
   m.def("delta_debugging", [] { return any_strategy{strategy::delta_debugging{}}; });
-  m.def("hierarchical", [] { return any_strategy{strategy::hierarchical{}}; });
-  m.def(
-      "annealing",
-      [](std::size_t trials, std::uint64_t seed, double hot, double cold) {
-        return any_strategy{strategy::annealing{.trials = trials, .seed = seed, .hot = hot, .cold = cold}};
-      },
-      py::kw_only(), "trials"_a = 128, "seed"_a = 0, "hot"_a = 0.02, "cold"_a = 0.001);
   m.def(
       "genetic",
       [](std::size_t trials, std::size_t population, double mutation, std::uint64_t seed) {

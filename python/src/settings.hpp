@@ -98,12 +98,6 @@ inline search_settings settings_of(const py::dict& given) {
   const auto by_tie = [&tied](comp::tie& to) {
     return [&](py::handle value) { to = worded("tie", as<std::string>(value), tied); };
   };
-  const detail::setters cut{{"slower_than_fp32", into(s.cut.slower_than_fp32)},
-                            {"slower_than_best", into(s.cut.slower_than_best)},
-                            {"batches", into(s.cut.batches)},
-                            {"at_once", into(s.cut.at_once)},
-                            {"diverged", into(s.cut.diverged)},
-                            {"loss_batches", into(s.cut.loss_batches)}};
   const detail::setters race{{"min_rounds", into(s.race.min_rounds)},
                              {"max_rounds", into(s.race.max_rounds)},
                              {"fp32_rounds", into(s.race.fp32_rounds)},
@@ -130,7 +124,6 @@ inline search_settings settings_of(const py::dict& given) {
       {"times_tie", by_tie(s.times_tie)},
       {"stages", by_word(s.stages, parts{"both", stages::both}, parts{"losses_only", stages::losses_only},
                          parts{"times_only", stages::times_only})},
-      {"cut", [&](py::handle v) { detail::put(cut, as<py::dict>(v), "setting of cut"); }},
       {"race", [&](py::handle v) { detail::put(race, as<py::dict>(v), "setting of race"); }},
       {"verbatim", into(verbatim)},
       {"self_check", into(s.self_check)}};

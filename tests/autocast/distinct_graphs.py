@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Of the random graphs that pytorch_typed.py, paddle_typed.py and tensorflow_painted.py write, those in which some operator,
+# Of the random graphs that pytorch_typed.py writes, those in which some operator,
 # at some setting, has a type, types read or types of its readers that no graph kept before has: the most telling ones first,
 # and in the order in which they were written. Comments stay.
 # Usage: pytorch_typed.py | distinct_graphs.py [words for each setting] > pytorch_typed.inc

@@ -40,14 +40,6 @@ std::vector<std::string> text(const std::vector<cast>& all) {
 }
 using lines = std::vector<std::string>;
 
-TEST_CASE("one cast per tensor and precision, shared by all of its readers") {
-  const comp::op_graph graph{{op("a", {}, 8), op("b", {0}, 8), op("c", {0}, 8), op("d", {0}, 8), op("e", {0, 0}, 8)}};
-  const cast_list made = casts(graph, comp::parse_plan("100b0"));
-  CHECK(text(made.forward) == lines{"0:1>b*1", "0:1>0*3"});
-  CHECK(made.forward[1].readers == std::vector<std::uint32_t>{1, 2, 4});
-  CHECK(made.forward[0].bytes == 8 * (4 + 2));
-}
-
 TEST_CASE("a tied weight is cast once per precision for all of its readers, as are the weights of recurrent steps") {
   const auto step = [](std::vector<std::size_t> reads, std::int32_t weight) {
     comp::op_info made = op("linear", reads, 8);
@@ -66,12 +58,6 @@ TEST_CASE("a tied weight is cast once per precision for all of its readers, as a
   // Not known to be the same: each reader casts its own.
   CHECK(casts(comp::op_graph{{step({}, -1), step({0}, -1), step({1}, -1)}}, comp::parse_plan("000")).forward.size() ==
         4);
-}
-
-TEST_CASE("an in-place write is no view: it runs in what it gets, and the cast comes after it") {
-  const comp::op_graph graph{{op("a", {}, 8), op("relu_", {0}, 8, false), op("b", {1}, 8)}};
-  CHECK(text(casts(graph, comp::parse_plan("110")).forward) == lines{"1:1>0*1"});
-  CHECK(casts(graph, comp::parse_plan("010")).forward.empty());
 }
 
 TEST_CASE("an in-place write leaves the format of the tensor that it writes") {
@@ -93,13 +79,6 @@ TEST_CASE("query, key and value split from one tensor: one cast of it, or three 
       {op("a", {}, 24), view({0}, 8), view({0}, 8), view({0}, 8), op("q", {1}, 8), op("k", {2}, 8), op("v", {3}, 8)}};
   CHECK(text(casts(whole, comp::parse_plan("1111000")).forward) == lines{"0:1>0*3"});  // as many bytes: the one cast
   CHECK(text(casts(whole, comp::parse_plan("1111001")).forward) == lines{"1:1>0*1", "2:1>0*1"});
-}
-
-TEST_CASE("a cast that a reader of the whole needs anyway serves the readers of its views") {
-  const comp::op_graph graph{{op("a", {}, 800), view({0}, 8), op("b", {1}, 8), op("c", {0}, 8)}};
-  const cast_list made = casts(graph, comp::parse_plan("1100"));
-  CHECK(text(made.forward) == lines{"0:1>0*2"});
-  CHECK(made.forward[0].readers == std::vector<std::uint32_t>{2, 3});
 }
 
 TEST_CASE("an FP32 accumulator with an FP16 output is one cast after the operator, and none for FP32 readers") {

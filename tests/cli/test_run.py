@@ -57,17 +57,6 @@ class Commands(unittest.TestCase):
         self.assertIn('"--al" is nothing that test knows: it takes --all, nothing, or an area, which is one of autocast, cli, ', got.stderr)
         self.assertEqual(self.run_with('test', 'core', 'search').returncode, 1)
 
-    def test_gpu_check_says_in_one_sentence_where_there_is_no_gpu(self):
-        with tempfile.TemporaryDirectory() as folder:
-            stand_in = pathlib.Path(folder, 'nvidia-smi')
-            stand_in.write_text('#!/bin/sh\necho No devices were found\nexit 6\n')
-            stand_in.chmod(0o755)
-            got = subprocess.run([ROOT / 'run', 'gpu-check', '--only', 'tests'], text=True, capture_output=True,
-                                 env={**os.environ, 'PATH': f'{folder}:{os.environ["PATH"]}'})
-        self.assertEqual(got.returncode, 1)
-        self.assertEqual(got.stdout, 'There is no GPU here (nvidia-smi lists none): ./run test checks the CUDA backend '
-                                     'without one.\n')
-
     def test_an_unknown_command_is_refused_by_name(self):
         got = self.run_with('tset')
         self.assertEqual(got.returncode, 1)
@@ -102,11 +91,6 @@ class SetUp(unittest.TestCase):
         quoted = ' '.join(f'"{row}"' for row in rows)
         return bash(f'need_packages {quoted}; echo went on', PATH=self.path)
 
-    def test_a_machine_that_misses_nothing_is_not_asked_for_apt(self):
-        got = self.need('bash | command bash | a shell', 'python3 | python json | reads logs')
-        self.assertEqual(got.stdout, 'went on\n')
-        self.assertEqual(self.asked.read_text(), '')
-
     def test_what_is_missing_is_installed_by_name_with_its_reason(self):
         got = self.need('bash | command bash | a shell', "can-do | command can-do | a tool's tool")
         self.assertEqual(got.returncode, 0, got.stderr)
@@ -115,55 +99,11 @@ class SetUp(unittest.TestCase):
         self.assertEqual(len(installs), 1)
         self.assertTrue(installs[0].endswith(' can-do'), installs)
 
-    def test_another_program_that_installs_is_waited_for_and_said_once(self):
-        held = self.bin / 'held'
-        held.write_text('xx')  # so many more calls find the lock taken
-        self.stand_in('apt-get', f'if [[ -s {held} ]]; then truncate -s -1 {held}; '
-                                 'echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7" >&2; exit 100; fi\n'
-                                 f'echo "$@" >>{self.asked}\nfor word in "$@"; do [[ $word != can-* ]] || '
-                                 f'install -m 755 /dev/null {self.bin}/$word; done')
-        row = '"can-do | command can-do | a tool"'
-        got = bash(f'apt_pause=0.01; need_packages {row}; echo went on', PATH=self.path)
-        self.assertIn('went on', got.stdout, got.stderr)
-        self.assertEqual(got.stdout.count('waiting for another program that installs packages'), 1)
-        self.assertNotIn('Could not get lock', got.stderr)
-        held.write_text('x' * 1000)
-        got = bash(f'apt_pause=0; apt_tries=3; need_packages "{row[1:-1].replace("can-do", "can-not")}"', PATH=self.path)
-        self.assertEqual(got.returncode, 1)
-        self.assertIn('Could not get lock', got.stderr)
-
     def test_what_cannot_be_installed_is_named_and_ends_the_script(self):
         got = self.need('gone-1 | command gone-1 | first', 'gone-2 | header no/such.h | second')
         self.assertEqual(got.returncode, 1)
         self.assertIn('missing: gone-1 (first); gone-2 (second)', got.stderr)
         self.assertNotIn('went on', got.stdout)
-
-    def test_what_is_not_required_is_not_waited_for(self):
-        got = self.need('jargon-text | file /no/such/file | text')
-        self.assertEqual(got.returncode, 0)
-        self.assertIn('went on', got.stdout)
-
-    def test_without_apt_everything_missing_is_named(self):
-        got = bash('need_packages "no-such | command no-such | a reason"', PATH='/nonexistent')
-        self.assertEqual(got.returncode, 1)
-        self.assertIn('missing: no-such (a reason); this machine has no apt-get: install these', got.stderr)
-
-    def test_each_release_gets_its_own_names(self):
-        releases = {
-            'Debian 12': ({'g++': '4:12.2.0-3', 'clang-19': '1:19.1.7-3~deb12u1', 'libclang-rt-19-dev': '1:19.1.7',
-                           'clang-16': '1:16.0.6', 'libdnnl-dev': '2.6.3-1'},
-                          'g++;clang-19 libclang-rt-19-dev;libdnnl-dev;zlib1g-dev'),
-            'Ubuntu 22.04': ({'g++': '4:11.2.0-1ubuntu1', 'g++-12': '12.3.0-1ubuntu1~22.04', 'clang-15': '1:15.0.7',
-                              'libdnnl-dev': '2.2.4+ds-2'}, 'g++-12;;;zlib1g-dev'),
-            'Ubuntu 24.04': ({'g++': '4:13.2.0-7ubuntu1', 'clang-18': '1:18.1.3', 'libclang-rt-18-dev': '1:18.1.3',
-                              'libdnnl-dev': '3.1.1-2'}, 'g++;clang-18 libclang-rt-18-dev;libdnnl-dev;zlib1g-dev'),
-        }
-        for release, (versions, expected) in releases.items():
-            with self.subTest(release):
-                self.archive(versions)
-                got = bash('for p in g++ clang libdnnl-dev zlib1g-dev; do echo $(names_of $p); done', PATH=self.path)
-                self.assertEqual(got.stdout.strip().split('\n'), expected.split(';'), got.stderr)
-
 
 class Torch(unittest.TestCase):
     """tools/get_torch.py with stand-ins for pip and ldd: a wheel of a few bytes, and a loader that finds no CUDA."""
@@ -232,21 +172,6 @@ esac
         self.assertIn('torch==1.2', self.asked.read_text())
         self.assertIn('cuda-toolkit[cudart]==13.0.2', self.asked.read_text())  # the version that torch was built with
 
-    def test_its_cuda_part_comes_when_asked_for(self):
-        self.assertEqual(self.get('cuda').returncode, 0)
-        self.assertIn('torch/lib/libtorch_cuda.so', self.files())
-        self.assertNotIn('torch/lib/libtorch_python.so', self.files())
-
-    def test_a_cuda_toolkit_is_linked_to_and_nothing_fetched_for_it(self):
-        toolkit = self.root / 'toolkit'
-        toolkit.mkdir()
-        for name in ('libcudart.so.13', 'libcupti.so.13'):
-            (toolkit / name).touch()
-        got = self.get(toolkit=toolkit)
-        self.assertEqual(got.returncode, 0, got.stderr)
-        self.assertEqual((self.torch / 'torch/lib/libcupti.so.13').resolve(), (toolkit / 'libcupti.so.13').resolve())
-        self.assertNotIn('cuda-toolkit', self.asked.read_text())
-
     def test_a_download_that_fails_leaves_nothing(self):
         for what in ('torch', 'cuda-toolkit'):
             with self.subTest(what):
@@ -254,18 +179,6 @@ esac
                 self.assertEqual(got.returncode, 1)
                 self.assertIn('torch 1.2 was not fetched', got.stderr)
                 self.assertEqual(list(self.torch.parent.iterdir()), [])
-
-    def test_what_a_killed_fetch_left_is_cleared_away(self):
-        self.torch.parent.mkdir()
-        (self.torch.parent / '.part-999999999').mkdir()
-        self.assertEqual(self.get().returncode, 0)
-        self.assertEqual([part.name for part in self.torch.parent.iterdir()], ['1.2'])
-
-    def test_a_library_that_no_wheel_has_is_named(self):
-        got = self.get(lacking='cupti')
-        self.assertEqual(got.returncode, 1)
-        self.assertIn('libcupti.so.13 still missing', got.stderr)
-        self.assertFalse(self.torch.exists())
 
     def test_one_of_the_users_own_is_taken_by_path_or_refused(self):
         own = self.root / 'own'
@@ -276,45 +189,6 @@ esac
         (own / 'lib' / 'libtorch_cpu.so').touch()
         got = bash('need_torch; torch_options; echo "${with_torch[@]}"', COMP_TORCH_PATH=str(own))
         self.assertEqual(got.stdout, f'-Dlibtorch=enabled -Dlibtorch_path={own}\n', got.stderr)
-
-    def test_cudnn_s_front_end_is_told_by_path_or_left_out(self):
-        own = self.root / 'front'
-        own.mkdir()
-        told = 'nvcc=nvcc; need_frontend; echo "[${with_frontend[*]}]"'
-        got = bash(told, COMP_CUDNN_FRONTEND=str(own))
-        self.assertEqual(got.stdout, '[]\n', got.stderr)
-        self.assertIn(f'no cudnn_frontend.h in {own}: attention on cuda will run operator by operator', got.stderr)
-        (own / 'cudnn_frontend.h').touch()
-        self.assertEqual(bash(told, COMP_CUDNN_FRONTEND=str(own)).stdout, f'[-Dcudnn_frontend={own}]\n')
-        self.assertEqual(bash(told.replace('nvcc=nvcc', 'nvcc='), COMP_CUDNN_FRONTEND=str(own)).stdout, '[]\n')
-
-    def test_mkdocs_is_put_into_venv_once(self):
-        programs = self.root / '.venv/bin'
-        programs.mkdir(parents=True)
-        for program, does in (('python', 'cat version 2>/dev/null'), ('pip', 'echo "$*" >>asked; echo "${3#*==}" >version')):
-            (programs / program).write_text(f'#!/bin/bash\n{does}\n')
-            (programs / program).chmod(0o755)
-        got = bash(f'cd {self.root}; need_site && need_site && echo "$site_version"')
-        self.assertEqual((self.root / 'asked').read_text(), f'-q install mkdocs-material=={got.stdout.split()[-1]}\n', got.stderr)
-
-    def test_a_python_with_torch_is_found_by_importing_it(self):
-        for version, found in (('2.11.0+cpu', True), ('2.9.1', False), ('3.0', True)):
-            (self.root / 'torch.py').write_text(f'__version__ = "{version}"\n')
-            got = bash(f'cd {self.root}; find_python_torch || true; echo "[$torch_python]"', COMP_PYTHON=sys.executable,
-                       PYTHONPATH=str(self.root))
-            self.assertEqual(got.stdout, f'[{sys.executable if found else ""}]\n', got.stderr)
-
-    def test_the_torch_of_that_python_is_libtorch_too(self):
-        (self.root / 'torch').mkdir()
-        (self.root / 'torch/__init__.py').write_text('__version__ = "2.11.0"\n')
-        got = bash(f'cd {self.root}; need_python_torch; find_torch || echo "$torch_path"', COMP_PYTHON=sys.executable,
-                   PYTHONPATH=str(self.root))
-        self.assertEqual(got.stdout, f'{self.root}/torch\n', got.stderr)
-
-    def test_without_it_meson_is_told_so(self):
-        got = bash(f'cd {self.root}; torch_options; echo "${{with_torch[@]}}"')
-        self.assertEqual(got.stdout, '-Dlibtorch=disabled -Dlibtorch_path=\n', got.stderr)
-
 
 class Count(unittest.TestCase):
     def count(self, tests, *broken):

@@ -24,13 +24,6 @@ namespace comp::cuda::test {
 using simt::buffer;
 #endif
 
-/// Changes one element of device memory.
-template <class T>
-void put(const buffer<T>& to, std::size_t at, T value) {
-  check(cudaMemcpy(to.data() + at, &value, sizeof(T), cudaMemcpyHostToDevice), "writing an element");
-  check(cudaStreamSynchronize(nullptr), "writing an element");  // the copy returns when the value is taken, not there
-}
-
 template <class T>
 inline constexpr precision format = precision::fp32;
 template <>

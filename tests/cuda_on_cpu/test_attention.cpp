@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in one beside the same operator by operator and the FP64 reference: results, gradients, dropout, captured
-// steps, what is refused and then done otherwise. The graphs are the stand-in's (attention_on_cpu.cpp); cuDNN's own are
-// built in test_attention_graphs.cpp.
+// Attention in one beside the same operator by operator and the FP64 reference: results, gradients, dropout, what is
+// refused and then done otherwise. The graphs are the stand-in's (attention_on_cpu.cpp); cuDNN's own are built in
+// test_attention_graphs.cpp. Captured steps: test_captured_steps.cpp.
 #include <comp_cuda/device.hpp>
-#include <comp_native/model_builder.hpp>
-#include <comp_native/passes.hpp>
-#include <comp_native/training_step.hpp>
-#include <examples/models/native/models.hpp>
 
 #include "fresh.hpp"
 #include "kernel_test.hpp"
@@ -182,104 +178,5 @@ TEST_CASE_FIXTURE(with_attention, "where masks have to be those of every Device,
   CHECK_FALSE(got.in_one);
   check_like(got, attend(exact, what, t, from, precision::fp32, {5, 7}), precision::bf16, 8);
 }
-
-TEST_CASE_FIXTURE(fresh_for_training,
-                  "captured steps draw the masks that steps call by call would draw, with attention in one") {
-  native::model_builder net{"attention", native::input_kind::values, {2, 8, 16}};
-  const native::value x = net.input().linear("x", 16),
-                      y = x.attention("attention", x.linear("k", 16), x.linear("v", 16),
-                                      {.heads = 2, .mask = softmax_mask::causal, .dropout = 0.25});
-  y.mse_loss("loss");
-  const native::model m = net.finish();
-  const auto losses = [&](bool captured) {
-    device d{{.measure_algorithms = false}};
-    native::network<device> network{d, m, 3};
-    network.set_precision(comp::plan{network.graph().size(), precision::bf16});
-    native::captured_passes<device> passes{d, network};
-    std::vector<double> all;
-    for (std::uint64_t step = 0; step < 5; ++step) {
-      const auto batch = native::uploaded(d, m, native::testing::random_batch(m, step));
-      network.zero_gradients();
-      double loss = 0;
-      d.defer_losses(true);
-      captured ? passes.run(batch, native::micro_batch::first, 1, {&loss, 1}) : passes.plain(batch, 1, {&loss, 1});
-      (void)d.end_step();
-      d.defer_losses(false);
-      all.push_back(loss);
-      all.push_back(d.gradient_norm(network.trainable()));
-    }
-    CHECK(passes.captures() == captured);
-    CHECK(passes.refused() == "");
-    return all;
-  };
-  CHECK(losses(true) == losses(false));
-}
-
-TEST_CASE("GPT with attention in one: any one operator in another precision leaves loss and gradients near FP32's") {
-  const fresh_for_training gpu;
-  const native::model m = native_models::gpt(
-      {.batch = 2, .vocabulary = 13, .context = 6, .layers = 1, .width = 16, .heads = 2, .one_attention = true});
-  device d{{.measure_algorithms = false}};
-  native::network<device> network{d, m, 3};
-  const auto batch = native::uploaded(d, m, native::testing::random_batch(m, 1));
-  const auto step_of = [&](const comp::plan& p) {
-    network.set_precision(p);
-    network.zero_gradients();
-    const double loss = network.forward(batch, 0);
-    network.backward(batch);
-    return std::pair{loss, d.gradient_norm(network.trainable())};
-  };
-  const op_graph& graph = network.graph();
-  const auto [loss, norm] = step_of(comp::plan{graph.size()});
-  for (const precision most : {precision::fp32, precision::bf16}) {
-    const precision one = most == precision::fp32 ? precision::bf16 : precision::fp32;
-    for (std::size_t i = 0; i < graph.size(); ++i) {
-      if (!graph[i].choosable) continue;
-      CAPTURE(graph[i].name);
-      CAPTURE(most);
-      comp::plan p = everywhere(graph, most);
-      p[i] = one;
-      const auto [got, got_norm] = step_of(p);
-      CHECK(got == doctest::Approx(loss).epsilon(0.01));
-      CHECK(got_norm == doctest::Approx(norm).epsilon(0.03));
-      CHECK(got_norm != norm);
-    }
-  }
-}
-
-#ifdef COMP_SIMT
-TEST_CASE_FIXTURE(fresh_for_training, "a step of GPT with attention in one is fewer calls, and moves less memory") {
-  struct work {
-    std::uint64_t calls, bytes;
-    std::int64_t peak;
-  };
-  const auto step_of = [](bool in_one) {
-    const native::model m = native_models::gpt(
-        {.batch = 1, .vocabulary = 16, .context = 64, .layers = 2, .width = 32, .heads = 4, .one_attention = in_one});
-    device d{{.measure_algorithms = false}};
-    native::network<device> network{d, m, 3};
-    network.set_precision(comp::plan{network.graph().size(), precision::bf16});
-    const auto batch = native::uploaded(d, m, native::testing::random_batch(m, 1));
-    work seen{};
-    for (int step = 0; step < 2; ++step) {  // the first one makes what stays
-      network.zero_gradients();
-      d.synchronize();
-      d.reset_peak();
-      const work before{simt::device.seen.given, simt::traffic, 0};
-      (void)network.forward(batch);
-      network.backward(batch);
-      d.synchronize();
-      seen = {simt::device.seen.given - before.calls, simt::traffic - before.bytes, d.peak_bytes()};
-    }
-    CHECK(d.attention_in_parts().empty());
-    return seen;
-  };
-  const work parts = step_of(false), one = step_of(true);
-  MESSAGE("in parts: " << parts.calls << " calls, " << parts.bytes << " bytes moved, " << parts.peak
-                       << " at the peak; in one: " << one.calls << ", " << one.bytes << ", " << one.peak);
-  CHECK(one.calls < parts.calls);
-  CHECK(one.peak < parts.peak);
-}
-#endif
 
 }  // namespace comp::cuda::test

@@ -65,7 +65,8 @@ model bert() {
                               .vocabulary = 11,
                               .positions = 8,
                               .dropout = 0,
-                              .attention_dropout = 0.1});
+                              .attention_dropout = 0.1,
+                              .one_attention = true});
 }
 /// Tokens with segments, of which each example has more or fewer, and where its answer begins and ends.
 struct questions {
@@ -202,7 +203,7 @@ TEST_CASE_FIXTURE(fresh_for_training,
           trained(device, b, {everywhere(mlp(), precision::fp16)}));
     CHECK(b.capture_refused() == "");
   }
-  SUBCASE("tokens with segments and padding, of other lengths in each batch") {
+  SUBCASE("tokens with segments and padding, of other lengths in each batch, and dropout in one attention") {
     same(bert(), {.optimizer = adam(0.01)}, {everywhere(bert(), precision::bf16)});
   }
 }

@@ -5,11 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cmath>
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
 #include <comp_native/trainer.hpp>
-#include <examples/models/native/models.hpp>
 #include <memory>
 #include <optional>
 
@@ -185,83 +183,6 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
   CHECK(at(orders::allocation, allocations_left, 10) > 20);
   CHECK(at(orders::launch, launches_left) > 10);
   CHECK(at(orders::library, calls_left) > 40);
-}
-
-/// A plan of BF16, with linear layers in FP8: what it makes of a network is made in its first step.
-plan low_plan(const op_graph& graph) {
-  plan low{graph.size()};
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable) low[i] = graph[i].kind == "linear" ? precision::fp8_e4m3 : precision::bf16;
-  }
-  return low;
-}
-/// After a step in FP32 under the first low plan, with products and sums that wait for what is behind them.
-struct first_low_steps {
-  device on{{.measure_algorithms = false, .fuse_relu = true}};
-  cuda_trainer trains;
-  cuda_trainer::state start;
-
-  first_low_steps(const native::model& m, const native::data_source& data)
-      : trains{on,
-               m,
-               data,
-               data,
-               {.optimizer = native::sgd(0.05, 0.9), .clip_norm = 1, .captured = native::capture_mode::on}} {
-    simt::watch_races = false;
-    (void)trains.run_batch();
-    start = trains.save();
-    trains.set_precision(low_plan(trains.graph()));
-  }
-};
-native::model transformer() {
-  return native_models::gpt(
-      {.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
-}
-
-TEST_CASE("a step that finds no memory leaves nothing that waits: the next ones run, and a restored one has its bits") {
-  const auto each = [](const native::model& m, const native::data_source& data) {
-    std::vector<double> want;
-    std::int64_t most = 0;
-    {
-      first_low_steps t{m, data};
-      want = t.trains.run_epoch().curve;
-      CHECK(t.trains.capture_refused() == "");
-      t.on.synchronize();
-      most = t.on.live_bytes();
-    }
-    simt::device.reset();
-    int failed = 0;
-    bool reached = true;
-    for (int n = 1; reached; n += n < 30 ? 1 : 11) {
-      CAPTURE(n);
-      {
-        first_low_steps t{m, data};
-        orders::allocation(n);
-        const std::string got = thrown_by([&] { (void)t.trains.run_epoch(); });
-        reached = allocations_left() == 0;
-        orders::allocation(0);
-        CAPTURE(got);
-        CHECK((got.empty() || got == "out_of_memory"));
-        if (!got.empty()) {
-          ++failed;
-          const auto given = t.on.shared().stream().get()->given;
-          t.on.shared().flush();
-          CHECK(t.on.shared().stream().get()->given == given);
-          CHECK(t.on.live_bytes() <= most);
-          const sample next = t.trains.run_epoch();
-          CHECK(next.ok());
-          CHECK(std::isfinite(next.loss));
-          CHECK(t.trains.capture_refused() == "");
-        }
-        t.trains.restore(t.start);
-        CHECK(t.trains.run_epoch().curve == want);
-      }
-      simt::device.reset();
-    }
-    CHECK(failed > 20);
-  };
-  SUBCASE("a convolutional network") { each(network(), bars({1, 8, 8}, 3, 6, 1)); }
-  SUBCASE("a transformer") { each(transformer(), counting_tokens(7, 49, 8)); }
 }
 
 /// Fails what `work` makes at its first point, its second and so on, and asks for it again, which gives the same.

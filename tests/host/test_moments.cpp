@@ -9,7 +9,6 @@
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp/policy/pytorch.hpp>
-#include <comp/search/two_stage.hpp>
 #include <comp/systems/all_rules.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdint>
@@ -276,21 +275,6 @@ TEST_CASE("a plan file has the moments, and one from before fits a trainer witho
   CHECK_THROWS_AS(comp::load_plan(path, without.t), comp::plan_error);
   comp::save(plan{without.t.graph().size()}, without.t.graph(), without.t.hardware(), path);
   CHECK(comp::load_plan(path, without.t).plan == plan{without.t.graph().size()});
-}
-
-TEST_CASE("a search lowers moments only after a long test, and the training goes on under the plan that it takes") {
-  world w{adamw(0.002)};
-  comp::two_stage search{comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu}};
-  search.settings.precisions = {precision::bf16};
-  search.settings.planned_epochs = 7000;  // so that 1% of them has 512 batches
-  const comp::outcome found = search.run(w.t);
-  const auto won = std::ranges::find(found.contest, found.plan, &comp::contestant::plan);
-  REQUIRE(won != found.contest.end());
-  if (comp::lowers_states(found.plan, w.t.graph())) CHECK(won->loss_batches >= 512);
-  const auto asked = [&](const comp::trial& t) { return comp::lowers_states(t.plan, w.t.graph()); };
-  CHECK(std::ranges::any_of(found.trials, asked));
-  w.t.set_precision(found.plan);
-  CHECK(w.t.run_epoch().ok());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The doctor: ten faults, each found by name, sound models without one, and two runs that part.
+// The doctor: faults that are found by name, others, on the same code, in python/test_doctor.py; sound models without one, and
+// two runs that part.
 
 #include <algorithm>
 #include <cmath>
@@ -57,7 +58,7 @@ void check_first(const comp::examination& seen, fault_kind kind, const std::stri
 
 }  // namespace
 
-TEST_CASE("each of ten faults is found, by the name of the operator that has it") {
+TEST_CASE("faults are found by the name of the operator that has them") {
   torch::manual_seed(3);
   faulty net;
   SUBCASE("the logarithm of 0") {
@@ -71,30 +72,11 @@ TEST_CASE("each of ten faults is found, by the name of the operator that has it"
     check_first(net.with([](auto h) { return h / (h.pow(2).mean(-1, true) + 1e-8).sqrt(); }), fault_kind::constant,
                 "net.first.add");
   }
-  SUBCASE("a mean over nothing") {
-    check_first(net.with([](auto h) {
-      const auto mask = torch::zeros_like(h);
-      return (h * mask).sum(1, true) / mask.sum(1, true) + h;
-    }),
-                fault_kind::nan, "net.first.div");
-  }
-  SUBCASE("a softmax over a row of -inf") {
-    check_first(net.with([](auto h) {
-      auto mask = torch::zeros_like(h, torch::kBool);
-      mask.index_put_({2}, true);
-      return h.masked_fill(mask, -std::numeric_limits<double>::infinity()).softmax(-1);
-    }),
-                fault_kind::nan, "net.first.softmax");
-  }
   SUBCASE("gradients that vanish in FP16, whatever the loss scale") {
     check_first(net.with([](auto h) { return h + (h * 1e-14 * torch::ones({})).tanh() * 1e-3; }), fault_kind::underflow,
                 "net.first.mul");
     check_first(net.with([](auto h) { return h.detach() + h.mul(1e-13) * 1.0; }), fault_kind::underflow,
                 "net.first.mul", false);
-  }
-  SUBCASE("a sum over many") {
-    check_first(net.with([](auto h) { return h + (h.abs() * 4000).sum() * 1e-6; }), fault_kind::overflow,
-                "net.first.sum");
   }
   SUBCASE("a weight with an infinity") {
     {
@@ -102,10 +84,6 @@ TEST_CASE("each of ten faults is found, by the name of the operator that has it"
       net.second->weight.index_put_({1, 2}, std::numeric_limits<float>::infinity());
     }
     check_first(net.with([](auto h) { return h; }), fault_kind::infinity, "net.second.weight");
-  }
-  SUBCASE("a scale of a million in one layer") {
-    check_first(net.with([](auto h) { return torch::layer_norm(h * 1e6, {16}); }), fault_kind::overflow,
-                "net.first.mul");
   }
   SUBCASE("a slope that is infinite") {
     check_first(net.with([](auto h) { return h + torch::relu(h).sqrt(); }), fault_kind::infinity, "net.first.sqrt",

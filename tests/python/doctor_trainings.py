@@ -32,6 +32,10 @@ def usual(net, optimizer, loss=cross_entropy):
     return step
 
 
+def plain(net, optimizer, data=None, loss=cross_entropy):
+    return usual(net, optimizer, loss), data or batches_of(16, 8), net
+
+
 def mlp(activation=nn.ReLU, width=16):
     return nn.Sequential(nn.Linear(8, width), activation(), nn.Linear(width, width), activation(), nn.Linear(width, 4))
 
@@ -66,60 +70,163 @@ def transformer(p=0.1):
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-# Sound ones.
+# Models.
 
 
-def of_mlp():
-    net = mlp()
-    return usual(net, sgd(net)), batches_of(16, 8), net
+class Mixed64(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16).double(), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh().float())
 
 
-def of_one_batch():
-    net = mlp(nn.Tanh)
-    return usual(net, adam(net)), batches_of(16, 8, batches=1), net
+class Adapted(nn.Module):
+    """A frozen layer and a product of two small ones, the second of which begins at 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(8, 4).requires_grad_(False)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 4, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
 
 
-def of_cnn_with_batch_norm():
+class Experts(nn.Module):
+    """Two experts, the second of which gets few rows, and a head that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 4) for _ in range(2))
+        self.unused = nn.Linear(8, 4)
+
+    def forward(self, x):
+        chosen = x[:, 0] > 1
+        made = x.new_zeros(x.shape[0], 4)
+        for n, expert in enumerate(self.experts):
+            rows = (chosen == bool(n)).nonzero()[:, 0]
+            made = made.index_add(0, rows, expert(x[rows]))
+        return made
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+
+class Cut(TwoLayers):
+    def forward(self, x):
+        return self.second(self.first(x).relu().data)
+
+
+class Heedless(TwoLayers):
+    """As transformers 33844: the function drops values, whatever mode the module is in."""
+
+    def forward(self, x):
+        return self.second(dropout(self.first(x), 0.1))
+
+
+class Masked(nn.Module):
+    """A causal mask turned round, by -inf: the last word may look at none."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(16, 16)
+
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).tril()
+        return (self.project(x) @ x.transpose(1, 2) + mask).softmax(-1) @ x
+
+
+def convolutions():
     def block(channels):
         return nn.Conv2d(channels, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
 
-    net = nn.Sequential(*block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-    return usual(net, sgd(net, 0.1, momentum=0.9)), [(x, y) for x, y in batches_of(8, 3, 8, 8)], net
+    return nn.Sequential(*block(3), *block(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
 
 
-def of_transformer():
-    net = Words(transformer())
-    return usual(net, torch.optim.AdamW(net.parameters(), lr=1e-3)), words(), net
+def with_dropout():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
 
 
-def of_lstm():
-    net = Words(nn.LSTM(16, 16, num_layers=2, dropout=0.1, batch_first=True))
-    return usual(net, adam(net)), words(), net
-
-
-def of_unused_rows():
-    net = Words(nn.Identity(), vocabulary=200)
-    return usual(net, adam(net)), words(), net
-
-
-def of_sparse_gradients():
-    net = Words(nn.Identity())
-    net.embedding.sparse = True
-    return usual(net, sgd(net, 0.5)), words(), net
-
-
-def of_tied_weights():
-    net = Words(transformer(0.0), tied=True)
-    return usual(net, adam(net, 1e-3)), words(), net
-
-
-def of_frozen_layers():
-    net = mlp()
+def frozen(net):
     net[0].requires_grad_(False)
-    return usual(net, adam(net)), batches_of(16, 8), net
+    return net
 
 
-def of_frozen_teacher():
+def sparse(net):
+    net.embedding.sparse = True
+    return net
+
+
+def dead(net):
+    with torch.no_grad():
+        net[0].bias.fill_(-100)
+    return net
+
+
+def normed():
+    of = nn.utils.parametrizations
+    return nn.Sequential(of.weight_norm(nn.Linear(8, 16)), nn.ReLU(), of.spectral_norm(nn.Linear(16, 4)))
+
+
+def in_bf16(net, optimizer):
+    data = [(x.bfloat16(), y) for x, y in batches_of(16, 8)]
+    return plain(net, optimizer, data, lambda made, y: cross_entropy(made.float(), y))
+
+
+# Steps.
+
+
+def with_schedule(net, optimizer, rate):
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    inner = usual(net, optimizer)
+
+    def step(plan, batch):
+        value = inner(plan, batch)
+        schedule.step()
+        return value
+
+    return step, batches_of(16, 8), net
+
+
+def with_evaluation(net, switch=True, gradients=False):
+    """A training that runs the model after each step, in evaluation mode if `switch`."""
+    inner = usual(net, adam(net))
+
+    def step(plan, batch):
+        value = inner(plan, batch)
+        net.train(not switch)
+        with torch.set_grad_enabled(gradients), plan:
+            net(batch[0])
+        net.train()
+        return value
+
+    return step, batches_of(16, 8), net
+
+
+def by_hand(update=lambda p: None):
+    """A training whose gradients are cleared and applied without an optimizer."""
+    net = mlp()
+
+    def step(plan, batch):
+        net.zero_grad()
+        with plan:
+            value = cross_entropy(net(batch[0]), batch[1])
+        value.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                update(p)
+        return value
+
+    return step, batches_of(16, 8), net
+
+
+def frozen_teacher():
     student, teacher = mlp(), mlp().eval()
 
     def step(plan, batch):
@@ -136,7 +243,7 @@ def of_frozen_teacher():
     return step, batches_of(16, 8), {'student': student, 'teacher': teacher}
 
 
-def of_accumulation():
+def accumulation():
     net, state = mlp(), {'step': 0}
     optimizer = sgd(net)
 
@@ -153,34 +260,7 @@ def of_accumulation():
     return step, batches_of(16, 8), net
 
 
-def with_schedule(net, optimizer, rate):
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    inner = usual(net, optimizer)
-
-    def step(plan, batch):
-        value = inner(plan, batch)
-        schedule.step()
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-def of_warm_up():
-    net = mlp(nn.GELU)
-    return with_schedule(net, adam(net), lambda n: min(1, n / 20))
-
-
-def of_decay_to_zero():
-    net = mlp()
-    return with_schedule(net, sgd(net), lambda n: max(0, 1 - n / 39))
-
-
-def of_weight_decay():
-    net = mlp()
-    return usual(net, torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.5)), batches_of(16, 8), net
-
-
-def of_gan():
+def gan():
     generator = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
     critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     of_generator, of_critic = adam(generator, 1e-3), adam(critic, 1e-3)
@@ -204,63 +284,7 @@ def of_gan():
     return step, batches_of(16, 8), {'generator': generator, 'critic': critic}
 
 
-class Mixed64(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16).double(), nn.Linear(16, 4)
-
-    def forward(self, x):
-        return self.second(self.first(x).tanh().float())
-
-
-def of_mixed_fp64():
-    net = Mixed64()
-    return usual(net, sgd(net)), batches_of(16, 8, dtype=torch.float64), net
-
-
-def of_bf16_weights():
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(torch.bfloat16)
-    return usual(net, sgd(net, 0.5), lambda made, y: cross_entropy(made.float(), y)), [(x.bfloat16(), y) for x, y in batches_of(16, 8)], net
-
-
-def evaluated_between(net):
-    """A training that evaluates the model after each step."""
-    inner = usual(net, adam(net))
-
-    def step(plan, batch):
-        value = inner(plan, batch)
-        net.eval()
-        with torch.no_grad(), plan:
-            net(batch[0])
-        net.train()
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-def of_evaluation_between():
-    return evaluated_between(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)))
-
-
-class Adapted(nn.Module):
-    """A frozen layer and a product of two small ones, the second of which begins at 0."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Linear(8, 4).requires_grad_(False)
-        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 4, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
-
-
-def of_low_rank():
-    net = Adapted()
-    return usual(net, adam(net)), batches_of(16, 8), net
-
-
-def of_loss_scaling():
+def loss_scaling():
     net = mlp()
     optimizer, scaler = sgd(net), torch.amp.GradScaler('cpu', init_scale=2.0**127)
 
@@ -276,32 +300,7 @@ def of_loss_scaling():
     return step, batches_of(16, 8), net
 
 
-def of_evaluation_with_gradients():
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
-    inner = usual(net, adam(net))
-
-    def step(plan, batch):
-        value = inner(plan, batch)
-        net.eval()
-        with plan:
-            net(batch[0])
-        net.train()
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-def of_frozen_statistics():
-    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16).eval(), nn.ReLU(), nn.Linear(16, 4))
-    return usual(net, adam(net)), batches_of(16, 8), net
-
-
-def of_one_batch_on_purpose():
-    net = mlp()
-    return usual(net, adam(net)), batches_of(16, 8, batches=1) * 4, net
-
-
-def of_lbfgs():
+def lbfgs():
     net = mlp(nn.Tanh)
     optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
 
@@ -318,7 +317,7 @@ def of_lbfgs():
     return step, batches_of(16, 8, batches=1), net
 
 
-def of_average_of_weights():
+def average_of_weights():
     online, target = mlp(), mlp()
     optimizer = adam(online)
 
@@ -334,64 +333,6 @@ def of_average_of_weights():
         return value
 
     return step, batches_of(16, 8), {'online': online, 'target': target}
-
-
-def of_updates_by_hand():
-    net = mlp()
-
-    def step(plan, batch):
-        net.zero_grad()
-        with plan:
-            value = cross_entropy(net(batch[0]), batch[1])
-        value.backward()
-        with torch.no_grad():
-            for p in net.parameters():
-                p -= 0.05 * p.grad
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-def of_hinge_that_is_reached():
-    net = mlp()
-    return usual(net, adam(net, 0.05), lambda made, y: (0.1 - made[:, 0]).relu().mean()), batches_of(16, 8), net
-
-
-def of_weight_norm():
-    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 16)), nn.ReLU(), nn.utils.parametrizations.spectral_norm(nn.Linear(16, 4)))
-    return usual(net, adam(net)), batches_of(16, 8), net
-
-
-class Experts(nn.Module):
-    """Two experts, the second of which gets few rows, and a head that is not used."""
-
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(8, 4) for _ in range(2))
-        self.unused = nn.Linear(8, 4)
-
-    def forward(self, x):
-        chosen = x[:, 0] > 1
-        made = x.new_zeros(x.shape[0], 4)
-        for n, expert in enumerate(self.experts):
-            rows = (chosen == bool(n)).nonzero()[:, 0]
-            made = made.index_add(0, rows, expert(x[rows]))
-        return made
-
-
-def of_experts():
-    net = Experts()
-    return usual(net, adam(net)), batches_of(16, 8), net
-
-
-SOUND = {name[3:]: made for name, made in list(globals().items()) if name.startswith('of_')}
-
-# Bugs that raise nothing. Each: what is found, and at which name.
-
-
-def optimizer_of_another_model():
-    net = mlp()
-    return usual(net, adam(mlp())), batches_of(16, 8), net
 
 
 def optimizer_before_the_last_layer():
@@ -415,28 +356,14 @@ def no_zero_grad():
     return step, batches_of(16, 8), net
 
 
-def all_frozen():
-    net = mlp().requires_grad_(False)
-    optimizer = adam(net)
-
-    def step(plan, batch):
-        with plan:
-            value = cross_entropy(net(batch[0]), batch[1]).requires_grad_()
-        value.backward()
-        optimizer.step()
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-def loss_detached():
-    net = mlp()
+def without_gradients(net, change):
+    """A training whose loss `change` cuts off from the parameters."""
     optimizer = adam(net)
 
     def step(plan, batch):
         optimizer.zero_grad()
         with plan:
-            value = cross_entropy(net(batch[0]), batch[1]).detach().requires_grad_()
+            value = change(cross_entropy(net(batch[0]), batch[1])).requires_grad_()
         value.backward()
         optimizer.step()
         return value
@@ -444,24 +371,8 @@ def loss_detached():
     return step, batches_of(16, 8), net
 
 
-class TwoLayers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
-
-
-class Cut(TwoLayers):
-    def forward(self, x):
-        return self.second(self.first(x).relu().data)
-
-
-def first_layer_cut_off():
-    net = Cut()
-    return usual(net, adam(net)), batches_of(16, 8), net
-
-
 def evaluation_mode_stays():
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    net = with_dropout()
     inner, state = usual(net, adam(net)), {'step': 0}
 
     def step(plan, batch):
@@ -473,120 +384,74 @@ def evaluation_mode_stays():
     return step, batches_of(16, 8), net
 
 
-def dropout_in_evaluation():
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
-    inner = usual(net, adam(net))
-
-    def step(plan, batch):
-        value = inner(plan, batch)
-        with torch.no_grad(), plan:
-            net(batch[0])
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-class Heedless(TwoLayers):
-    """As transformers 33844: the function drops values, whatever mode the module is in."""
-
-    def forward(self, x):
-        return self.second(dropout(self.first(x), 0.1))
-
-
-def dropout_that_ignores_eval():
-    return evaluated_between(Heedless())
-
-
-def schedule_at_zero():
-    net = mlp()
-    return with_schedule(net, sgd(net), lambda n: max(0, 1 - n / 10))
-
-
-def bf16_updates_vanish():
-    net = mlp().to(torch.bfloat16)
-    return usual(net, adam(net, 1e-5), lambda made, y: cross_entropy(made.float(), y)), [(x.bfloat16(), y) for x, y in batches_of(16, 8)], net
-
-
-def fp32_updates_vanish():
-    net = mlp()
-    return usual(net, sgd(net, 1e-12)), batches_of(16, 8), net
+SOUND = {
+    'mlp': lambda: plain(net := mlp(), sgd(net)),
+    'one_batch': lambda: plain(net := mlp(nn.Tanh), adam(net), batches_of(16, 8, batches=1)),
+    'cnn_with_batch_norm': lambda: plain(net := convolutions(), sgd(net, 0.1, momentum=0.9), batches_of(8, 3, 8, 8)),
+    'transformer': lambda: plain(net := Words(transformer()), torch.optim.AdamW(net.parameters(), lr=1e-3), words()),
+    'lstm': lambda: plain(net := Words(nn.LSTM(16, 16, num_layers=2, dropout=0.1, batch_first=True)), adam(net), words()),
+    'unused_rows': lambda: plain(net := Words(nn.Identity(), vocabulary=200), adam(net), words()),
+    'sparse_gradients': lambda: plain(net := sparse(Words(nn.Identity())), sgd(net, 0.5), words()),
+    'tied_weights': lambda: plain(net := Words(transformer(0.0), tied=True), adam(net, 1e-3), words()),
+    'frozen_layers': lambda: plain(net := frozen(mlp()), adam(net)),
+    'frozen_teacher': frozen_teacher,
+    'accumulation': accumulation,
+    'warm_up': lambda: with_schedule(net := mlp(nn.GELU), adam(net), lambda n: min(1, n / 20)),
+    'decay_to_zero': lambda: with_schedule(net := mlp(), sgd(net), lambda n: max(0, 1 - n / 39)),
+    'weight_decay': lambda: plain(net := mlp(), torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.5)),
+    'gan': gan,
+    'mixed_fp64': lambda: plain(net := Mixed64(), sgd(net), batches_of(16, 8, dtype=torch.float64)),
+    'bf16_weights': lambda: in_bf16(net := nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).bfloat16(), sgd(net, 0.5)),
+    'evaluation_between': lambda: with_evaluation(with_dropout()),
+    'low_rank': lambda: plain(net := Adapted(), adam(net)),
+    'loss_scaling': loss_scaling,
+    'evaluation_with_gradients': lambda: with_evaluation(with_dropout(), gradients=True),
+    'frozen_statistics': lambda: plain(net := nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16).eval(), nn.ReLU(), nn.Linear(16, 4)), adam(net)),
+    'one_batch_on_purpose': lambda: plain(net := mlp(), adam(net), batches_of(16, 8, batches=1) * 4),
+    'lbfgs': lbfgs,
+    'average_of_weights': average_of_weights,
+    'updates_by_hand': lambda: by_hand(lambda p: p.sub_(0.05 * p.grad)),
+    'hinge_that_is_reached': lambda: plain(net := mlp(), adam(net, 0.05), loss=lambda made, y: (0.1 - made[:, 0]).relu().mean()),
+    'weight_norm': lambda: plain(net := normed(), adam(net)),
+    'experts': lambda: plain(net := Experts(), adam(net)),
+}
 
 
-def data_that_repeats():
-    net = mlp()
-    return usual(net, adam(net)), [(x.clone(), y) for x, y in batches_of(16, 8, batches=1) * 4], net
-
-
-def rows_that_repeat():
-    net = mlp()
-    return usual(net, adam(net)), [(x[:1].expand(16, 8).clone(), y) for x, y in batches_of(16, 8)], net
-
-
-def activation_that_dies():
-    net = mlp()
-    with torch.no_grad():
-        net[0].bias.fill_(-100)
-    return usual(net, sgd(net)), batches_of(16, 8), net
-
-
-def sigmoids_without_end():
-    net = nn.Sequential(*[m for _ in range(16) for m in (nn.Linear(8, 8), nn.Sigmoid())], nn.Linear(8, 4))
-    return usual(net, sgd(net)), batches_of(16, 8), net
-
-
-def optimizer_never_steps():
-    net = mlp()
-
-    def step(plan, batch):
-        net.zero_grad()
-        with plan:
-            value = cross_entropy(net(batch[0]), batch[1])
-        value.backward()
-        return value
-
-    return step, batches_of(16, 8), net
-
-
-class Masked(nn.Module):
-    """A causal mask turned round, by -inf: the last word may look at none."""
-
-    def __init__(self):
-        super().__init__()
-        self.project = nn.Linear(16, 16)
-
-    def forward(self, x):
-        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).tril()
-        return (self.project(x) @ x.transpose(1, 2) + mask).softmax(-1) @ x
-
-
-def mask_inverted():
-    net = Words(Masked())
-    return usual(net, adam(net)), words(), net
-
-
-def learning_rate_far_too_large():
-    net = mlp(nn.Identity)
-    return usual(net, sgd(net, 3.0), lambda made, y: made.square().mean()), batches_of(16, 8), net
-
-
+# Bugs that raise nothing: how the training is made, what is found, and at which name.
 BUGS = {
-    optimizer_of_another_model: ('no_optimizer', '0.bias'),
-    optimizer_before_the_last_layer: ('no_optimizer', '4.bias'),
-    no_zero_grad: ('old_gradient', '0.bias'),
-    all_frozen: ('no_gradient', '0.bias'),
-    loss_detached: ('no_gradient', '0.bias'),
-    first_layer_cut_off: ('no_gradient', 'first.bias'),
-    evaluation_mode_stays: ('evaluation_mode', 'model'),
-    dropout_in_evaluation: ('dropout', '0.dropout_2'),
-    dropout_that_ignores_eval: ('dropout', 'first.dropout_2'),
-    schedule_at_zero: ('zero_rate', 'optimizer'),
-    bf16_updates_vanish: ('lost_update', '0.bias'),
-    fp32_updates_vanish: ('lost_update', '0.bias'),
-    data_that_repeats: ('same_batch', 'batch'),
-    rows_that_repeat: ('same_batch', 'batch'),
-    activation_that_dies: ('dead', '0.relu'),
-    sigmoids_without_end: ('small_gradient', '16.linear'),
-    optimizer_never_steps: ('no_update', 'optimizer'),
-    mask_inverted: ('nan', 'body.project.softmax'),
-    learning_rate_far_too_large: ('nan', None),
+    'optimizer_of_another_model': (lambda: plain(mlp(), adam(mlp())), 'no_optimizer', '0.bias'),
+    'optimizer_before_the_last_layer': (optimizer_before_the_last_layer, 'no_optimizer', '4.bias'),
+    'no_zero_grad': (no_zero_grad, 'old_gradient', '0.bias'),
+    'all_frozen': (lambda: without_gradients(mlp().requires_grad_(False), lambda loss: loss), 'no_gradient', '0.bias'),
+    'loss_detached': (lambda: without_gradients(mlp(), torch.Tensor.detach), 'no_gradient', '0.bias'),
+    'first_layer_cut_off': (lambda: plain(net := Cut(), adam(net)), 'no_gradient', 'first.bias'),
+    'evaluation_mode_stays': (evaluation_mode_stays, 'evaluation_mode', 'model'),
+    'dropout_in_evaluation': (lambda: with_evaluation(with_dropout(), switch=False), 'dropout', '0.dropout_2'),
+    'dropout_that_ignores_eval': (lambda: with_evaluation(Heedless()), 'dropout', 'first.dropout_2'),
+    'schedule_at_zero': (lambda: with_schedule(net := mlp(), sgd(net), lambda n: max(0, 1 - n / 10)), 'zero_rate', 'optimizer'),
+    'bf16_updates_vanish': (lambda: in_bf16(net := mlp().bfloat16(), adam(net, 1e-5)), 'lost_update', '0.bias'),
+    'fp32_updates_vanish': (lambda: plain(net := mlp(), sgd(net, 1e-12)), 'lost_update', '0.bias'),
+    'data_that_repeats': (
+        lambda: plain(net := mlp(), adam(net), [(x.clone(), y) for x, y in batches_of(16, 8, batches=1) * 4]),
+        'same_batch',
+        'batch',
+    ),
+    'rows_that_repeat': (
+        lambda: plain(net := mlp(), adam(net), [(x[:1].expand(16, 8).clone(), y) for x, y in batches_of(16, 8)]),
+        'same_batch',
+        'batch',
+    ),
+    'activation_that_dies': (lambda: plain(net := dead(mlp()), sgd(net)), 'dead', '0.relu'),
+    'sigmoids_without_end': (
+        lambda: plain(net := nn.Sequential(*[m for _ in range(16) for m in (nn.Linear(8, 8), nn.Sigmoid())], nn.Linear(8, 4)), sgd(net)),
+        'small_gradient',
+        '16.linear',
+    ),
+    'optimizer_never_steps': (by_hand, 'no_update', 'optimizer'),
+    'mask_inverted': (lambda: plain(net := Words(Masked()), adam(net), words()), 'nan', 'body.project.softmax'),
+    'learning_rate_far_too_large': (
+        lambda: plain(net := mlp(nn.Identity), sgd(net, 3.0), loss=lambda made, y: made.square().mean()),
+        'nan',
+        None,
+    ),
 }

@@ -167,8 +167,8 @@ class Doctor(unittest.TestCase):
                 self.assertEqual([f.text for f in self.many(made).faults], [])
 
     def test_bugs_that_raise_nothing_are_named(self):
-        for made, (kind, name) in trainings.BUGS.items():
-            with self.subTest(made.__name__):
+        for what, (made, kind, name) in trainings.BUGS.items():
+            with self.subTest(what):
                 found = [(f.kind, f.name) for f in self.many(made).faults]
                 self.assertTrue(found)
                 self.assertIn(found[0], [(kind, name or found[0][1])])
@@ -178,7 +178,7 @@ class Doctor(unittest.TestCase):
 
         def weights(examined):
             torch.manual_seed(5)
-            step, batches, net = trainings.of_transformer()
+            step, batches, net = trainings.SOUND['transformer']()
             if examined:
                 comp.doctor(step, batches, model=net, steps=8)
             else:
@@ -200,7 +200,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual((logged[0][1]['findings'], last['findings']), (0, 1))
         self.assertGreater(last['0.weight/gradient'], 0)
         self.assertGreater(last['0.linear/nvfp4 weight flush'], last['0.linear/mxfp8 weight flush'])
-        numbers = self.many(trainings.of_transformer, steps=2).numbers  # a product of another shape, another node
+        numbers = self.many(trainings.SOUND['transformer'], steps=2).numbers  # a product of another shape, another node
         self.assertIn('body.layers.0.self_attn.linear/mxfp8 gradient clamp', numbers)
         path = os.path.join(tempfile.mkdtemp(), 'doctor.html')
         seen.page(path)
@@ -208,7 +208,7 @@ class Doctor(unittest.TestCase):
             self.assertIn('trains in evaluation mode since step 10', page.read())
 
     def test_many_steps_need_a_step_and_data(self):
-        step, batches, net = trainings.of_mlp()
+        step, batches, net = trainings.SOUND['mlp']()
         with self.assertRaisesRegex(comp.SettingsError, 'steps=3 of a Sequential'):
             comp.doctor(net, batches, steps=3)
         with self.assertRaisesRegex(comp.SettingsError, 'no batch left'):

@@ -5,7 +5,6 @@ that torchrun starts meet in its store."""
 import contextlib
 import copy
 import datetime
-import errno
 import hashlib
 import json
 import multiprocessing
@@ -177,13 +176,6 @@ def is_stopped_by_a_callback():
     return {'epochs': len(result.epochs), 'weights': training.weights()}
 
 
-def is_uneven():
-    data = batches()
-    training = Training(data=data[:10] if RANK == 1 else data)
-    found = training.search(policy='all_fp32')
-    return told(found, training) | {'epoch': found.batches_per_epoch}
-
-
 def has_a_static_graph_and_views_buckets():
     training = Training(static_graph=True, gradient_as_bucket_view=True)
     return told(training.search(), training)
@@ -245,17 +237,6 @@ def is_compiled():
     return {'said': said}
 
 
-def waits_for_its_worker():
-    training = Training()
-
-    def before_step(plan, step):
-        if RANK == 1 and step == 20:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    training.before_step = before_step
-    return training.search()
-
-
 def raises_on_rank_1():
     training = Training()
 
@@ -277,14 +258,6 @@ def has_no_bf16_kernel_on_rank_1():
     if RANK == 1:
         training.net.module[2].register_forward_pre_hook(refuse_bf16)
     return told(training.search(), training)
-
-
-def has_another_model():
-    training = Training(wrapped=False)
-    if RANK == 1:
-        training.net = nn.Sequential(nn.Linear(64, 4), nn.Tanh())
-        training.optimizer = torch.optim.SGD(training.net.parameters(), 0.05)
-    return training.search()
 
 
 def is_sharded():
@@ -441,15 +414,6 @@ def searches_in_its_loop():
             'weights': training.weights(),
         }
     return said
-
-
-def trains_its_loop_in_fp32():
-    searched, plain = Training(), Training()
-    plan, _ = loops(searched, 60, policy='all_fp32')
-    for k in range(60):
-        plain.step(contextlib.nullcontext(), plain.data[k % len(plain.data)])
-    del plan
-    return {'equal': all(torch.equal(a, b) for a, b in zip(searched.net.parameters(), plain.net.parameters()))}
 
 
 def harms_rank_1_in_its_loop():
@@ -661,79 +625,11 @@ def is_refused():
     return said
 
 
-def trained_with_warnings(training, seen):
-    """What a training with checkpoints ends with, what was told of these, and of which epochs they were."""
-    found = training.search(policy='all_fp32')
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter('always')
-        result = found.train(epochs=EPOCHS, checkpoint=training.path)
-    told = [str(each.message) for each in told if 'checkpoint' in str(each.message)]
-    return training.end(result) | {'told': told, 'seen': sorted(set(seen)), 'last': epochs_in(training.part())}
-
-
-def has_a_full_disk():
-    """Rank 1 has, for one checkpoint."""
-    training, seen = Kept(), []
-    full, steps = os.path.join(FOLDER, 'training.pt.rank1.new.tmp'), []
-
-    def before_step(plan, step):
-        steps.append(step)
-        if os.path.exists(training.part()):
-            seen.append(epochs_in(training.part()))
-            if RANK == 1 and seen[-1] == EPOCHS - 3 and seen[-2:] != seen[-1:] * 2:
-                os.symlink('/dev/full', full)
-
-    training.before_step = before_step
-    return trained_with_warnings(training, seen)
-
-
-def cannot_name_its_part():
-    """Rank 0 cannot, for one checkpoint. Neither part may then be of that one."""
-    training, seen, refused = Kept(), [], []
-
-    def replace(old, new, replace=os.replace):
-        if old == training.path + '.new' and not refused and epochs_in(old) == EPOCHS - 2:
-            refused.append(new)
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES), new)
-        replace(old, new)
-
-    def before_step(plan, step):
-        if os.path.exists(training.part()):
-            seen.append(epochs_in(training.part()))
-
-    os.replace, training.before_step = replace, before_step
-    return trained_with_warnings(training, seen)
-
-
 def has_a_full_disk_from_the_start():
     training = Kept()
     if RANK == 1:
         os.symlink('/dev/full', os.path.join(FOLDER, 'training.pt.rank1.new.tmp'))
     return training.end(training.search(policy='all_fp32').train(epochs=EPOCHS, checkpoint=training.path))
-
-
-def raises_its_last_part():
-    """BF16 costs a little loss, on a modelled GPU that is faster in it."""
-    torch.manual_seed(0)
-    training = Training(wrapped=False)
-    training.net = DistributedDataParallel(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 8)))
-    training.optimizer = torch.optim.SGD(training.net.parameters(), 0.02)
-    x = torch.randn(2048, 512)
-    training.data = [(part[RANK::2], part[RANK::2, :8].argmax(1)) for part in x.split(256)]
-    formats = []
-    training.net.module[0].register_forward_hook(lambda module, inputs, output: formats.append(output.dtype))
-    ordinary = training.step
-
-    def step(plan, batch):
-        return ordinary(plan, batch).detach() * (1.003 if formats[-1] == torch.bfloat16 else 1)
-
-    training.step = step
-    found = training.search(target='B200')
-    begins = found.plan
-    result = found.train(epochs=found.trained_batches // 8 + 10, finish=0.5)
-    found.save(os.path.join(FOLDER, 'plan.json'))
-    later = [(each.batch, each.plan, each.reason) for each in result.later]
-    return {'begins': begins, 'plan': result.plan, 'later': later, 'weights': training.weights()}
 
 
 def has_no_process_group():
@@ -819,13 +715,6 @@ class Ranks(unittest.TestCase):
         self.assertEqual(first, second)
         self.assertEqual(first['epochs'], 20)
 
-    def test_epochs_end_with_the_shortest(self):
-        said, _ = run('is_uneven')
-        for each in said:
-            self.assertEqual(each['epoch'], 10)
-            self.assertEqual(sum('from 10 to 12 batches' in w for w in each['warnings']), 1, each['warnings'])
-        self.assertEqual(said[0]['weights'], said[1]['weights'])
-
     def test_other_ways_of_buckets(self):
         for scenario in 'has_a_static_graph_and_views_buckets', 'has_buffers_and_accumulates':
             (first, second), _ = run(scenario)
@@ -837,14 +726,6 @@ class Ranks(unittest.TestCase):
         self.assertEqual(first.get('said'), second.get('said'), (first, second))
         for each in first['said']:
             self.assertEqual(each[:2], [True, True])
-
-    def test_the_last_part_has_a_higher_precision_on_both(self):
-        (first, second), _ = run('raises_its_last_part')
-        self.assertEqual(first.pop('seconds') > 0, second.pop('seconds') > 0)
-        self.assertEqual(first, second)
-        self.assertIn('b', first['begins'])
-        self.assertNotIn('b', first['plan'])
-        self.assertEqual([plan for _, plan, _ in first['later']], [first['plan']])
 
     def test_a_plan_that_fails_on_one_rank_has_failed_on_both(self):
         (first, second), _ = run('has_no_bf16_kernel_on_rank_1')
@@ -861,10 +742,6 @@ class Ranks(unittest.TestCase):
             self.assertEqual(here['exchange'], 'all_reduce')
             self.assertIn('b', here['used'])
             self.assertIn(kind + '.json', files)
-
-    def test_a_loop_in_fp32_has_the_bits_of_the_plain_one(self):
-        for each in run('trains_its_loop_in_fp32')[0]:
-            self.assertTrue(each.get('equal'), each)
 
     def test_a_plan_of_a_loop_that_harms_one_rank_is_undone_on_all(self):
         (first, second), _ = run('harms_rank_1_in_its_loop')
@@ -903,20 +780,11 @@ class Faults(unittest.TestCase):
         self.assertEqual(first['plan'], second['plan'])
         self.assertEqual(first['recalled'], before - 1)  # a line says whose runs they are
 
-    def test_a_worker_stops(self):
-        said, _ = run('waits_for_its_worker', wait_for=(0,))
-        self.expect(said[0], 'RankError', ['rank 1 does not answer rank 0', f'more than {2 * TIMEOUT} s'])
-
     def test_a_step_raises_on_one_rank(self):
         said, _ = run('raises_on_rank_1')
         self.expect(said[1], 'ValueError', ['the sample is broken'])
         self.assertLess(max(each['seconds'] for each in said), TIMEOUT)  # nobody waits for its backward
         self.expect(said[0], 'RankError', ['rank 1: ValueError: the sample is broken'])
-
-    def test_another_model(self):
-        said, _ = run('has_another_model')
-        for each in said:
-            self.expect(each, 'SettingsError', ['rank 1 has 3 operators and rank 0 6', 'build the same model on all ranks'])
 
     def test_processes_without_a_process_group_are_told_what_to_do(self):
         said, _ = run('has_no_process_group', ranks=1, wait_for=(0,))
@@ -970,7 +838,6 @@ class GradientExchange(unittest.TestCase):
             self.assertIn('MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)', reduced)
             self.assertEqual([*said['kinds'], said['left out']], ['aten::cross_entropy_loss'] * 3)
             self.assertIn('the plan has gradients exchanged in bf16, and they are not', said['warned'][0])
-
 
     def test_copies_of_a_model_that_was_searched_follow_plans_too(self):
         for said in run('copies_what_was_searched')[0]:
@@ -1056,27 +923,6 @@ class Checkpoints(unittest.TestCase):
         ((alone,), _) = self.run_in_folder('is_refused', ranks=1, wait_for=(0,))
         refused = 'SettingsError: .* is of a training on 2 ranks, and there are 1 here .*: start 2'
         self.assertRegex(alone['training.pt'], refused)
-
-    def test_a_part_that_cannot_be_written_is_told_on_all_ranks_and_leaves_the_last_checkpoint(self):
-        self.check_one_left_out('has_a_full_disk', 'rank 1', 'training.pt.rank1', 'No space left on device')
-
-    def test_a_part_of_rank_0_that_cannot_be_named_leaves_the_last_checkpoint_too(self):
-        self.check_one_left_out('cannot_name_its_part', 'rank 0', 'training.pt', 'Permission denied')
-
-    def check_one_left_out(self, scenario, rank, name, why):
-        said, files = self.run_in_folder(scenario)
-        for each in said:
-            self.assertEqual(
-                each['told'],
-                [
-                    f'no checkpoint after {EPOCHS - 2} epochs ({rank}: "{self.path(name)}" cannot be written ({why}): '
-                    'give a path that can be): the training goes on'
-                ],
-            )
-            self.assertIn(EPOCHS - 3, each['seen'])
-            self.assertNotIn(EPOCHS - 2, each['seen'])
-            self.assertEqual(each['last'], EPOCHS)
-        self.assertEqual([name for name in files if '.new' in name], [])
 
     def test_a_first_part_that_cannot_be_written_is_an_error_on_all_ranks(self):
         said, files = self.run_in_folder('has_a_full_disk_from_the_start')

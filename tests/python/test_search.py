@@ -14,28 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import comp
-from support import DEVICE, QUICK, Classification, NoPlan, same, some_images
-
-
-class Calls:
-    """Counts calls of a step, also those that are undone: the count is in a file, which no search puts back."""
-
-    def __init__(self):
-        self.file = tempfile.TemporaryFile()
-
-    @property
-    def number(self):
-        return self.file.seek(0, os.SEEK_END)
-
-    def next(self):
-        number = self.number
-        self.file.write(b'.')
-        self.file.flush()
-        return number
-
-
-def finite(net):
-    return all(bool(t.isfinite().all()) for t in net.state_dict().values() if t.is_floating_point())
+from support import Classification, NoPlan, same, some_images
 
 
 class Searches(unittest.TestCase):
@@ -286,63 +265,6 @@ class Searches(unittest.TestCase):
         job = Classification()
         found = job.search(score=score, criterion='scores')
         self.assertIn('AssertionError: not FP32', {t.sample.message for t in found.trials})
-
-    def test_a_step_that_raises_in_one_call_under_a_plan_costs_that_plan_alone(self):
-        """Whoever makes the call: recording, profile, sensitivity, autocast as a rival, a judgement, a race, the guard."""
-
-        class Mine(Exception):
-            pass
-
-        def searched(raising):
-            job = Classification(nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 4)).to(DEVICE))
-            made = Calls()
-
-            def step(plan, batch):
-                number = made.next()
-                with plan:
-                    out = job.net(batch[0])
-                    loss = cross_entropy(out, batch[1])
-                if out.dtype != torch.float32 and number in raising:
-                    raise Mine(f'call {number}')
-                loss.backward()
-                job.update()
-                return loss
-
-            found = job.search(step)
-            self.assertTrue(finite(job.net))
-            done = found.train(found.trained_batches // 8 + 2)
-            self.assertEqual(len(done.epochs), found.trained_batches // 8 + 2)
-            self.assertTrue(finite(job.net))
-            return made.number
-
-        calls = searched(())
-        self.assertGreater(calls, 60)
-        for first in range(0, calls, 9):
-            searched((first,))
-            searched(range(first, 10**6))
-
-    def test_weights_that_a_low_plan_makes_nan_are_not_kept(self):
-        """Under BF16 1 - 1e-6 is 1, so that some losses, or the gradients of finite ones, are NaN; the step applies them."""
-        for seed in range(6):
-            torch.manual_seed(seed)
-            net = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 1), nn.Sigmoid()).to(DEVICE)
-            optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.5 * (seed % 2))
-            x = torch.randn(24, 32, 12, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-            data = [(one, (one.sum(1, keepdim=True) > 0).float()) for one in x]
-
-            def step(plan, batch):
-                with plan:
-                    p = net(batch[0] * 4).clamp(1e-6, 1 - 1e-6)
-                    loss = -(batch[1] * p.log() + (1 - batch[1]) * torch.log1p(-p)).mean()
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                return loss
-
-            found = comp.search(step, model=net, optimizer=optimizer, data=data, planned_epochs=100, **QUICK)
-            self.assertTrue(finite(net), seed)
-            found.train(found.trained_batches // 24 + 3)
-            self.assertTrue(finite(net), seed)
 
     def test_what_no_loss_shows_is_counted(self):
         """Rows of an embedding, statistics that training does not read, and an average of the user's own, under a low plan."""
@@ -632,7 +554,7 @@ class Choices(unittest.TestCase):
         self.assertTrue(set(mine.told) <= {t.plan for t in found.trials})
 
     def test_each_strategy_has_a_name(self):
-        for name in ('greedy', 'random', 'beam', 'annealing'):
+        for name in ('greedy', 'random', 'beam', 'genetic'):
             self.assertGreater(len(Classification().search(strategy=name, stages='losses_only').trials), 0)
 
 

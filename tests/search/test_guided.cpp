@@ -84,11 +84,6 @@ double best_seconds(const fake::world& world, const std::vector<std::size_t>& ha
   return world.seconds(comp::strategy::min_cut_plan(costs, plan{n}));
 }
 
-std::size_t judged_plans(const outcome& found) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      found.trials, [](const trial& t) { return t.stage == stage::losses && t.purpose == comp::purpose::judge; }));
-}
-
 // What has all but the number of batches of an epoch.
 class endless {
  public:
@@ -361,7 +356,7 @@ TEST_CASE("the cheapest plan has two low precisions where one alone does not pay
   comp::evaluator run{erased, observers, log};
   const comp::search_settings settings;
   comp::loss_trials trials{run, log, settings, plan{2}};
-  trials.begin(8, 32, settings.cut);
+  trials.begin(8, 32, settings.cut());
   const std::vector<std::vector<precision>> levels{{precision::fp32, precision::bf16},
                                                    {precision::fp32, precision::fp8_e4m3}};
   comp::learned_costs costs{comp::search_session{run, log, settings, trials}, levels};

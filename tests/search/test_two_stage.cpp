@@ -185,8 +185,6 @@ TEST_CASE("settings that cannot be used are refused before anything is run") {
       {[](settings& s) { s.tolerance = -1; }, "tolerance is -1"},
       {[](settings& s) { s.race.min_rounds = 5; }, "race has 5 to 10 rounds and 40 in the contest"},
       {[](settings& s) { s.race.hopeless = 1; }, "race lets plans out that are 1 times slower"},
-      {[](settings& s) { s.cut.slower_than_best = 0.9; }, "early cut at 1.5 times FP32 and 0.9 times the best"},
-      {[](settings& s) { s.cut.diverged = 0; }, "early cut calls a loss diverged at 0 times"},
       {[](settings& s) { s.level = 0.5; }, "level is 0.5 (the chance of a wrong answer about a loss)"},
       {[](settings& s) { s.budget = -0.1; }, "budget is -0.1 of a training of 100 epochs"},
       {[](settings& s) { s.planned_epochs = 0; }, "of a training of 0 epochs"},

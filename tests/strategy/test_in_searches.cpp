@@ -3,13 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <comp/search/two_stage.hpp>
-#include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/hierarchical.hpp>
 #include <comp/strategy/random.hpp>
 
 #include "fake_search.hpp"
@@ -37,8 +35,7 @@ fake::world small_world() {
 }  // namespace
 
 TEST_CASE_TEMPLATE("each strategy finds the best plan of a small space, in a stage of a search", Pair,
-                   pair_of<strategy::delta_debugging, strategy::genetic>,
-                   pair_of<strategy::hierarchical, strategy::annealing>, pair_of<strategy::beam, strategy::exhaustive>,
+                   pair_of<strategy::delta_debugging, strategy::genetic>, pair_of<strategy::beam, strategy::exhaustive>,
                    pair_of<strategy::genetic, strategy::beam>, pair_of<strategy::exhaustive, strategy::random>,
                    pair_of<strategy::random, strategy::greedy>, pair_of<strategy::greedy, strategy::exhaustive>) {
   fake::trainer trainer{small_world()};

@@ -141,14 +141,16 @@ TEST_CASE("of equal plans the one that is started from stays") {
   for (const char* start : {"111", "b1b", "0te"}) CHECK(min_cut_plan(costs, comp::parse_plan(start)).str() == start);
 }
 
-TEST_CASE("a graph of 100,000 operators is cut in seconds") {
-  std::mt19937_64 random{13};
-  const drawn given = draw(random, 100'000, {precision::bf16});
-  const double begin = processor_seconds();
-  const plan found = min_cut_plan(given.costs, given.start);
-  const double took = processor_seconds() - begin;
-  CHECK(given.costs.seconds_of(found) < given.costs.seconds_of(given.start));
-  CHECK(took < 60);  // below one optimised
+TEST_CASE("the time of a cut grows with the operators, not with their square") {
+  const auto seconds_for = [](std::size_t operators) {
+    std::mt19937_64 random{13};
+    const drawn given = draw(random, operators, {precision::bf16});
+    const double begin = processor_seconds();
+    const plan found = min_cut_plan(given.costs, given.start);
+    CHECK(given.costs.seconds_of(found) < given.costs.seconds_of(given.start));
+    return processor_seconds() - begin;
+  };
+  CHECK(seconds_for(32'000) < 30 * seconds_for(4'000));
 }
 
 TEST_CASE("no operators: an empty plan") { CHECK(min_cut_plan({}, {}).empty()); }

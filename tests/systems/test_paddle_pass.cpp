@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expected plans are derived by hand from the guide's rules for O1 and O2 and from Paddle's lists: white runs low,
 // black runs in FP32, the rest runs low when all its inputs, parameters too, are low, else in FP32.
-// Those of random graphs are Paddle's own (paddle_typed.py).
+// Those of random graphs are Paddle's own (paddle_typed.inc).
 #include <doctest/doctest.h>
 
 #include <comp/autocast/casts.hpp>
@@ -19,7 +19,6 @@ using comp::policy::paddle;
 using comp::policy::paddle_level;
 using comp::policy::paddle_version;
 using model_graphs::builder;
-using model_graphs::spaced;
 using model_graphs::weight;
 
 std::string plan_of(const paddle& amp, const comp::op_graph& graph) { return paddle_pass(amp, graph).plan.str(); }
@@ -167,19 +166,6 @@ TEST_CASE("random graphs run at each level as Paddle 3.3.1 runs them") {
       if (theirs != "-") CHECK(plan_of(amp, graph) == theirs);
     }
   }
-}
-
-TEST_CASE("VGG16 under Paddle's O1: convolutions and Linear low; biases in FP32 keep ReLU and pooling there") {
-  const comp::op_graph vgg = model_graphs::vgg16();
-  // conv2d is white; its bias is an elementwise_add on FP32, so ReLU and pooling read FP32. linear_v2 adds its bias
-  // itself: ReLU and dropout follow it. Cross entropy is black.
-  const std::string conv = "01";
-  const std::string blocks =
-      times(2, conv) + "1" + times(2, conv) + "1" + times(3, conv) + "1" + times(3, conv) + "1" + times(3, conv) + "1";
-  CHECK(plan_of({}, vgg) == blocks + spaced("1 1 000 000 0 1"));
-  CHECK(plan_of(of_guide(paddle_level::o1), vgg) == blocks + spaced("1 1 011 011 0 1"));
-  // With add on the white list everything follows the convolutions; the view is not choosable.
-  CHECK(plan_of({.custom_white_list = {"elementwise_add"}}, vgg) == times(31, "0") + spaced("0 1 000 000 0 1"));
 }
 
 }  // namespace paddle_pass_tests

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expected plans are derived by hand from the comments of TensorFlow's pass and from its lists; those of random graphs
-// are TensorFlow's own (tensorflow_painted.py).
+// are TensorFlow's own (tensorflow_painted.inc).
 #include <doctest/doctest.h>
 
 #include <comp/autocast/casts.hpp>
@@ -14,7 +14,6 @@ using comp::precision;
 using comp::autocast::tensorflow_pass;
 using comp::policy::tensorflow;
 using comp::policy::tensorflow_list;
-using model_graphs::spaced;
 
 const tensorflow cuda{};
 const tensorflow older{.infer_follows_allow = false};
@@ -67,7 +66,7 @@ TEST_CASE("a user's rules over TensorFlow's lists keep their precision, their fo
 
 using comp::policy::tensorflow_level;
 
-/// The settings of tensorflow_painted.py, in its order.
+/// The settings of tensorflow_painted.inc, in its order.
 const std::vector<tensorflow> recorded_settings{cuda,
                                                 bf16,
                                                 {.edits = {.level = tensorflow_level::tensor_cores_only}},
@@ -95,18 +94,6 @@ TEST_CASE("random graphs are painted as TensorFlow 2.21.0 painted them, with no 
       CHECK(comp::autocast::casts(graph, ours).forward.size() <= their_casts);
     }
   }
-}
-
-TEST_CASE("VGG16 under TensorFlow on CUDA: all but the mean, the view and the loss run in FP16") {
-  const comp::op_graph vgg = model_graphs::vgg16();
-  // Between convolutions BiasAdd, Relu and MaxPool stand between allows; the last Relu and MaxPool are clear beside
-  // one. The adaptive average is Keras' global average, a Mean: deny. Dropout is a Mul between two MatMuls.
-  const std::string blocks = spaced("00000 00000 0000000 0000000 0000000");
-  CHECK(painted(vgg) == blocks + spaced("1 1 000 000 0 1"));
-  // With BF16 Mean is infer: between the last convolution and the first MatMul.
-  std::string low = blocks + spaced("0 1 000 000 0 1");
-  for (char& c : low) c = c == '0' ? 'b' : c;
-  CHECK(painted(vgg, bf16) == low);
 }
 
 }  // namespace tensorflow_pass_tests

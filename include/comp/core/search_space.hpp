@@ -100,20 +100,6 @@ class search_space {
     return result;
   }
 
-  /// Returns every valid plan that differs from `p` in exactly one group.
-  std::vector<plan> neighbours(const plan& p) const {
-    std::vector<plan> result;
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      for (std::size_t other = 0; other < groups_[g].levels.size(); ++other) {
-        if (other == level(p, g)) continue;
-        plan next = p;
-        set(next, g, other);
-        if (valid(next)) result.push_back(std::move(next));
-      }
-    }
-    return result;
-  }
-
   /// Draws a plan uniformly, invalid ones included. One state of the generator gives the same plan with every standard
   /// library, which std::uniform_int_distribution does not promise.
   plan random(std::mt19937_64& generator) const {

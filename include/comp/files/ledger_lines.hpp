@@ -7,7 +7,6 @@
 #include <comp/core/trial.hpp>
 #include <cstddef>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,9 +44,6 @@ COMP_INLINE void require_ledger(std::string_view text, const std::string& path);
 /// Reads the text of a ledger. A last line without a newline was cut off when the search was killed, and is left out.
 /// Throws: `file_error`, naming the line, for any other line that comp did not write so.
 COMP_INLINE ledger_content parse_ledger(std::string_view text, const std::string& path);
-
-/// Splits a signature into its "key=value" parts.
-COMP_INLINE std::set<std::string> signature_parts(std::string_view signature);
 
 /// Returns the fields in which two signatures differ, each with both values. `trials` are those of the recorded search;
 /// they tell how far apart its repeated FP32 losses are, which decides whether two losses count as different.

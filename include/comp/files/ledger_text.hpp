@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -123,22 +122,14 @@ COMP_INLINE ledger_content parse_ledger(std::string_view text, const std::string
   return content;
 }
 
-COMP_INLINE std::set<std::string> signature_parts(std::string_view signature) {
-  std::set<std::string> parts;
-  each_name(signature, ";", [&](std::string_view part) {
-    part.remove_prefix(std::min(part.find_first_not_of(' '), part.size()));
-    if (!part.empty()) parts.emplace(part);
-  });
-  return parts;
-}
-
-/// Returns the fields of a signature by their names.
+/// Returns the fields of a signature, "key=value; key=value", by their names.
 inline std::map<std::string, std::string> signature_fields(std::string_view signature) {
   std::map<std::string, std::string> fields;
-  for (const std::string& part : signature_parts(signature)) {
+  each_name(signature, ";", [&](std::string_view part) {
+    part.remove_prefix(std::min(part.find_first_not_of(' '), part.size()));
     const std::size_t end = std::min(part.find('='), part.size());
-    fields[part.substr(0, end)] += part.substr(std::min(end + 1, part.size()));
-  }
+    if (!part.empty()) fields[std::string{part.substr(0, end)}] += part.substr(std::min(end + 1, part.size()));
+  });
   return fields;
 }
 

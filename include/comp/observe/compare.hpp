@@ -165,20 +165,6 @@ inline stored_summary load_summary(const std::string& path) {
   return loaded;
 }
 
-/// Returns how many operators have which low precision: "30 of 60 bf16, 2 fp16".
-inline std::string lowered_text(const std::string& plan) {
-  std::string text;
-  for (const precision p : all_precisions) {
-    const auto count = std::count(plan.begin(), plan.end(), letter(p));
-    const bool reference =
-        plan.find(letter(precision::fp64)) == std::string::npos ? p == precision::fp32 : p == precision::fp64;
-    if (count > 0 && !reference)
-      text += text.empty() ? fmt::format("{} of {} {}", count, plan.size(), name(p))
-                           : fmt::format(", {} {}", count, name(p));
-  }
-  return text.empty() ? "all fp32" : text;
-}
-
 inline std::string with_bounds(const stored_summary& s, const std::string& ratio) {
   const auto bounds = s.find("/ratios/" + ratio + "/interval_95");
   const std::string within = bounds ? fmt::format(" ({})", bounds_text(read_json<interval>(*bounds))) : "";
@@ -209,14 +195,12 @@ inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
           {"machine", text("/hardware/name")},
           {"date", text("/of/date")},
           {"comp", text("/comp_version")},
-          {"operators lowered", [](reader s) { return lowered_text(s.text_at("/plan")); }},
+          {"plan", text("/plan_name")},
           {"batch in FP32", number("/fp32/seconds_per_batch/median", time_text)},
           {"batch, found plan", number("/found/seconds_per_batch/median", time_text)},
           {"against FP32 (95%)", [](reader s) { return with_bounds(s, "comp_over_fp32"); }},
           {"against the rules (95%)", [](reader s) { return with_bounds(s, "comp_over_rule_based"); }},
           {"loss against FP32's", loss_against},
-          {"epoch loss", number("/found/epoch_loss", plain)},
-          {"score", number("/found/validation_score", plain)},
           {"peak memory", number("/found/peak_bytes", bytes)},
           {"cost of the search", number("/overhead/seconds", time_text)},
           {"of 100 epochs", number("/overhead/share_of_100_epochs", share_text)},

@@ -197,15 +197,6 @@ inline std::string bytes_text(std::int64_t bytes) {
   return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
 }
 
-/// Formats a loss with five digits, "2.3000". Zeros at the end are kept, so that losses stand below each other.
-inline std::string loss_text(double loss) {
-  if (!std::isfinite(loss)) return std::isnan(loss) ? "not a number" : "infinite";
-  const double size = std::abs(loss);
-  if (size != 0 && (size < 1e-3 || size >= 1e6)) return fmt::format("{:.4e}", loss);
-  const int digits = size == 0 ? 0 : static_cast<int>(std::floor(std::log10(size)));
-  return fmt::format("{:.{}f}", loss, std::max(0, 4 - digits));
-}
-
 /// Formats a share: "6.5%"; "-" where it is not known.
 inline std::string share_text(double share) { return std::isfinite(share) ? fmt::format("{:.3g}%", 100 * share) : "-"; }
 
@@ -300,10 +291,9 @@ inline std::string faster_text(const paired_speedup& s, std::string_view than) {
   return fmt::format("{:.2f} times as fast as {}{}", s.ratio, than, bounds);
 }
 
-/// Returns the seconds of an epoch: measured if one was run, else the median time of a batch times the batches of an
-/// epoch; NaN if that number is unknown.
+/// Returns the seconds of an epoch, the median time of a batch times the batches of an epoch; NaN if that number is
+/// unknown.
 inline double epoch_seconds(const contestant& c, const outcome& result) {
-  if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
   if (result.batches_per_epoch == 0) return std::nan("");
   return median(batch_times(c, result)) * static_cast<double>(result.batches_per_epoch);
 }

@@ -76,29 +76,19 @@ inline std::string with_reference(std::string text, const op_graph& graph) {
 
 /// Returns the table of the contest, of which the first row is the head; a star marks the found plan.
 inline text_rows contest_rows(const outcome& result) {
-  const bool epochs = std::any_of(result.contest.begin(), result.contest.end(),
-                                  [](const contestant& c) { return c.epoch.has_value(); });
-  text_rows rows{{"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(result)}}};
-  if (epochs) rows.front().insert(rows.front().end(), {"epoch loss", "score"});
-  rows.front().emplace_back("peak memory");
+  text_rows rows{{"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(result)}, "peak memory"}};
   for (const contestant& c : result.contest) {
     const std::vector<double> times = batch_times(c, result);
     const bool timed = !times.empty();
-    auto& row = rows.emplace_back();
-    row = {(&c == winner_of(result) ? "* " : "  ") + c.label,
-           c.status != status::ok ? std::string{name(c.status)}
-           : timed                ? time_text(median(times))
-                                  : "not run",
-           time_text(epoch_seconds(c, result)),
-           ratio_text(c.over_fp32.ratio),
-           timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
-           loss_cell(c, result)};
-    if (epochs) {
-      row.push_back(c.epoch ? loss_text(c.epoch->loss) : "-");
-      row.push_back(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
-    }
     const std::int64_t peak = peak_of(c, result);
-    row.push_back(bytes_text(peak) + (result.memory_limit > 0 && peak > result.memory_limit ? " (too much)" : ""));
+    const bool too_much = result.memory_limit > 0 && peak > result.memory_limit;
+    rows.push_back({(&c == winner_of(result) ? "* " : "  ") + c.label,
+                    c.status != status::ok ? std::string{name(c.status)}
+                    : timed                ? time_text(median(times))
+                                           : "not run",
+                    time_text(epoch_seconds(c, result)), ratio_text(c.over_fp32.ratio),
+                    timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
+                    loss_cell(c, result), bytes_text(peak) + (too_much ? " (too much)" : "")});
   }
   return rows;
 }

@@ -81,9 +81,6 @@ inline json contestant_json(const contestant& c, const outcome& result) {
   to["as_fast_as"] = tie_of(c, result).empty() ? json() : json(c.tie);
   to["on_front"] = std::ranges::any_of(result.front(), [&](std::size_t i) { return &result.contest[i] == &c; });
   to["loss_against_fp32"] = loss_json(c, result);
-  to["measured_epoch_seconds"] = c.epoch ? json_of(c.epoch->seconds) : json();
-  to["epoch_loss"] = c.epoch ? json_of(c.epoch->loss) : json();
-  to["validation_score"] = c.epoch && c.epoch->score ? json_of(*c.epoch->score) : json();
   return to;
 }
 

@@ -117,7 +117,7 @@ void fields(auto& io, paired_speedup& s) { io.all(s.ratio, s.bounds); }
 void fields(auto& io, execution_choice& c) { io.all(c.name, c.value, c.gain); }
 void fields(auto& io, loss_verdict& v) { io.all(v.answer, v.difference, v.radius, v.line, v.at_end); }
 void fields(auto& io, contestant& c) {
-  io.all(c.label, c.plan, c.seconds, c.over_fp32, c.peak_bytes, c.epoch, c.loss, c.loss_batches, c.lost, c.tie,
+  io.all(c.label, c.plan, c.seconds, c.over_fp32, c.peak_bytes, c.loss, c.loss_batches, c.lost, c.tie,
          c.status, c.rule_based);
 }
 void fields(auto& io, op_evidence& e) { io.all(e.what, e.low, e.others_low, e.difference, e.saves, e.casts); }

@@ -48,7 +48,6 @@ struct contestant {
   std::vector<double> seconds = {};  // time of each of its batches
   paired_speedup over_fp32 = {};     // how many times as fast as FP32 it is
   std::int64_t peak_bytes = 0;       // most memory in use; 0: not measured
-  std::optional<sample> epoch = {};  // a whole epoch from the search's start; empty: none was run
   std::optional<loss_verdict> loss = {};   // how its losses were judged; empty: they were not
   std::size_t loss_batches = 0;            // by how many batches
   std::size_t lost = 0;                    // its lost batches on which FP32 trained

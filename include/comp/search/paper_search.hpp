@@ -20,17 +20,14 @@
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 namespace comp {
 
 /// Returns: `settings` as the paper's search has them; what says nothing of its method stays.
 inline search_settings paper_settings(search_settings settings) {
-  constexpr double never = std::numeric_limits<double>::infinity();
   settings.criterion = criterion::epoch_losses;
   settings.losses_tie = settings.times_tie = tie::none;
-  settings.cut.slower_than_fp32 = settings.cut.slower_than_best = settings.cut.diverged = never;
   settings.self_check = false;
   settings.verbatim = true;
   return settings;

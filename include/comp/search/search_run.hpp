@@ -205,11 +205,8 @@ class search_run {
   // Returns: when a candidate is cut. A guided search asks about losses, and a plan with few low operators may be slow
   // because of its casts, so slowness hardly ever cuts one.
   early_cut candidates_cut() const {
-    early_cut cut = settings_.cut;
-    if (start_.guide == nullptr) return cut;
-    cut.slower_than_fp32 = std::max(4.0, cut.slower_than_fp32);
-    cut.slower_than_best = std::numeric_limits<double>::infinity();
-    return cut;
+    if (start_.guide == nullptr) return settings_.cut();
+    return {.slower_than_fp32 = 4, .slower_than_best = std::numeric_limits<double>::infinity()};
   }
 
   // Returns: true if states may be lowered. Their harm grows with the training, so that they stay in FP32 unless a long

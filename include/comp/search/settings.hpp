@@ -8,6 +8,7 @@
 #include <comp/core/rival.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -86,11 +87,16 @@ struct search_settings {
   comp::tie losses_tie = comp::tie::kind;    // which operators change together in stage 1; guided ties none
   comp::tie times_tie = comp::tie::kind;     // the same in stage 2
   comp::stages stages = comp::stages::both;  // which stages run
-  early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed
   rival_source rivals = {};                  // makes further plans that the found one has to beat
   bool verbatim = false;                     // true: the paper's stages to the letter (paper_search.hpp)
   bool self_check = true;                    // true: a batch or two, which are undone, test the trainer at the start
+
+  /// Returns: when a hopeless candidate is cut; never in the paper's search.
+  early_cut cut() const {
+    constexpr double never = std::numeric_limits<double>::infinity();
+    return verbatim ? early_cut{.slower_than_fp32 = never, .slower_than_best = never, .diverged = never} : early_cut{};
+  }
 
   /// Throws: `settings_error` for a value that cannot be used.
   void check() const {
@@ -125,15 +131,6 @@ struct search_settings {
                             "race lets plans out that are {} times slower (a factor of 1 or less would drop noise): "
                             "give a factor above 1",
                             race.hopeless);
-    require<settings_error>(
-        cut.slower_than_fp32 > 1 && cut.slower_than_best > 1 && cut.at_once >= 1,
-        "early cut at {} times FP32 and {} times the best, at once at {} times those (a factor of 1 "
-        "or less would cut noise): give factors above 1",
-        cut.slower_than_fp32, cut.slower_than_best, cut.at_once);
-    require<settings_error>(cut.diverged > 0,
-                            "early cut calls a loss diverged at {} times FP32's above it (0 or less would cut good "
-                            "candidates): give a factor above 0",
-                            cut.diverged);
   }
 };
 

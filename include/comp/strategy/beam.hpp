@@ -20,8 +20,7 @@
 namespace comp::strategy {
 
 struct beam {
-  std::size_t width = 4;   // how many plans are kept; 0 counts as 1
-  std::size_t passes = 1;  // how often all groups are gone through; ends earlier when a pass finds nothing better
+  std::size_t width = 4;  // how many plans are kept; 0 counts as 1
 
   class run;
   run start(search_space over) const;
@@ -29,11 +28,8 @@ struct beam {
 
 class beam::run {
  public:
-  run(const beam& chosen, search_space over) : settings_{chosen}, space_{std::move(over)} {
-    settings_.width = std::max<std::size_t>(settings_.width, 1);
-    settings_.passes = std::max<std::size_t>(settings_.passes, 1);
-    waiting_ = both_ends(space_, asked_);
-  }
+  run(const beam& chosen, search_space over)
+      : width_{std::max<std::size_t>(chosen.width, 1)}, space_{std::move(over)}, waiting_{both_ends(space_, asked_)} {}
 
   /// Asks for all plans that change one group at once; those beyond `at_most` come with the next call.
   std::vector<plan> ask(std::size_t at_most) {
@@ -43,19 +39,14 @@ class beam::run {
 
   void tell(const trial& result) { beam_.emplace_back(result, count_++); }
 
-  /// Both ends of the space, and for each pass and group the other levels of `width` plans.
-  std::size_t at_most() const { return 2 + settings_.width * settings_.passes * count_changes(space_); }
+  /// Both ends of the space, and for each group the other levels of `width` plans.
+  std::size_t at_most() const { return 2 + width_ * count_changes(space_); }
 
  private:
-  // Keeps the best plans and goes on to the next group. Returns: false when all passes are over.
+  // Keeps the best plans and goes on to the next group. Returns: false after the last one.
   bool next_group() {
-    keep_best(beam_, settings_.width);
-    if (beam_.empty()) return false;
-    if (group_ < space_.groups().size()) return true;
-    group_ = 0;
-    const bool better = best_before_ != beam_.front().number;
-    best_before_ = beam_.front().number;
-    return ++pass_ < settings_.passes && better && !space_.groups().empty();
+    keep_best(beam_, width_);
+    return !beam_.empty() && group_ < space_.groups().size();
   }
 
   // Makes the plans that differ from those of the beam in the current group.
@@ -71,12 +62,12 @@ class beam::run {
     ++group_;
   }
 
-  beam settings_;
+  std::size_t width_;
   search_space space_;
-  std::vector<plan> waiting_ = {};  // plans to ask for, in reverse order
-  std::vector<scored> beam_ = {};   // the plans that are kept and, until the next group, their changed plans
   asked_plans asked_ = {};
-  std::size_t group_ = 0, pass_ = 0, count_ = 0, best_before_ = 0;
+  std::vector<plan> waiting_;      // plans to ask for, in reverse order
+  std::vector<scored> beam_ = {};  // the plans that are kept and, until the next group, their changed plans
+  std::size_t group_ = 0, count_ = 0;
 };
 
 inline beam::run beam::start(search_space over) const { return run{*this, std::move(over)}; }

@@ -7,7 +7,6 @@
 // Source: sorted greedy as in ADAPT and neural-compressor; the CoMP paper enumerates.
 #pragma once
 
-#include <algorithm>
 #include <comp/core/search_space.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
@@ -20,18 +19,13 @@
 namespace comp::strategy {
 
 struct greedy {
-  bool both_ends = true;   // true: also tries the plan with each group on its last level as a start
-  std::size_t passes = 1;  // how often all groups are gone through; ends earlier when a pass changes nothing
-
   class run;
   run start(search_space over) const;
 };
 
 class greedy::run {
  public:
-  run(const greedy& chosen, search_space over) : settings_{chosen}, space_{std::move(over)} {
-    ends_ = strategy::both_ends(space_, asked_, settings_.both_ends);
-  }
+  explicit run(search_space over) : space_{std::move(over)}, ends_{both_ends(space_, asked_)} {}
 
   /// Asks for the two ends together, then for one plan at a time, because each answer decides the next question.
   std::vector<plan> ask(std::size_t at_most) {
@@ -44,26 +38,17 @@ class greedy::run {
     return plans;
   }
 
-  std::size_t at_most() const {
-    return ends_.size() + count_changes(space_) * std::max<std::size_t>(settings_.passes, 1);
-  }
+  std::size_t at_most() const { return ends_.size() + count_changes(space_); }
 
   void tell(const trial& result) {
-    if (!best_ || clearly_faster(result, *best_)) {
-      changed_ = best_.has_value();
-      best_ = result;
-    }
+    if (!best_ || clearly_faster(result, *best_)) best_ = result;
   }
 
  private:
-  // Returns: the best plan so far with the next group on its next level; nothing when the passes are over.
+  // Returns: the best plan so far with the next group on its next level; nothing after the last group.
   std::optional<plan> step() {
     const auto& groups = space_.groups();
-    if (group_ == groups.size()) {
-      if (++pass_ >= settings_.passes || !changed_ || groups.empty()) return std::nullopt;
-      group_ = 0;
-      changed_ = false;
-    }
+    if (group_ == groups.size()) return std::nullopt;
     plan next = best_ ? best_->plan : space_.conservative();
     space_.set(next, group_, level_);
     if (++level_ == groups[group_].levels.size()) {
@@ -73,16 +58,14 @@ class greedy::run {
     return next;
   }
 
-  greedy settings_;
   search_space space_;
   asked_plans asked_ = {};
-  std::vector<plan> ends_ = {};  // the first plans to ask for, in reverse order
+  std::vector<plan> ends_;  // the first plans to ask for, in reverse order
   std::optional<trial> best_;
-  std::size_t group_ = 0, level_ = 0, pass_ = 0;
-  bool changed_ = false;
+  std::size_t group_ = 0, level_ = 0;
 };
 
-inline greedy::run greedy::start(search_space over) const { return run{*this, std::move(over)}; }
+inline greedy::run greedy::start(search_space over) const { return run{std::move(over)}; }
 
 static_assert(SearchStrategy<greedy>);
 

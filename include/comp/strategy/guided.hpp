@@ -24,7 +24,6 @@ namespace comp::strategy {
 
 struct guided {
   std::size_t questions = 40;  // the most questions about times; fewer are asked if answers do not pay
-  double memory_worth = 0.01;  // what the memory of all operators' results is worth, as a fraction of FP32's batch time
   bisection_settings bisection = {};  // how rejected plans are repaired
 
   using run = greedy::run;

@@ -100,12 +100,11 @@ class asked_plans {
   std::unordered_set<plan> asked_;
 };
 
-/// Returns the most conservative and, if it is wanted, the lowest plan, as far as they may be asked for, in reverse
-/// order for take_from.
-inline std::vector<plan> both_ends(const search_space& space, asked_plans& asked, bool wants_lowest = true) {
+/// Returns the most conservative and the lowest plan, as far as they may be asked for, in reverse order for take_from.
+inline std::vector<plan> both_ends(const search_space& space, asked_plans& asked) {
   std::vector<plan> ends;
   if (plan p = space.conservative(); asked.fresh(space, p)) ends.push_back(std::move(p));
-  if (plan p = lowest(space); wants_lowest && asked.fresh(space, p)) ends.insert(ends.begin(), std::move(p));
+  if (plan p = lowest(space); asked.fresh(space, p)) ends.insert(ends.begin(), std::move(p));
   return ends;
 }
 

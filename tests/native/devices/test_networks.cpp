@@ -62,6 +62,9 @@ std::vector<std::pair<std::string, model>> whole_models() {
       {"AlexNet for CIFAR", native_models::alexnet({.batch = 2, .dropout = 0.2})},
       {"GPT", native_models::gpt(
                   {.batch = 3, .vocabulary = 19, .context = 11, .layers = 2, .width = 24, .heads = 3, .dropout = 0.1})},
+      {"GPT, attention in one",
+       native_models::gpt(
+           {.batch = 2, .vocabulary = 13, .context = 6, .layers = 1, .width = 16, .heads = 2, .one_attention = true})},
       {"GCN", small_gcn(community_set())},
       {"GAT", small_gat(community_set())},
       {"SimpleNet", native_models::simple_net({.batch = 4, .layers = 3, .width = 12})},

@@ -64,17 +64,23 @@ TEST_CASE("scaling, norm and count of gradients agree with FP64") {
   });
 }
 
-TEST_CASE("NaN and infinity in a gradient are counted one by one") {
+TEST_CASE(
+    "NaN and infinity in a gradient are counted one by one, behind many elements and in the last of many tensors") {
   device d;
-  auto w = parameter_of(d, {1, 3}, 1, precision::fp32);
-  const std::vector all{&w};
-  d.zero_gradient(w);
-  (void)d.linear_backward(d.upload(std::vector{1.0F}, {1, 1}, precision::fp32),
-                          d.upload(std::vector{NAN, 1.0F, INFINITY}, {1, 3}, precision::fp32), w, nullptr, false);
-  CHECK(d.count_not_finite(all) == 2);
-  d.zero_gradient(w);
+  std::vector<device::parameter> made;
+  for (int i = 0; i < 60; ++i) made.push_back(parameter_of(d, {1, i == 58 ? 24581 : 3}, 1, precision::fp32));
+  std::vector<device::parameter*> all;
+  for (auto& w : made) {
+    all.push_back(&w);
+    std::vector<float> x(static_cast<std::size_t>(elements(d.shape_of(w))), 1.0F);
+    if (all.size() > 58) x.front() = NAN, x.back() = INFINITY;
+    (void)d.linear_backward(d.upload(std::vector{1.0F}, {1, 1}, precision::fp32),
+                            d.upload(x, d.shape_of(w), precision::fp32), w, nullptr, false);
+  }
+  CHECK(d.count_not_finite(all) == 4);
+  for (auto* w : all) d.zero_gradient(*w);
   CHECK(d.count_not_finite(all) == 0);
-  CHECK(d.gradient(w) == std::vector<float>(3));
+  CHECK(d.gradient(made[58]) == std::vector<float>(24581));
 }
 
 TEST_CASE("sums and steps take all parameters that have a gradient and train, and leave all others alone") {

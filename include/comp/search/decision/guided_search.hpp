@@ -170,12 +170,9 @@ class guided_search {
   // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
   double memory_price() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32()), 1.0); }
 
-  // Returns: the price of a byte [s]. It is small, so that it only decides between plans that are about equally fast:
-  // the one that stores less is taken.
-  double byte_price() const {
-    const double bytes = costs_.bytes(fp32());
-    return bytes > 0 ? chosen_.memory_worth * search_.trials.fp32_seconds() / bytes : 0;
-  }
+  // Returns: the price of a byte [s]: all operators' results together cost a hundredth of a batch, so that memory only
+  // decides between plans that are about equally fast.
+  double byte_price() const { return 0.01 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32()), 1.0); }
   plan cheapest_accepted(const std::vector<plan>& starts, double per_byte) const {
     return costs_.cheapest(accepted_.levels(), starts, per_byte);
   }

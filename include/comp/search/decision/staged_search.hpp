@@ -278,7 +278,7 @@ class staged_search {
     const search_settings& settings = search_.settings;
     if (settings.stages == stages::times_only)
       return space_without_losses(plans_.candidates(), graph, from_.lows, settings.times_tie, plans_.runs());
-    const bool pays = best_ && best_->seconds < settings.cut.slower_than_fp32 * search_.trials.fp32_seconds();
+    const bool pays = best_ && best_->seconds < settings.cut().slower_than_fp32 * search_.trials.fp32_seconds();
     segment_space segments = make_segment_space(graph, plans_.candidates().roles, pays ? best_->plan : fp32_.plan,
                                                 settings.times_tie, plans_.runs());
     segments_ = std::move(segments.kinds);

@@ -104,11 +104,11 @@ inline std::string search_signature(const any_trainer& trainer, const outcome& l
   }
   if (log.floor > 0) backend += fmt::format("; floor={:g}", log.floor);
   if (log.compiled) backend += "; compiled";
+  const early_cut cut = settings.cut();
   return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
                      log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
-                     log.hardware.threads, name(settings.criterion), settings.cut.slower_than_fp32,
-                     settings.cut.slower_than_best, settings.cut.batches, settings.cut.at_once, settings.cut.diverged,
-                     settings.cut.loss_batches);
+                     log.hardware.threads, name(settings.criterion), cut.slower_than_fp32, cut.slower_than_best,
+                     cut.batches, cut.at_once, cut.diverged, cut.loss_batches);
 }
 
 /// Throws: `plan_error`, naming the rival, for a plan that does not fit the graph, has a precision that is not among
