@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest program that searches and keeps its plan: what compile_time.py times, also run against libcomp.
+// The smallest program that searches and keeps its plan: what compile_time.py times.
 #include <comp/comp.hpp>
 
 struct trainer {

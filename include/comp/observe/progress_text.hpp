@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// Defines what progress_bar.hpp declares. What makes the text (detail::progress) knows neither a terminal nor a clock,
+// so that tests can say what time it is.
+#pragma once
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <comp/core/trial.hpp>
+#include <comp/observe/figures.hpp>
+#include <comp/observe/progress_bar.hpp>
+#include <comp/policy/plan_name.hpp>
+#include <comp/search/times/contest.hpp>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::detail {
+
+constexpr std::string_view in_words(status s) {
+  constexpr std::string_view words[] = {"ended well",          "diverged",          "gave a loss that is not finite",
+                                        "does not fit memory", "was cut: too slow", "failed"};
+  return words[static_cast<std::size_t>(s)];
+}
+
+/// Returns at most `most` characters of printable ASCII. Texts from outside then cannot move the cursor or wrap the
+/// line.
+inline std::string printable(std::string_view text, std::size_t most) {
+  std::string shown{text.substr(0, most)};
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  if (text.size() > most && most >= 3) shown.replace(most - 3, 3, "...");
+  return shown;
+}
+
+/// Formats a duration: "48 s", "3 min 20 s", "2 h 05 min".
+inline std::string duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds > 1e9) return "a long time";
+  const auto s = static_cast<long>(std::lround(std::max(seconds, 0.0)));
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {:02} s", s / 60, s % 60);
+  return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
+}
+
+/// What was seen of a search so far.
+class progress {
+ public:
+  /// `plans_at_most` is how many plans will be judged by losses at most, FP32 and the winner included; 0: not known.
+  void search_started(std::size_t plans_at_most, op_graph graph = {}) {
+    *this = {};
+    plans_at_most_ = plans_at_most;
+    graph_ = std::move(graph);
+  }
+
+  /// Runs may be nested: FP32 trains further batches while a candidate is being judged.
+  void trial_started(const trial& t, double now) {
+    if (under_way_.empty()) began_ = now, batches_ = 0;
+    under_way_.push_back(t);
+  }
+
+  void batch_done(const trial& t, const sample& so_far) {
+    if (!under_way_.empty() && is_same_run(t, under_way_.front())) batches_ = so_far.batches;
+  }
+
+  /// Returns: true for a run that was made now, false for one that was recalled from a ledger.
+  bool trial_done(const trial& t) {
+    const auto at =
+        std::find_if(under_way_.begin(), under_way_.end(), [&](const trial& u) { return is_same_run(t, u); });
+    const bool measured = at != under_way_.end();
+    under_way_.erase(at, under_way_.end());
+    learn_fp32(t);
+    const bool turn = t.stage == stage::contest && t.sample.batches == 1;  // checks of the state have several
+    if (turn && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
+    if (t.stage != stage_) return measured;                               // a run of FP32 within a candidate's
+    if (t.stage == stage::training && !t.label.empty()) return measured;  // FP32 beside a training is no epoch of it
+    ++runs_;
+    all_batches_ += t.sample.batches;
+    plans_.insert(t.plan.str());
+    if (is_judged(t)) {
+      ++judged_;
+      accepted_ += t.accepted ? 1 : 0;
+      if (measured) run_seconds_ += t.sample.seconds, ++timed_;
+      if (t.accepted) best_seconds_ = std::min(best_seconds_, own_seconds(t));
+    }
+    return measured;
+  }
+
+  /// Starts the counts of a stage.
+  void stage_begins(stage s) {
+    stage_ = s;
+    runs_ = accepted_ = 0;
+    all_batches_ = 0;
+    plans_.clear();
+    turns_.clear();
+    fp32_now_.clear();
+    judged_before_ = judged_;
+  }
+
+  /// Returns the summary of a stage: "Judged by losses: 7 plans, 5 accepted, best 1.42x FP32", "Timed in turns: 60
+  /// batches of 3 plans".
+  std::string stage_line(stage s) const {
+    const auto of = [](auto count, const char* what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : std::string_view{what} == "batch" ? "es" : "s");
+    };
+    std::string text = fmt::format("{}: ", in_words(s));
+    if (s == stage::training) return text + of(runs_, "epoch");
+    if (s == stage::losses) {
+      return text + fmt::format("{}, {} accepted{}", of(judged_ - judged_before_, "plan"), accepted_, best());
+    }
+    return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan") + best());
+  }
+
+  /// Returns the line of a run: "Judged by losses: all in bf16 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16
+  /// batches, accepted". Times are compared with FP32's in the same stage only, because the first batches of a training
+  /// also load data and make kernels.
+  std::string trial_line(const trial& t) const {
+    const std::string plan = t.label.empty() ? name(t.plan, graph_) : t.label;
+    std::string line = fmt::format("{}: {}", in_words(t.stage), printable(plan, 80));
+    if (!t.sample.ok()) {
+      line += fmt::format(" {}", in_words(t.sample.status));
+      if (!t.sample.message.empty()) line += fmt::format(": {}", printable(t.sample.message, 200));
+      return line;
+    }
+    if (!trains(t.purpose)) return line + fmt::format(" took {:.3g} ms", 1e3 * t.sample.seconds);
+    line += fmt::format(" took {:.3g} ms per batch", 1e3 * own_seconds(t));
+    if (t.purpose == purpose::check) return line + ", a check of the state";
+    if (t.purpose == purpose::first_look) return line + ", a first look";
+    if (is_judged(t)) {
+      if (!fp32_now_.empty())
+        line += fmt::format(", {:.2f}x {}", median(fp32_now_) / own_seconds(t), reference_name(graph_));
+      const auto change = change_of(t.sample, fp32_);
+      line += change ? ", loss " + change_text(*change) : fmt::format(", loss {:.5g}", t.sample.loss);
+      return line + (t.accepted ? ", accepted" : ", not accepted");
+    }
+    if (t.stage == stage::baseline || t.stage == stage::training) {
+      line += fmt::format(", loss {:.5g} of {} batch{}", t.sample.loss, t.sample.batches,
+                          t.sample.batches == 1 ? "" : "es");
+    }
+    return line;
+  }
+
+  /// Returns the line to redraw: "Judged by losses  plan 3 of about 8  batch 24  best 1.42x FP32  about 48 s left". It
+  /// has at most `width` characters; parts that do not fit are left out.
+  std::string line(double now, std::size_t width) const {
+    const std::string parts[] = {std::string{in_words(stage_)}, counted(), batch(), best(), left(now)};
+    std::string text;
+    for (const auto& part : parts) {
+      if (part.empty()) continue;
+      const std::string next = fmt::format("{}{}", text.empty() ? "" : "  ", part.substr(part.find_first_not_of(", ")));
+      if (text.size() + next.size() <= width) text += next;
+    }
+    return text.substr(0, width);
+  }
+
+ private:
+  // Collects FP32's losses and times. Its batches come in parts, each of which continues the last one.
+  void learn_fp32(const trial& t) {
+    if (t.stage != stage::baseline || t.purpose > purpose::perturbed || !t.sample.ok()) return;
+    if (stage_ == stage::losses) fp32_now_.push_back(own_seconds(t));
+    if (t.purpose != purpose::judge) return;
+    fp32_plan_ = t.plan.str();
+    const auto add = [](auto& to, const auto& more) { to.insert(to.end(), more.begin(), more.end()); };
+    add(fp32_.curve, t.sample.curve);
+    add(fp32_.batch_seconds, t.sample.batch_seconds);
+    fp32_.loss = t.sample.loss;  // used only without curves, and then FP32 has a single part
+    fp32_.batches += t.sample.batches;
+  }
+  // Returns the seconds of a batch without the first one, which pays for things that are made once.
+  static double own_seconds(const trial& t) {
+    std::vector<double> times = t.sample.batch_seconds;
+    if (times.empty()) return t.seconds;
+    if (times.size() > 3) times.erase(times.begin());
+    return median(std::move(times));
+  }
+
+  bool judging() const { return stage_ == stage::losses; }
+
+  std::string counted() const {
+    if (stage_ == stage::baseline) return {};
+    if (stage_ == stage::training) return fmt::format("epoch {}", runs_ + 1);
+    if (!judging()) return fmt::format("batch {}, {} plans", runs_ + 1, std::max<std::size_t>(plans_.size(), 1));
+    if (plans_at_most_ < judged_ + 2) return fmt::format("plan {}", judged_ + 1);
+    return fmt::format("plan {} of about {}", judged_ + 1, plans_at_most_ - 1);  // without FP32's
+  }
+
+  std::string batch() const {
+    const bool one = stage_ == stage::times || stage_ == stage::contest;
+    return one || batches_ == 0 ? std::string{} : fmt::format("batch {}", batches_);
+  }
+
+  // Returns the speed of the fastest plan over FP32, from whatever the stage measures: times of judged runs, or turns
+  // of the contest, which are compared in pairs.
+  std::string best() const {
+    double speedup = median(fp32_now_) / best_seconds_;
+    if (stage_ == stage::contest) {
+      speedup = 1;
+      const auto fp32 = turns_.find(fp32_plan_);
+      if (fp32 == turns_.end()) return {};
+      for (const auto& [p, seconds] : turns_) speedup = std::max(speedup, compare_paired(fp32->second, seconds).ratio);
+    }
+    return speedup > 0 && stage_ != stage::times ? fmt::format(", best {:.2f}x {}", speedup, reference_name(graph_))
+                                                 : "";
+  }
+
+  // Returns how long the stage will last, from the mean time of the plans that were judged so far.
+  std::string left(double now) const {
+    if (timed_ == 0 || !judging() || plans_at_most_ < judged_ + 2) return {};
+    const double each = run_seconds_ / static_cast<double>(timed_);
+    const double all = each * static_cast<double>(plans_at_most_ - 1 - judged_) - std::min(now - began_, each);
+    return fmt::format("about {} left", duration(all));
+  }
+
+  op_graph graph_ = {};  // a copy, because the post-training that follows a search is still told plans by name
+  std::size_t plans_at_most_ = 0, judged_ = 0, timed_ = 0;   // counts of the whole search
+  std::size_t runs_ = 0, accepted_ = 0, judged_before_ = 0;  // counts of the current stage
+  std::int64_t all_batches_ = 0;                             // batches of the current stage
+  std::set<std::string> plans_ = {};                         // plans of the current stage
+  stage stage_ = stage::baseline;
+  std::vector<trial> under_way_ = {};   // runs that have begun, the outermost first
+  double began_ = 0, run_seconds_ = 0;  // when the outermost began; time of all judged runs
+  std::int64_t batches_ = 0;            // batches of the outermost run so far
+  sample fp32_ = {};                    // FP32's batches so far
+  std::string fp32_plan_ = {};
+  std::vector<double> fp32_now_ = {};                              // seconds per batch of FP32's runs in this stage
+  std::map<std::string, std::vector<double>> turns_ = {};          // seconds of each batch of the contest, by plan
+  double best_seconds_ = std::numeric_limits<double>::infinity();  // per batch, of the fastest accepted plan
+};
+
+/// What an observer that prints progress writes to a file, a pipe or a terminal.
+class progress_display {
+ public:
+  explicit progress_display(std::FILE* to)
+      : to_{to},
+        terminal_{::isatty(::fileno(to)) == 1 && set("TERM") != "dumb"},
+        colour_{terminal_ && set("NO_COLOR").empty()} {}
+  progress_display(const progress_display&) = delete;
+  progress_display& operator=(const progress_display&) = delete;
+  ~progress_display() { end_line(); }
+
+  void search_started(const search_info& info) {
+    progress_.search_started(info.epochs_at_most, info.graph);
+    begun_ = false;
+    warned_.clear();
+  }
+
+  void trial_started(const trial& t) {
+    enter(t.stage);
+    progress_.trial_started(t, seconds());
+    draw(true);
+  }
+
+  void batch_done(const trial& t, const sample& so_far) {
+    progress_.batch_done(t, so_far);
+    draw(false);
+  }
+
+  void trial_done(const trial& t) {
+    enter(t.stage);
+    progress_.trial_done(t);
+    const bool notable = !is_timed(t.stage) || t.repeat == 0 || !t.sample.ok();
+    if (terminal_) {
+      draw(true);
+    } else if (notable) {
+      print(progress_.trial_line(t));
+    }
+  }
+
+  // Prints a warning once, although an observer is told of it when it arises and with the outcome again.
+  void warned(const std::string& sentence) {
+    if (warned_.insert(sentence).second) print("Warning: " + printable(sentence, 1000), "33");
+  }
+
+  void search_done(const outcome& result) {
+    leave();
+    const paired_speedup over_fp32{result.speedup, result.speedup_bounds};
+    const bool fp32 = !result.contest.empty() && result.plan == result.contest.front().plan;
+    const std::string kept = fmt::format("{}, {}", reference_name(result.graph),
+                                         problem_of_noise(result) ? "too noisy to tell" : "no accepted plan is faster");
+    std::string text = fmt::format("Found {}: {}", printable(name(result.plan, result.graph), 80),
+                                   fp32 ? kept : faster_text(over_fp32, reference_name(result.graph)));
+    if (result.recalled > 0) {
+      text += fmt::format("; {} of {} runs came from the ledger", result.recalled, result.trials.size());
+    }
+    print(text, "1");
+    for (const std::string& sentence : result.warnings) warned(sentence);
+  }
+
+ private:
+  static std::string_view set(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value == nullptr ? "" : value;
+  }
+
+  double seconds() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
+
+  void enter(stage s) {
+    // While a candidate is judged, FP32 trains further batches to compare with. That does not begin the baseline again.
+    if (begun_ && (s == stage_ || s == stage::baseline)) return;
+    leave();
+    begun_ = true;
+    stage_ = s;
+    progress_.stage_begins(s);
+  }
+
+  void leave() {
+    if (begun_) print(progress_.stage_line(stage_));
+    begun_ = false;
+  }
+
+  std::size_t width() const {
+    winsize size = {};
+    const bool known = ::ioctl(::fileno(to_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return known ? size.ws_col - 1U : 79;
+  }
+
+  // Redraws the line; not more than ten times a second unless `now`, since a terminal over a slow network would hold up
+  // the training.
+  void draw(bool now) {
+    if (!terminal_) return;
+    if (!now && clock::now() - drawn_ < std::chrono::milliseconds{100}) return;
+    drawn_ = clock::now();
+    put(fmt::format("\r{}\x1b[K", paint(progress_.line(seconds(), width()), "36")));
+    line_open_ = true;
+  }
+
+  // Prints a line that stays.
+  void print(const std::string& text, const char* style = "") {
+    if (terminal_ && line_open_) put("\r\x1b[K");
+    line_open_ = false;
+    put((*style == '\0' ? text : paint(text, style)) + "\n");
+  }
+
+  void end_line() {
+    if (line_open_) put("\n");
+    line_open_ = false;
+  }
+
+  std::string paint(const std::string& text, const char* style) const {
+    return colour_ ? fmt::format("\x1b[{}m{}\x1b[0m", style, text) : text;
+  }
+
+  void put(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), to_);
+    std::fflush(to_);
+  }
+
+  using clock = std::chrono::steady_clock;
+  std::FILE* to_;
+  bool terminal_, colour_;
+  progress progress_ = {};
+  stage stage_ = stage::baseline;
+  bool begun_ = false;      // whether a stage has begun
+  bool line_open_ = false;  // whether the cursor stands behind a line that will be redrawn
+  std::set<std::string> warned_ = {};
+  clock::time_point start_ = clock::now();
+  clock::time_point drawn_ = {};
+};
+
+}  // namespace comp::detail
+
+namespace comp {
+
+COMP_INLINE progress_bar::progress_bar(std::FILE* to) : display_{std::make_unique<detail::progress_display>(to)} {}
+COMP_INLINE progress_bar::~progress_bar() = default;
+COMP_INLINE void progress_bar::search_started(const search_info& info) { display_->search_started(info); }
+COMP_INLINE void progress_bar::trial_started(const trial& t) { display_->trial_started(t); }
+COMP_INLINE void progress_bar::batch_done(const trial& t, const sample& so_far) { display_->batch_done(t, so_far); }
+COMP_INLINE void progress_bar::trial_done(const trial& t) { display_->trial_done(t); }
+COMP_INLINE void progress_bar::warned(const std::string& sentence) { display_->warned(sentence); }
+COMP_INLINE void progress_bar::search_done(const outcome& result) { display_->search_done(result); }
+
+}  // namespace comp
