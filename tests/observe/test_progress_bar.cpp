@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
+#include <comp/observe/progress_bar.hpp>
 #include <comp/observe/progress_text.hpp>
 #include <map>
 #include <memory>

@@ -41,5 +41,5 @@ class progress_bar {
 }  // namespace comp
 
 #if COMP_HEADER_ONLY
-#include <comp/observe/progress_text.hpp>
+#include <comp/observe/progress_display.hpp>
 #endif
