@@ -84,6 +84,11 @@ double best_seconds(const fake::world& world, const std::vector<std::size_t>& ha
   return world.seconds(comp::strategy::min_cut_plan(costs, plan{n}));
 }
 
+std::size_t judged_plans(const outcome& found) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      found.trials, [](const trial& t) { return t.stage == stage::losses && t.purpose == comp::purpose::judge; }));
+}
+
 // What has all but the number of batches of an epoch.
 class endless {
  public:
