@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8: the kernels that quantise, and linear layers against FP64 products of what these make. The formats themselves are
-// those of native/test_math.cpp.
+// FP8: the kernels that quantise, and linear layers against FP64 products of what these make. The formats themselves
+// are those of native/test_math.cpp.
 #include <comp_cuda/device.hpp>
 #include <comp_cuda/linear.hpp>
 #include <comp_cuda/transfer.hpp>

@@ -449,8 +449,8 @@ TEST_CASE_FIXTURE(fresh, "a ReLU behind a linear layer is made by its product, w
       CHECK(fused.fused().operators == operators + 1);
       CHECK(fused.fused().bytes_saved == saved + 2 * got.bytes());
       y = fused.activate(activation::gelu, got.forward(bias).viewed(got.between()));  // none of the product's
-      CHECK(same_products(fused.download(y), plain.download(plain.activate(
-                                                 activation::gelu, want.forward(bias).viewed(want.between())))));
+      CHECK(same_products(fused.download(y),
+                          plain.download(plain.activate(activation::gelu, want.forward(bias).viewed(want.between())))));
       CHECK(fused.fused().launches == launched + 1);
     }
   }

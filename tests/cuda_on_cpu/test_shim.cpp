@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shim itself: of each kind of mistake one is planted, and caught with a sentence that names its place. That what CUDA
-// promises holds is what the kernels' own tests need.
+// The shim itself: of each kind of mistake one is planted, and caught with a sentence that names its place. That what
+// CUDA promises holds is what the kernels' own tests need.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The doctor: faults that are found by name, others, on the same code, in python/test_doctor.py; sound models without one, and
-// two runs that part.
+// The doctor: faults that are found by name, others, on the same code, in python/test_doctor.py; sound models without
+// one, and two runs that part.
 
 #include <algorithm>
 #include <cmath>

@@ -342,7 +342,8 @@ TEST_CASE("healthy trainings that look ill are let alone, in FP32 and with a pla
     CAPTURE(truth::health_names[which]);
     for (std::uint64_t seed = 84000; seed < 84004; ++seed) {
       for (const bool faster : {false, true}) {
-        const truth::followed got = truth::train_in(truth::healthy(seed, static_cast<truth::health>(which), faster), 40);
+        const truth::followed got =
+            truth::train_in(truth::healthy(seed, static_cast<truth::health>(which), faster), 40);
         CHECK(got.finished);
         CHECK(got.fallbacks == 0);
       }

@@ -9,9 +9,10 @@
 //   3. Plans of accepted operators are timed in turns. The times correct the costs, the corrected costs give the next
 //      cheapest plan, and so on until the cheapest plan is one that was measured.
 // Use it unless the whole space has to be tried (exhaustive), or a paper's algorithm is to be compared (greedy and
-// others). The search itself runs these steps, as both stages in one (docs/understand/search.md). Given as stage 2 alone,
-// in which only times count, this is `greedy`, whose `run` it has. It is never worse than an accepted rule-based plan,
-// because such plans are raced, too.
+// others). The search itself runs these steps, as both stages in one (docs/understand/search.md). Given as stage 2
+// alone, in which only times count, this is `greedy`, whose `run` it has. It is never worse than an accepted rule-based
+// plan, because such plans are raced, too.
+//
 // Source: none of the systems that comp is compared with searches so; the parts have their sources in their headers.
 #pragma once
 
