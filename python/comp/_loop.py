@@ -254,8 +254,8 @@ def autocast(
         learned: the search of the next loop goes on from it.
     state: what else batches train: averages of weights, GradScaler. It goes back with the weights. Schedulers go on.
     policy: by name, or one of comp.policy. precisions: as in comp.search, but none below 16 bits.
-    batches_per_epoch: FP32 trains so many batches first. The training that the search is for has planned_epochs (100)
-        of them.
+    batches_per_epoch: FP32 trains so many batches first, 64 at most. The training that the search is for has
+        planned_epochs (100) times as many.
     segments, forced: of comp.plan, for a file that is there.
     states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
         batches of the first plan.
