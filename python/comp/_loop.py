@@ -128,7 +128,7 @@ def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
     if nothing and file is not None and _ranks.leads():
         warnings.warn(
             f'the loop ended after {inner.batches} batches, before its search had found a plan: "{file}" is not written, '
-            + (f'and the next loop goes on from "{_ledger(file)}"' if os.path.exists(_ledger(file)) else "train longer"),
+            + (f'and the next loop goes on from "{_ledger(file)}"' if inner.owns_ledger else "train longer"),
             stacklevel=2,
         )
 
@@ -170,8 +170,9 @@ class Autocast(Region):
         try:
             if self._file is not None and _ranks.leads():
                 found.save(self._file)
-                with contextlib.suppress(OSError):
-                    os.remove(_ledger(self._file))
+                if self._inner.owns_ledger:
+                    with contextlib.suppress(OSError):
+                        os.remove(_ledger(self._file))
         except FileError as error:  # the training is worth more than the file
             warnings.warn(str(error), stacklevel=3)
 

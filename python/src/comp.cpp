@@ -197,6 +197,7 @@ void add_loop(py::module_& m) {
       .def("step", &loop::step, "losses"_a, "seconds"_a)
       .def("end", &loop::end)
       .def_property_readonly("found", &loop::found)
+      .def_property_readonly("owns_ledger", &loop::owns_ledger)
       .def_property_readonly("letters", [](const loop& l) { return l.current_plan().str(); })
       .def_property_readonly("searches", &loop::searches)
       .def_property_readonly("batches", &loop::batches)

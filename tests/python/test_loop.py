@@ -248,6 +248,21 @@ class Loops(unittest.TestCase):
                 other.write('no ledger')
             self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
 
+    def test_a_loop_leaves_the_file_of_a_search_that_another_one_goes_on_with(self):
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+            warnings.simplefilter('ignore')
+            file = os.path.join(folder, 'plan.json')
+            first, second = Loop(), Loop()
+            going_on = first.autocast(file=file)
+            first.train(going_on, 60)
+            found_by_second = second.autocast(file=file)
+            second.train(found_by_second, 1500)
+            self.assertIn('.search" is in use (another search writes to it)', ' '.join(found_by_second.found.warnings))
+            self.assertEqual(set(os.listdir(folder)), {'plan.json', 'plan.json.search'})
+            first.train(going_on, 1500)
+            self.assertIsNotNone(going_on.found)
+            self.assertEqual(os.listdir(folder), ['plan.json'])
+
     def test_an_interpreter_ends_while_a_search_waits(self):
         told = subprocess.run(
             [sys.executable, '-W', 'default', '-c', _ENDS_EARLY], capture_output=True, text=True, timeout=120, cwd=tempfile.mkdtemp()

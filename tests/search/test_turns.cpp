@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <comp/search/losses/turns.hpp>
 #include <cstddef>
@@ -36,6 +37,22 @@ taken turns(std::size_t rounds, const std::function<double(double, bool)>& loss,
 comp::loss_verdict judged(const taken& all, bool last = true, double worse = 1,
                           const comp::turn_lengths& lengths = alike) {
   return comp::detail::judge_turns(all.fp32, all.own, lengths, 0.01, worse, last);
+}
+
+/// Returns: after how many of the plan's batches one is rejected beyond doubt, as it is asked after each 16 in a round;
+/// 0 if it is not.
+std::size_t batches_until_beyond_doubt(const taken& round, const comp::turn_lengths& lengths) {
+  taken so_far;
+  for (const bool own : comp::order_of_turns) {
+    const std::vector<double>& from = own ? round.own : round.fp32;
+    std::vector<double>& to = own ? so_far.own : so_far.fp32;
+    for (std::size_t k = 1, block = own ? lengths.candidate : lengths.reference; k <= block; ++k) {
+      to.push_back(from[to.size()]);
+      const bool is_asked = own && (k % 16 == 0 || k == block) && to.size() < round.own.size();
+      if (is_asked && judged(so_far, false, 1, lengths).answer != loss_answer::go_on) return to.size();
+    }
+  }
+  return 0;
 }
 
 /// How many of 200 trainings with 20% noise are accepted.
@@ -78,6 +95,41 @@ TEST_CASE("blocks of FP32 that are a third as long as the plan's tell as much wi
   CHECK(accepted(0, 7, third) >= 160);
   CHECK(accepted(0.1, 7, third) == 0);
   CHECK(accepted(0.06, 7, third) <= 10);
+}
+
+TEST_CASE("a plan that raises the loss several times as much as its noise is rejected after 16 of its batches") {
+  for (const comp::turn_lengths& lengths : {comp::turn_lengths{4, 12, 1}, third, comp::turn_lengths{16, 48, 1}}) {
+    CAPTURE(lengths.candidate);
+    const std::size_t first = std::min<std::size_t>(lengths.candidate, 16);
+    std::size_t at_once = 0, by_noise = 0;
+    for (unsigned seed = 0; seed < 200; ++seed) {
+      std::mt19937 random{seed};
+      std::normal_distribution<double> noise;
+      const auto rejected = [&](double harm) {
+        const auto loss = [&](double t, bool own) {
+          return (0.5 + 1.5 * std::exp(-t / 300)) * (1 + (own ? harm : 0)) * (1 + 0.05 * noise(random));
+        };
+        return batches_until_beyond_doubt(turns(1, loss, lengths), lengths);
+      };
+      at_once += rejected(1) == first ? 1 : 0;
+      by_noise += rejected(0) > 0 ? 1 : 0;
+    }
+    CHECK(at_once >= 195);
+    CHECK(by_noise == 0);
+  }
+}
+
+TEST_CASE("a loss without noise that falls, rises or bends is no harm beyond doubt") {
+  const std::vector<std::function<double(double)>> curves{
+      [](double t) { return 2 - 0.01 * t; },         [](double t) { return 1 + 0.01 * t; },
+      [](double t) { return std::exp(-t / 20); },    [](double t) { return 3 - std::exp(t / 150); },
+      [](double t) { return 2 + std::sin(t / 40); }, [](double) { return 1.0; }};
+  for (const auto& curve : curves) {
+    CAPTURE(&curve - curves.data());
+    CHECK(batches_until_beyond_doubt(turns(
+                                         1, [&](double t, bool) { return curve(t); }, third),
+                                     third) == 0);
+  }
 }
 
 TEST_CASE("noise that hides 5% shows nothing, and the plan is rejected") {

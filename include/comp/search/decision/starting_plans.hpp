@@ -10,6 +10,7 @@
 #include <comp/core/rival.hpp>
 #include <comp/policy/plan_name.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp/search/losses/turns.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/space/spaces.hpp>
@@ -92,6 +93,14 @@ inline std::string search_signature(const any_trainer& trainer, const outcome& l
     if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
     const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
     if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
+  }
+  if (!trainer.has.save && settings.criterion != criterion::scores) {
+    // Losses of turns say nothing if they are cut into blocks of other lengths.
+    const std::size_t planned = settings.planned_epochs * log.batches_per_epoch;
+    const auto beside_fp32 = turn_lengths::of_training(planned, true);
+    backend += planned == 0 ? fmt::format("; turns=of {} epochs", settings.planned_epochs)
+                            : fmt::format("; turns={}/{}/{}", beside_fp32.reference, beside_fp32.candidate,
+                                          turn_lengths::of_training(planned, false).candidate);
   }
   if (log.floor > 0) backend += fmt::format("; floor={:g}", log.floor);
   if (log.compiled) backend += "; compiled";

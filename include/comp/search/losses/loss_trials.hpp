@@ -460,8 +460,9 @@ class loss_trials {
     });
     judgement.at_end = !judgement.trial.recalled;
     const std::string label_of_turns = beside == nullptr ? "fp32 in turns" : "accepted plan in turns";
-    const trial turns =
-        run_.run_and_record(stage::baseline, reference, label_of_turns, [&](const trial&) { return other; });
+    trial turns = run_.run_and_record(stage::baseline, reference, label_of_turns, [&](const trial&) { return other; });
+    // A ledger may end between the two records.
+    if (turns.recalled && !judgement.trial.recalled) turns.sample = std::move(other);
     run_.trust(run_.fp32());
     if (turns.sample.status == status::not_finite && run_.lost_since()) throw damaged_training{*run_.lost_since()};
     if (beside == nullptr) require_trained(run_, turns.sample, turns.sample.batches);

@@ -4,7 +4,8 @@
 // The loss falls meanwhile. In the order FPPF PFFP (F: FP32, P: plan; the Thue-Morse sequence) a linear or quadratic
 // trend cancels. A block is long enough to show harm that builds up within some batches. All batches are training, so
 // that judging only costs the time by which FP32 is slower. Its blocks are therefore a third as long as the plan's: the
-// difference is then known as well from 2/3 as many of FP32's batches.
+// difference is then known as well from 2/3 as many of FP32's batches. A plan whose harm is beyond doubt does not train
+// such a block to its end.
 // Source: Prouhet 1851 (the order, for polynomials of any degree).
 #pragma once
 
@@ -13,9 +14,11 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
+#include <comp/search/losses/harm_fit.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
@@ -81,15 +84,46 @@ inline round_of_turns compare_round(const std::vector<double>& reference, const 
           spread * (1 / of_reference + 1 / of_candidate) + chance};
 }
 
-/// Judges all rounds so far. `last`: no further round follows, so the answer is accepted or rejected. The line is then
-/// the tolerance, or what noise alone exceeds one time in seven. If that is more than 5%, the batches have shown
-/// nothing, and the plan is rejected.
-/// Requires: losses of a round or more.
+/// Returns: the harm that the begun round `number` shows beyond doubt: the plan's mean is above each of the reference's
+/// losses, and no polynomial explains that whose degree is the number of the plan's blocks. No harm if there is doubt.
+inline harm_estimate harm_beyond_doubt(const std::vector<double>& reference, const std::vector<double>& candidate,
+                                       std::size_t number, const turn_lengths& lengths, double tolerance,
+                                       double loss_sign) {
+  constexpr double errors = 4;
+  const std::size_t half = order_of_turns.size() / 2;
+  const std::span<const double> all[2] = {reference, candidate};
+  std::size_t at[2] = {number * half * lengths.reference, number * half * lengths.candidate};
+  std::vector<double> losses, is_candidates, of_candidate;
+  double highest = -std::numeric_limits<double>::infinity();
+  std::size_t degree = 0;
+  for (const bool is_candidate : order_of_turns) {
+    degree += is_candidate ? 1 : 0;
+    const std::size_t block = is_candidate ? lengths.candidate : lengths.reference, end = at[is_candidate] + block;
+    for (std::size_t& k = at[is_candidate]; k < std::min(end, all[is_candidate].size()); ++k) {
+      losses.push_back(loss_sign * all[is_candidate][k]);
+      is_candidates.push_back(is_candidate ? 1 : 0);
+      if (is_candidate) of_candidate.push_back(losses.back());
+      if (!is_candidate && losses.back() > highest) highest = losses.back();
+    }
+    if (at[is_candidate] < end) break;
+  }
+  const harm_estimate fit = fit_harm(losses, is_candidates, degree);
+  const bool is_above = mean_of(finite_of(of_candidate)) > highest;
+  return is_above && fit.harm - errors * fit.error > tolerance ? fit : harm_estimate{};
+}
+
+/// Judges all rounds so far, and a begun one by what is beyond doubt. `last`: no further batch follows, so the answer
+/// is accepted or rejected. The line is then the tolerance, or what noise alone exceeds one time in seven. If that is
+/// more than 5%, the batches have shown nothing, and the plan is rejected.
 inline loss_verdict judge_turns(const std::vector<double>& reference, const std::vector<double>& candidate,
                                 const turn_lengths& lengths, double tolerance, double loss_sign, bool last) {
   constexpr double clear_errors = 2.4, one_in_seven = 1.1, vague = 0.05;
   const std::size_t rounds = std::min(reference.size() / lengths.reference, candidate.size() / lengths.candidate) /
                              (order_of_turns.size() / 2);
+  const harm_estimate begun = harm_beyond_doubt(reference, candidate, rounds, lengths, tolerance, loss_sign);
+  if (begun.harm > 0 || (rounds == 0 && last))
+    return {.answer = loss_answer::rejected, .difference = begun.harm, .radius = begun.error, .line = tolerance};
+  if (rounds == 0) return {};
   std::vector<double> differences, variances;
   for (std::size_t k = 0; k < rounds; ++k) {
     const round_of_turns round = compare_round(reference, candidate, k, lengths, loss_sign);
@@ -116,19 +150,28 @@ inline loss_verdict judge_turns(const std::vector<double>& reference, const std:
 
 }  // namespace detail
 
-/// Trains `reference` and `p` in turns until `is_decided(candidate, other)` is true, which is asked after each round. A
-/// batch that fails ends it; `candidate` or `other` has then the status of the failure.
+/// Trains `reference` and `p` in turns until `is_decided(candidate, other)` is true, which is asked after each block of
+/// the plan, and after 16 batches within one. A batch that fails ends it; `candidate` or `other` has then the status of
+/// the failure.
 void train_in_turns(evaluator& run, const trial& begun, const plan& p, const plan& reference,
                     const turn_lengths& lengths, sample& candidate, sample& other, auto is_decided) {
+  constexpr std::int64_t until_asked = 16;
   for (std::size_t round = 0; round < lengths.rounds; ++round) {
     for (const bool is_candidate : order_of_turns) {
       sample& side = is_candidate ? candidate : other;
-      const std::size_t until =
-          static_cast<std::size_t>(side.batches) + (is_candidate ? lengths.candidate : lengths.reference);
-      run.train(begun, is_candidate ? p : reference, until, side, detail::cut_if_not_finite);
-      if (!side.ok() || static_cast<std::size_t>(side.batches) < until) return;
+      const std::int64_t from = side.batches;
+      const auto until = from + static_cast<std::int64_t>(is_candidate ? lengths.candidate : lengths.reference);
+      bool decided = false;
+      const auto look = [&](const sample& so_far) {
+        const status now = detail::cut_if_not_finite(so_far);
+        const bool asks = is_candidate && ((so_far.batches - from) % until_asked == 0 || so_far.batches == until);
+        decided = asks && now == status::ok && is_decided(candidate, other);
+        return decided ? status::stopped_early : now;
+      };
+      run.train(begun, is_candidate ? p : reference, static_cast<std::size_t>(until), side, look);
+      if (decided) side.status = status::ok;  // an answer is no failure of the run
+      if (decided || !side.ok() || side.batches < until) return;
     }
-    if (is_decided(candidate, other)) return;
   }
 }
 
