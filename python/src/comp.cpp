@@ -208,8 +208,12 @@ void add_loop(py::module_& m) {
 void add_moments(py::module_& m) {
   using libtorch::detail::piecewise;
   m.def("moment_operator", &libtorch::detail::moment_operator, "which"_a, "suffix"_a, "elements"_a);
-  m.def("lie_alike", &libtorch::detail::lie_alike, "a"_a, "b"_a, "low"_a);
-  m.def("in_format", &libtorch::detail::in_format, "moment"_a, "format"_a, "key"_a, "which"_a);
+  m.def(
+      "lie_alike", [](const at::Tensor& a, const at::Tensor& b) { return libtorch::detail::lie_alike(a, b); }, "a"_a,
+      "b"_a);
+  m.def("is_moment_of", &libtorch::detail::is_moment_of, "parameter"_a, "moment"_a);
+  m.def("new_moment", &libtorch::detail::new_moment, "parameter"_a, "format"_a);
+  m.def("in_format", &libtorch::detail::in_format, "parameter"_a, "moment"_a, "format"_a, "key"_a, "which"_a);
   m.def("mix_key", &mix_key, "seed"_a, "stream"_a);
   py::class_<piecewise>(m, "Piecewise")
       .def(py::init<const at::Tensor&, std::uint64_t, int>(), "whole"_a, "key"_a, "which"_a)
