@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <comp_libtorch/support/memory.hpp>
 #include <comp_libtorch/train/kept_moments.hpp>
 #include <memory>
 #include <string>
