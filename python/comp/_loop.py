@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from comp import _comp, _exchange, _ranks, _shards
 from comp._comp import FileError, SettingsError
@@ -65,19 +65,32 @@ class _KeptState:
 
 class _Steps:
     """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
-    known: one may step more often than another."""
+    known: one may step more often than another. An update is left out if the forward has stored one of its parameters in
+    another format, as losses do that convert their weights to the format of their input: its moments would not fit."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.stepped = False
+        self.fail: Callable[[], bool] = lambda: False  # the batch failed, if its plan is another than FP32
         self._only = weakref.ref(optimizers[0]) if len(optimizers) == 1 else lambda: None
-        self._hook = register_optimizer_step_post_hook(self._note)
+        self._formats = [(p, p.dtype) for each in optimizers for group in each.param_groups for p in group["params"]]
+        self._hooks = register_optimizer_step_post_hook(self._note), register_optimizer_step_pre_hook(self._look)
 
     def _note(self, optimizer: Any, *_: Any) -> None:
         only = self._only()
         self.stepped = self.stepped or only is not None and (optimizer is only or belong_together(optimizer, only))
 
+    def _look(self, *_: Any) -> None:
+        changed = [(p, written) for p, written in self._formats if p.dtype is not written]
+        if not changed or not self.fail():
+            return
+        for p, _ in self._formats:
+            p.grad = None
+        for p, written in changed:
+            p.data = p.data.to(written)
+
     def end(self) -> None:
-        self._hook.remove()
+        for each in self._hooks:
+            each.remove()
 
 
 def is_there(path: str) -> bool:
@@ -320,4 +333,5 @@ def autocast(
         ranks=_ranks.team(),
         states=Moments(optimizers if moments else []).operators,
     )
+    steps.fail = inner.fail
     return Autocast(inner, kept, steps, path)

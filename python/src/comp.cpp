@@ -195,6 +195,7 @@ void add_loop(py::module_& m) {
            "ranks"_a = nullptr, "states"_a = std::vector<op_info>{})
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
+      .def("fail", &loop::fail)
       .def("end", &loop::end)
       .def_property_readonly("found", &loop::found)
       .def_property_readonly("owns_ledger", &loop::owns_ledger)

@@ -148,6 +148,12 @@ class loop {
     measurement_ ? measure(seconds) : tell(std::move(of_batch));
   }
 
+  /// What the batch's regions ran is of no use, as if an exception had left one. Returns: false if its plan is FP32.
+  bool fail() {
+    if (program_.lowers()) regions_.fail();
+    return program_.lowers();
+  }
+
   /// Returns: what the search found, and what the training after it left of that; null before.
   std::shared_ptr<const outcome> found() {
     const outcome* now = search_ == nullptr ? nullptr : search_->found();
@@ -257,7 +263,7 @@ class loop {
     regions_.forget_failure();
     if (!std::exchange(begun_, false) || search_ == nullptr || !program_.lowers()) return true;
     measurement_.reset();
-    tell({.status = status::failed, .message = "the forward raised an exception"});
+    tell({.status = status::failed, .message = "the forward raised an exception, or changed the format of a parameter"});
     return true;
   }
 

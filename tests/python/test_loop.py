@@ -84,6 +84,19 @@ class Normed(Loop):
         self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
 
 
+class Proxies(Loop):
+    """Its loss stores its parameter in the format of its input, as some of metric learning do."""
+
+    def __init__(self):
+        def similar(net, out):
+            net.proxies.data = net.proxies.data.to(out.dtype)
+            return out @ net.proxies
+
+        super().__init__(similar)
+        self.net.register_parameter('proxies', nn.Parameter(torch.eye(4, device=DEVICE)))
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
+
+
 class Recurrent(Loop):
     """Its hidden state is carried from batch to batch, as by truncated backpropagation through time."""
 
@@ -136,6 +149,18 @@ class Loops(unittest.TestCase):
                 plan.step(loss + harm * low[-1][1], seconds=8.0 - plan.letters.count('b'))
             self.assertIn((torch.bfloat16, False), low)
             self.assertEqual(low[-1][1], harm == 0)
+
+    def test_a_plan_whose_forward_stores_a_parameter_in_another_format_is_not_tried_again(self):
+        loop = Proxies()
+        plan = loop.autocast()
+        letters = loop.train(plan, 1500)
+        last = [op.name for op in plan.found.operators].index('2.linear')
+        self.assertIn('b', {each[last] for each in letters})
+        self.assertEqual(plan.found.plan[last], '1')
+        self.assertIn('b', plan.found.plan)
+        for p in loop.net.parameters():
+            self.assertEqual({p.dtype, loop.optimizer.state[p]['exp_avg'].dtype}, {torch.float32})
+            self.assertTrue(p.isfinite().all())
 
     @unittest.skipIf(DEVICE != 'cpu', 'these operators have no BF16 on a CPU')
     def test_an_operator_that_has_no_low_kernel_is_not_lowered_in_a_batch_of_the_loop(self):
