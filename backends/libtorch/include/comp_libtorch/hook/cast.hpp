@@ -92,7 +92,8 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
   }
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-  const bool usual = is_differentiable_here(tensor.layout()) && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
+  const bool usual =
+      is_differentiable_here(tensor.layout()) && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
   if (!recorded && usual && layout == at::MemoryFormat::Preserve) return converted(tensor, type);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   at::Tensor result;
