@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import numbers
 import os
 import warnings
@@ -237,6 +238,7 @@ def autocast(
     state: Sequence[Any] = (),
     policy: Any = "pytorch",
     precisions: Sequence[str] | None = None,
+    batches: float | None = None,
     batches_per_epoch: int = 64,
     segments: Sequence[str] = ("forward",),
     forced: bool = False,
@@ -268,8 +270,9 @@ def autocast(
         learned: the search of the next loop goes on from it.
     state: what else batches train: averages of weights, GradScaler. It goes back with the weights. Schedulers go on.
     policy: by name, or one of comp.policy. precisions: as in comp.search, but none below 16 bits.
-    batches_per_epoch: FP32 trains so many batches first, 64 at most. The training that the search is for has
-        planned_epochs (100) times as many.
+    batches: of the whole training, which limits what the search may cost. None, or infinitely many: planned_epochs (100)
+        times batches_per_epoch.
+    batches_per_epoch: FP32 trains so many batches first, 64 at most.
     segments, forced: of comp.plan, for a file that is there.
     states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
         batches of the first plan.
@@ -308,6 +311,11 @@ def autocast(
         )
     if not isinstance(batches_per_epoch, int) or batches_per_epoch < 1:
         raise SettingsError(f"batches_per_epoch is {batches_per_epoch!r} (FP32 trains so many first): give a number from 1 on")
+    if batches is not None:
+        if not isinstance(batches, numbers.Real) or not batches > 0:
+            raise SettingsError(f"batches is {batches!r} (of the whole training, one at least): give how often the loop calls step()")
+        if math.isfinite(batches):
+            settings = {"planned_epochs": math.ceil(batches / batches_per_epoch)} | settings
     device = next((p.device for module in models.values() for p in module.parameters()), torch.device("cpu"))
     wanted = _precisions(precisions, state, device, False)
     if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):
