@@ -71,7 +71,7 @@ class _Steps:
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.stepped = False
-        self.fail: Callable[[], bool] = lambda: False  # the batch failed, if its plan is another than FP32
+        self.loop: Callable[[], _comp.Loop | None] = lambda: None  # a weak reference: the loop refers to this
         self._only = weakref.ref(optimizers[0]) if len(optimizers) == 1 else lambda: None
         self._formats = [(p, p.dtype) for each in optimizers for group in each.param_groups for p in group["params"]]
         self._hooks = register_optimizer_step_post_hook(self._note), register_optimizer_step_pre_hook(self._look)
@@ -82,7 +82,8 @@ class _Steps:
 
     def _look(self, *_: Any) -> None:
         changed = [(p, written) for p, written in self._formats if p.dtype is not written]
-        if not changed or not self.fail():
+        loop = self.loop()
+        if not changed or loop is None or not loop.fail():
             return
         for p, _ in self._formats:
             p.grad = None
@@ -341,5 +342,5 @@ def autocast(
         ranks=_ranks.team(),
         states=Moments(optimizers if moments else []).operators,
     )
-    steps.fail = inner.fail
+    steps.loop = weakref.ref(inner)
     return Autocast(inner, kept, steps, path)
