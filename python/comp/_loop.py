@@ -316,7 +316,7 @@ def autocast(
         if not isinstance(batches, numbers.Real) or not batches > 0:
             raise SettingsError(f"batches is {batches!r} (of the whole training, one at least): give how often the loop calls step()")
         if math.isfinite(batches):
-            settings = {"planned_epochs": math.ceil(batches / batches_per_epoch)} | settings
+            settings = {"planned_epochs": max(int(batches // batches_per_epoch), 1)} | settings
     device = next((p.device for module in models.values() for p in module.parameters()), torch.device("cpu"))
     wanted = _precisions(precisions, state, device, False)
     if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):

@@ -229,6 +229,15 @@ class Loops(unittest.TestCase):
             self.assertLessEqual(plan.batches_undone, 16)
             self.assertLess(loop.batch(NoPlan()), 0.5)
 
+    def test_a_short_loop_judges_one_plan_or_none(self):
+        for batches, most in ((50, 0), (200, 1), (float('inf'), 9)):
+            loop = Loop()
+            plan = loop.autocast(batches=batches)
+            letters = loop.train(plan, 600)
+            tried = {t.plan for t in plan.found.trials if 'b' in t.plan}
+            self.assertLessEqual(len(tried), most)
+            self.assertEqual('b' in ''.join(letters), most > 0)
+
     def test_rates_of_a_scheduler_go_on_when_batches_are_undone(self):
         loop = Loop(harmful_if_low(lambda out: out * float('nan')))
         schedule = torch.optim.lr_scheduler.StepLR(loop.optimizer, 1, 0.99)
@@ -396,6 +405,9 @@ class Loops(unittest.TestCase):
             loop.autocast(precisions='bf16')
         with self.assertRaisesRegex(comp.SettingsError, 'batches_per_epoch is 0'):
             loop.autocast(batches_per_epoch=0)
+        for batches in (0, 'many', float('nan')):
+            with self.assertRaisesRegex(comp.SettingsError, f'batches is {batches!r}'):
+                comp.autocast(loop.net, optimizer=loop.optimizer, batches=batches)
         with self.assertRaisesRegex(comp.SettingsError, 'did you mean "tolerance"'):
             loop.autocast(tolerence=1)
         with self.assertRaisesRegex(comp.FileError, 'no folder "nowhere"'):
