@@ -148,7 +148,8 @@ inline at::Tensor in_format(const at::Tensor& p, const at::Tensor& from, at::Sca
   }
   wide = wide.to(at::kFloat);
   if (as == at::kFloat) return wide;
-  if (!lie_alike(p, wide)) return as == at::kBFloat16 ? wide.to(as) : wide;
+  if (!lie_alike(p, wide) && lie_alike(p, p)) wide = at::empty_like(p, wide.options()).copy_(wide);
+  if (!lie_alike(p, wide)) return wide.to(as);
   const at::Tensor to = new_moment(p, as);
   low_moment{to, key, which}.round(static_cast<const float*>(wide.const_data_ptr()), 0, wide.numel());
   return to;
