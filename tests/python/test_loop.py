@@ -155,7 +155,7 @@ class Loops(unittest.TestCase):
         plan = loop.autocast()
         letters = loop.train(plan, 1500)
         last = [op.name for op in plan.found.operators].index('2.linear')
-        self.assertIn('b', {each[last] for each in letters})
+        self.assertIn('b', {each[last:][:1] for each in letters})  # the first batches have no plan
         self.assertEqual(plan.found.plan[last], '1')
         self.assertIn('b', plan.found.plan)
         for p in loop.net.parameters():
