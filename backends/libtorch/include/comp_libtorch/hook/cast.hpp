@@ -77,13 +77,6 @@ auto make_node(Arguments... arguments) {
   }
 }
 
-/// Returns: true for dense tensors, and for those in compressed rows or columns: ATen's own backward of a cast refuses
-/// their dense gradients.
-inline bool is_differentiable_here(at::Layout layout) {
-  return layout == at::kStrided || layout == at::kSparseCsr || layout == at::kSparseCsc || layout == at::kSparseBsr ||
-         layout == at::kSparseBsc;
-}
-
 /// Returns: `tensor` in `type` and `layout`; differentiable while gradients are on. The common case makes its node
 /// here: ATen's way through its autograd kernel takes longer and gives the same gradients. A transform of torch.func
 /// has an autograd of its own, which has to see the cast.
@@ -92,8 +85,7 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
   }
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-  const bool usual =
-      is_differentiable_here(tensor.layout()) && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
+  const bool usual = tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
   if (!recorded && usual && layout == at::MemoryFormat::Preserve) return converted(tensor, type);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   at::Tensor result;
