@@ -263,7 +263,8 @@ class loop {
     regions_.forget_failure();
     if (!std::exchange(begun_, false) || search_ == nullptr || !program_.lowers()) return true;
     measurement_.reset();
-    tell({.status = status::failed, .message = "the forward raised an exception, or changed the format of a parameter"});
+    tell(
+        {.status = status::failed, .message = "the forward raised an exception, or changed the format of a parameter"});
     return true;
   }
 
