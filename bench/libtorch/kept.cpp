@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of a LibTorch training with AdamW on this CPU: the peak of a batch in FP32, under LibTorch's autocast, by
-// comp's plan of the same rules, and by that with moments in BF16.
+// comp's plan of the same rules, and by that with moments in BF16 and in FP8.
 //   kept [models, a part of their names]
 // Bytes are those that LibTorch allocates, and the same on a busy machine.
 #include <torch/nn.h>
@@ -56,9 +56,12 @@ void measure(const std::string& name, torch::nn::Module& net,
   std::vector<std::pair<std::string, plan>> all{{"FP32", plan{graph.size()}},
                                                 {"LibTorch's autocast", t.own_autocast(precision::bf16)}};
   all.emplace_back("the rules by comp", comp::autocast::rule_plan(lists, graph, precision::bf16));
-  plan low = all.back().second;
-  for (std::size_t i = 0; i < low.size(); ++i) low[i] = graph[i].is_state ? precision::bf16 : low[i];
-  all.emplace_back("these, moments in BF16", low);
+  for (const auto& [words, format] :
+       {std::pair{"these, moments in BF16", precision::bf16}, {"these, moments in FP8", precision::fp8_e4m3}}) {
+    plan low = all[2].second;
+    for (std::size_t i = 0; i < low.size(); ++i) low[i] = graph[i].is_state ? format : low[i];
+    all.emplace_back(words, low);
+  }
   std::vector<double> peaks;
   for (const auto& [label, p] : all) {
     t.set_precision(p);

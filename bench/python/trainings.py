@@ -3,7 +3,10 @@
 with torch.compile and without, each with the plan of a search of its own: the twenty trainings of the tests, larger, a step of
 each in turns. A line of a Markdown table for each. If IPEX_PYTHON names a Python that imports Intel's extension, which wants
 a torch of its own, a process of it takes turns in place of what torch.compile makes.
-Usage: trainings.py [rounds] [NAME...]"""
+--loops: whole trainings instead, of which one's loop finds its plan by comp.autocast while it runs, beside FP32,
+torch.autocast and the plan of a search; the sum of its seconds over each of theirs.
+Usage: trainings.py [rounds] [NAME...]
+       trainings.py --loops [batches] [NAME...]"""
 
 import os
 import subprocess
@@ -14,7 +17,7 @@ import time
 import torch
 
 if '--ipex' not in sys.argv:  # comp is not built for that torch
-    from comp import plan, search  # before `support`, which has BF16 searched on every CPU
+    from comp import autocast, plan, search  # before `support`, which has BF16 searched on every CPU
     from support import NoPlan
 
 from known_trainings import BATCHES, TRAININGS
@@ -147,6 +150,38 @@ def in_turns(name, rounds, ways, peer=None):
     return times | ({'peer': of_peer[3:]} if peer and all(of_peer) else {})
 
 
+def measure_loop(name, batches):
+    """A batch of each training in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, 'plan.json')
+        searched(name, path)
+        trained = {way: fresh(name) for way in ('fp32', 'autocast', 'plan', 'loop')}
+        loop, planned = trained['loop'], trained['plan']
+        finds = autocast(loop.model, optimizer=loop.optimizers, state=loop.state, batches=batches)
+        regions = {'fp32': NoPlan(), 'autocast': Autocast(), 'loop': finds}
+        regions['plan'] = plan(path, planned.model, segments=planned.segments)
+        seconds = dict.fromkeys(trained, 0.0)
+        of_plans = dict.fromkeys(('plan', 'loop'), 0.0)  # after the loop has found its plan
+        found_after = batches
+        for number in range(batches):
+            for way in sorted(trained, reverse=number % 2 == 1):
+                begun = time.perf_counter()
+                loss = trained[way].train(regions[way], trained[way].data[number % BATCHES])
+                if way == 'loop':
+                    finds.step(loss)
+                took = time.perf_counter() - begun
+                seconds[way] += took
+                if way in of_plans and found_after < number:
+                    of_plans[way] += took
+            if finds.found is not None:
+                found_after = min(found_after, number + 1)
+    best = min(seconds['fp32'], seconds['autocast'])
+    row = [name, '-' if finds.found is None else kept(finds.found), str(found_after), str(finds.batches_undone)]
+    row += [f"{seconds['loop'] / each:.3f}" for each in (seconds['fp32'], seconds['autocast'], best)]
+    row += [f"{of_plans['loop'] / of_plans['plan']:.3f}" if of_plans['plan'] else '-']
+    print(f'| {" | ".join(row)} |', flush=True)
+
+
 def measure(name, rounds):
     with tempfile.TemporaryDirectory() as folder:
         path, of_compiled = (os.path.join(folder, file) for file in ('plan.json', 'compiled.json'))
@@ -174,9 +209,11 @@ def measure(name, rounds):
 def main():
     if sys.argv[1:2] == ['--ipex']:
         return ipex(sys.argv[2])
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    head = ['training', 'plan', 'autocast over FP32', 'plan over FP32', 'plan over autocast', 'search']
-    head += ['plan over IPEX'] if 'IPEX_PYTHON' in os.environ else [
+    if loops := sys.argv[1:2] == ['--loops']:
+        del sys.argv[1]
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 1000 if loops else 40
+    head = ['training', 'plan', 'found after', 'undone', 'loop over FP32', 'over autocast', 'over the better', 'its plan over the search\'s'] if loops else ['training', 'plan', 'autocast over FP32', 'plan over FP32', 'plan over autocast', 'search']
+    head += [] if loops else ['plan over IPEX'] if 'IPEX_PYTHON' in os.environ else [
         'compiled plan', 'plan over compiled autocast', 'compiled plan over compiled autocast', 'compiled search'
     ]
     print(f'| {" | ".join(head)} |\n{"|---" * len(head)}|')
@@ -184,7 +221,7 @@ def main():
         if TRAININGS[name].missing:
             print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here {"| " * (len(head) - 2)}|')
         else:
-            measure(name, rounds)
+            (measure_loop if loops else measure)(name, rounds)
 
 
 if __name__ == "__main__":

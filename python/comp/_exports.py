@@ -115,6 +115,9 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> To
     name, module = _named(model)
     layers, moments, mixed = _without_moments(plan_file(plan))
     modules, left = _products(layers, name, "torchao.float8 swaps nn.Linear")
+    if len(moments) == 2 and set(moments.values()) == {"fp8_e4m3"}:
+        left.append("both moments are in fp8_e4m3: AdamFp8 or AdamWFp8 of torchao.optim keeps them in the same blocks, rounded to the nearest")
+        moments = {}
     left += mixed + [f"{moment} is in {p} (torchao's optimizers store both moments in 8 or 4 bits, or in FP8): it stays in FP32"
              for moment, p in moments.items()]
     wanted = {n: tuple(p for p, x in of.items() if x in fp8) for n, of in modules.items()}
@@ -135,7 +138,7 @@ class TransformerEngineRecipe(ModulePrecisions):
     """A plan as Transformer Engine's CustomRecipe takes it: a quantizer for each operand of each product."""
 
     adam: dict[str, torch.dtype]
-    """The arguments of transformer_engine.pytorch.optimizers.FusedAdam for moments in BF16; none if they are in FP32."""
+    """The arguments of transformer_engine.pytorch.optimizers.FusedAdam for lower moments, in which uint8 is FP8; none if they are in FP32."""
 
     def quantizer(self, role: Any) -> Any:
         """The quantizer of a role (module_type, tensor_type, name): CustomRecipe(qfactory=said.quantizer) takes it. What the
@@ -172,7 +175,7 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
         left.append(f"{missing} products are in mxfp4 (its recipes have no such format): they stay in 16 bits")
     left += [f'"{n}" is in fp8_e5m2 (its recipes have E5M2 for gradients only): it becomes E4M3'
              for n, of in modules.items() if of["forward"] == "fp8_e5m2"]
-    adam = {f"{moment}_dtype": torch.bfloat16 for moment in moments}
+    adam = {f"{moment}_dtype": torch.uint8 if p == "fp8_e4m3" else torch.bfloat16 for moment, p in moments.items()}
     return TransformerEngineRecipe(modules, (*left, *mixed, *_rounding_of(moments)), adam)
 
 
@@ -203,7 +206,7 @@ class MegatronModules(ModulePrecisions):
             arguments += [f"--{bits}-format", form, f"--{bits}-recipe", _MEGATRON[p][f"{bits}_quantization_recipe"]]
         arguments += ["--te-precision-config-file", os.fspath(path)]
         arguments += ["--use-precision-aware-optimizer"] if self.moments else []
-        arguments += [f"--{moment.replace('_', '-')}-dtype {p}" for moment, p in self.moments.items()]
+        arguments += [f"--{moment.replace('_', '-')}-dtype {p.split('_')[0]}" for moment, p in self.moments.items()]
         return " ".join(arguments)
 
 
@@ -272,8 +275,9 @@ def _without_moments(plan: PlanFile) -> tuple[PlanFile, dict[str, str], list[str
 
 def _rounding_of(moments: dict[str, str]) -> list[str]:
     """What a library that can have these moments does otherwise."""
-    return [f"{' and '.join(moments)} in bf16 are rounded to the nearest there and at random here, so that small changes "
-            "count on average: watch whether the loss stays as low"] if moments else []
+    scales = ", and have one scale there, here one for 256 values" if "fp8_e4m3" in moments.values() else ""
+    return [f"{' and '.join(moments)} in {' and '.join(sorted(set(moments.values())))} are rounded to the nearest there and "
+            f"at random here, so that small changes count on average{scales}: watch whether the loss stays as low"] if moments else []
 
 
 def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[str, str]], list[str]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import numbers
 import os
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from comp import _comp, _exchange, _ranks, _shards
 from comp._comp import FileError, SettingsError
@@ -65,19 +66,33 @@ class _KeptState:
 
 class _Steps:
     """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
-    known: one may step more often than another."""
+    known: one may step more often than another. An update is left out if the forward has stored one of its parameters in
+    another format, as losses do that convert their weights to the format of their input: its moments would not fit."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.stepped = False
+        self.loop: Callable[[], _comp.Loop | None] = lambda: None  # a weak reference: the loop refers to this
         self._only = weakref.ref(optimizers[0]) if len(optimizers) == 1 else lambda: None
-        self._hook = register_optimizer_step_post_hook(self._note)
+        self._formats = [(p, p.dtype) for each in optimizers for group in each.param_groups for p in group["params"]]
+        self._hooks = register_optimizer_step_post_hook(self._note), register_optimizer_step_pre_hook(self._look)
 
     def _note(self, optimizer: Any, *_: Any) -> None:
         only = self._only()
         self.stepped = self.stepped or only is not None and (optimizer is only or belong_together(optimizer, only))
 
+    def _look(self, *_: Any) -> None:
+        changed = [(p, written) for p, written in self._formats if p.dtype is not written]
+        loop = self.loop()
+        if not changed or loop is None or not loop.fail():
+            return
+        for p, _ in self._formats:
+            p.grad = None
+        for p, written in changed:
+            p.data = p.data.to(written)
+
     def end(self) -> None:
-        self._hook.remove()
+        for each in self._hooks:
+            each.remove()
 
 
 def is_there(path: str) -> bool:
@@ -128,7 +143,7 @@ def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
     if nothing and file is not None and _ranks.leads():
         warnings.warn(
             f'the loop ended after {inner.batches} batches, before its search had found a plan: "{file}" is not written, '
-            + (f'and the next loop goes on from "{_ledger(file)}"' if os.path.exists(_ledger(file)) else "train longer"),
+            + (f'and the next loop goes on from "{_ledger(file)}"' if inner.owns_ledger else "train longer"),
             stacklevel=2,
         )
 
@@ -170,8 +185,9 @@ class Autocast(Region):
         try:
             if self._file is not None and _ranks.leads():
                 found.save(self._file)
-                with contextlib.suppress(OSError):
-                    os.remove(_ledger(self._file))
+                if self._inner.owns_ledger:
+                    with contextlib.suppress(OSError):
+                        os.remove(_ledger(self._file))
         except FileError as error:  # the training is worth more than the file
             warnings.warn(str(error), stacklevel=3)
 
@@ -223,6 +239,7 @@ def autocast(
     state: Sequence[Any] = (),
     policy: Any = "pytorch",
     precisions: Sequence[str] | None = None,
+    batches: float | None = None,
     batches_per_epoch: int = 64,
     segments: Sequence[str] = ("forward",),
     forced: bool = False,
@@ -254,8 +271,9 @@ def autocast(
         learned: the search of the next loop goes on from it.
     state: what else batches train: averages of weights, GradScaler. It goes back with the weights. Schedulers go on.
     policy: by name, or one of comp.policy. precisions: as in comp.search, but none below 16 bits.
-    batches_per_epoch: FP32 trains so many batches first. The training that the search is for has planned_epochs (100)
-        of them.
+    batches: of the whole training, which limits what the search may cost. None, or infinitely many: planned_epochs (100)
+        times batches_per_epoch.
+    batches_per_epoch: FP32 trains so many batches first, 64 at most.
     segments, forced: of comp.plan, for a file that is there.
     states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
         batches of the first plan.
@@ -294,6 +312,11 @@ def autocast(
         )
     if not isinstance(batches_per_epoch, int) or batches_per_epoch < 1:
         raise SettingsError(f"batches_per_epoch is {batches_per_epoch!r} (FP32 trains so many first): give a number from 1 on")
+    if batches is not None:
+        if not isinstance(batches, numbers.Real) or not batches > 0:
+            raise SettingsError(f"batches is {batches!r} (of the whole training, one at least): give how often the loop calls step()")
+        if math.isfinite(batches):
+            settings = {"planned_epochs": max(int(batches // batches_per_epoch), 1)} | settings
     device = next((p.device for module in models.values() for p in module.parameters()), torch.device("cpu"))
     wanted = _precisions(precisions, state, device, False)
     if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):
@@ -319,4 +342,5 @@ def autocast(
         ranks=_ranks.team(),
         states=Moments(optimizers if moments else []).operators,
     )
+    steps.loop = weakref.ref(inner)
     return Autocast(inner, kept, steps, path)

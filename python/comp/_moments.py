@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The moments that torch's own SGD, Adam and AdamW keep, as operators of the graph, named as in C++ (kept_moments.hpp). They
-stay in the optimizer's state, in FP32 or in BF16, so that state_dict() has them as they are.
+stay in the optimizer's state, in FP32, in BF16 or in blocks of FP8, so that state_dict() has them as they are.
 
 An optimizer collects what it steps by _init_group(), which is wrapped: closures, hooks, schedulers and GradScaler go on as they
-do without comp. If all moments are in FP32, torch steps. What has one in BF16 is updated here, by torch's functions on pieces
+do without comp. If all moments are in FP32, torch steps. What has a lower one is updated here, by torch's functions on pieces
 that are in FP32 meanwhile, and torch steps the rest. The random bits follow from the numbers of the step, the optimizer, the
 parameter and the element; SGD's state gets a count of steps for that."""
 
@@ -24,7 +24,7 @@ from comp import _comp
 from comp._comp import SettingsError
 from comp._shards import own_part
 
-_FP32, _BF16 = torch.float32, torch.bfloat16
+_FP32 = torch.float32
 _OF_ADAM = ("exp_avg", "exp_avg_sq")
 _NAMES: dict[Any, tuple[str, ...]] = {SGD: ("momentum_buffer",), Adam: _OF_ADAM, AdamW: _OF_ADAM}
 _SHARED = ("lr", "weight_decay", "maximize", "foreach", "fused")
@@ -146,7 +146,7 @@ class _Kept:
             if type(self._optimizer) is SGD:
                 state["step"] = state.get("step", 0) + 1
                 if found[2] == [None]:
-                    state[self._names_in_state[0]] = torch.empty_like(p, dtype=formats[0])
+                    state[self._names_in_state[0]] = _comp.new_moment(p, formats[0])
             self._convert(p, formats)  # those that the first step has made
             batch.add([_comp.Piecewise(state[name], key, i) for i, name in enumerate(self._names_in_state)], found)
         batch.step()
@@ -159,7 +159,7 @@ class _Kept:
         """Whether pieces of memory are pieces of the parameter, its gradient and its moments."""
         state = self._optimizer.state.get(p, {})
         held = [state[name] for name in (*self._names_in_state, "max_exp_avg_sq") if state.get(name) is not None]
-        if p.grad is None or (_comp.lie_alike(p, p.grad, _FP32) and all(_comp.lie_alike(p, m, _BF16) for m in held)):
+        if p.grad is None or (_comp.lie_alike(p, p.grad) and all(_comp.is_moment_of(p, m) for m in held)):
             return True
         return not self._of.tell(f"a gradient of {type(self._optimizer).__name__} lies otherwise than its parameter")
 
@@ -167,8 +167,8 @@ class _Kept:
         state = self._optimizer.state.get(p, {})
         for i, (name, format) in enumerate(zip(self._names_in_state, formats)):
             moment = state.get(name)
-            if moment is not None and moment.dtype is not format and _comp.lie_alike(p, moment, _BF16):
-                state[name] = _comp.in_format(moment, format, self._key(p), i)
+            if moment is not None and _comp.is_moment_of(p, moment):
+                state[name] = _comp.in_format(p, moment, format, self._key(p), i)
 
     def _number(self) -> list[torch.Tensor]:
         """Returns: the parameters, which it numbers."""

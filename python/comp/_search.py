@@ -162,7 +162,7 @@ def search(
     exchange: whether the plan has the format, too, in which ranks exchange gradients. None: if a model is a
         DistributedDataParallel without a communication hook, or was given to fully_shard without a reduce_dtype.
     moments: whether the plan has the formats, too, in which torch's own SGD with momentum, Adam and AdamW keep their moments
-        on a CPU: FP32, or BF16 rounded at random.
+        on a CPU: FP32, or BF16 or FP8 (fp8_e4m3, in blocks) rounded at random.
     ledger: a file from which a search that was killed goes on. report: an HTML page, live while it searches.
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().

@@ -60,7 +60,8 @@ class PlanPrecision(Precision):
                 "a LightningModule with manual optimization (its optimizers step within training_step, so that no batch "
                 f'ends outside of `with plan:`) and no plan in "{self.path}": find the plan with comp.search'
             )
-        return comp.autocast(trainer.strategy.model, optimizer=trainer.optimizers, file=self.path, **self.search)
+        settings = {"batches": trainer.estimated_stepping_batches} | self.search
+        return comp.autocast(trainer.strategy.model, optimizer=trainer.optimizers, file=self.path, **settings)
 
     def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
         self._losses.append(tensor.detach())

@@ -66,7 +66,8 @@ class PlanCallback(TrainerCallback):
             if is_there(self.path):
                 self.plan = comp.plan(self.path, model, **self.given)
             elif torch.is_grad_enabled():
-                self.plan = comp.autocast(model, optimizer=optimizer, file=self.path, **self.search)
+                settings = {"batches": trainer.state.max_steps} | self.search
+                self.plan = comp.autocast(model, optimizer=optimizer, file=self.path, **settings)
         if isinstance(self.plan, comp.Autocast) and torch.is_grad_enabled():
             _tell_losses(trainer.accelerator, self._losses)
         return contextlib.nullcontext() if self.plan is None else self.plan

@@ -195,8 +195,10 @@ void add_loop(py::module_& m) {
            "ranks"_a = nullptr, "states"_a = std::vector<op_info>{})
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
+      .def("fail", &loop::fail)
       .def("end", &loop::end)
       .def_property_readonly("found", &loop::found)
+      .def_property_readonly("owns_ledger", &loop::owns_ledger)
       .def_property_readonly("letters", [](const loop& l) { return l.current_plan().str(); })
       .def_property_readonly("searches", &loop::searches)
       .def_property_readonly("batches", &loop::batches)
@@ -207,8 +209,12 @@ void add_loop(py::module_& m) {
 void add_moments(py::module_& m) {
   using libtorch::detail::piecewise;
   m.def("moment_operator", &libtorch::detail::moment_operator, "which"_a, "suffix"_a, "elements"_a);
-  m.def("lie_alike", &libtorch::detail::lie_alike, "a"_a, "b"_a, "low"_a);
-  m.def("in_format", &libtorch::detail::in_format, "moment"_a, "format"_a, "key"_a, "which"_a);
+  m.def(
+      "lie_alike", [](const at::Tensor& a, const at::Tensor& b) { return libtorch::detail::lie_alike(a, b); }, "a"_a,
+      "b"_a);
+  m.def("is_moment_of", &libtorch::detail::is_moment_of, "parameter"_a, "moment"_a);
+  m.def("new_moment", &libtorch::detail::new_moment, "parameter"_a, "format"_a);
+  m.def("in_format", &libtorch::detail::in_format, "parameter"_a, "moment"_a, "format"_a, "key"_a, "which"_a);
   m.def("mix_key", &mix_key, "seed"_a, "stream"_a);
   py::class_<piecewise>(m, "Piecewise")
       .def(py::init<const at::Tensor&, std::uint64_t, int>(), "whole"_a, "key"_a, "which"_a)

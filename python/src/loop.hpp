@@ -33,15 +33,20 @@
 
 namespace comp::python {
 
-/// A ledger that ends no training: a file of another search is written anew, and one that cannot be written is left.
+/// A ledger that ends no training: a file of another model's search is written anew, and one that cannot be written, or
+/// that another process writes to, is left.
 class loop_ledger {
  public:
   explicit loop_ledger(std::string path) : path_{std::move(path)} {}
 
   void search_started(const search_info& info) {
-    if (path_.empty() || attempt([&] { runs_.emplace(path_).search_started(info); })) return;
-    (void)attempt([&] { runs_.emplace(path_, ledger::mode::restart).search_started(info); });
+    if (path_.empty()) return;
+    is_own_ = attempt([&] { runs_.emplace(path_).search_started(info); }) ||
+              attempt([&] { runs_.emplace(path_, ledger::mode::restart).search_started(info); });
+    if (!is_own_ && info.warn) info.warn(problem_ + "; what this loop's search learns is not kept");
   }
+  /// Returns: true if this search has opened the file, so that no other one uses it.
+  bool is_own() const { return is_own_; }
   std::optional<trial> recall(const trial& wanted) { return runs_ ? runs_->recall(wanted) : std::nullopt; }
   void trial_done(const trial& t) {
     if (runs_) (void)attempt([&] { runs_->trial_done(t); });
@@ -53,13 +58,15 @@ class loop_ledger {
     try {
       work();
       return true;
-    } catch (const file_error&) {
+    } catch (const file_error& error) {
+      problem_ = error.what();
       runs_.reset();
       return false;
     }
   }
 
-  std::string path_;
+  std::string path_, problem_;
+  bool is_own_ = false;
   std::optional<ledger> runs_;
 };
 
@@ -141,6 +148,12 @@ class loop {
     measurement_ ? measure(seconds) : tell(std::move(of_batch));
   }
 
+  /// What the batch's regions ran is of no use, as if an exception had left one. Returns: false if its plan is FP32.
+  bool fail() {
+    if (program_.lowers()) regions_.fail();
+    return program_.lowers();
+  }
+
   /// Returns: what the search found, and what the training after it left of that; null before.
   std::shared_ptr<const outcome> found() {
     const outcome* now = search_ == nullptr ? nullptr : search_->found();
@@ -148,6 +161,8 @@ class loop {
     return found_;
   }
   const plan& current_plan() const { return program_.current_plan(); }
+  /// Returns: true if the ledger is this loop's, and not another process's.
+  bool owns_ledger() const { return ledger_.is_own(); }
   bool searches() const { return !ended_ && (search_ == nullptr || !search_->is_over()); }
   std::size_t batches() const { return batches_; }
   std::size_t batches_undone() const { return batches_undone_; }
@@ -248,7 +263,8 @@ class loop {
     regions_.forget_failure();
     if (!std::exchange(begun_, false) || search_ == nullptr || !program_.lowers()) return true;
     measurement_.reset();
-    tell({.status = status::failed, .message = "the forward raised an exception"});
+    tell(
+        {.status = status::failed, .message = "the forward raised an exception, or changed the format of a parameter"});
     return true;
   }
 

@@ -168,6 +168,8 @@ class regions {
   /// Returns: whether an exception has left a region since forget_failure().
   bool failed() const { return failed_; }
   void forget_failure() { failed_ = false; }
+  /// What a region ran is of no use, as if an exception had left it.
+  void fail() { failed_ = true; }
   void abandon_all() {
     while (open()) exit(true);
   }

@@ -50,6 +50,16 @@ TEST_CASE("a cast of the model's own is known by its name, and where that can me
   CHECK(cast_target(to_integers) == none);
 }
 
+TEST_CASE("an operator with an argument for the format of its result gives its readers that format") {
+  op_info softmax = fixed_op(op("aten::softmax.int", {0}));
+  CHECK(cast_target(softmax) == std::nullopt);
+  softmax.asks_format = true;
+  CHECK(cast_target(softmax) == precision::fp32);
+  const op_graph graph{{op("aten::matmul", {}), softmax, op("aten::square", {1})}};
+  CHECK(rule_plan(comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu}, graph, precision::bf16).str() ==
+        "b11");
+}
+
 // matmul, x.float(), an operator on no list: FP32 behind the cast in every system.
 op_graph float_behind(const std::string& product, const std::string& cast, const std::string& unlisted) {
   return {{op(product, {}), fixed_op(op(cast, {0})), op(unlisted, {1})}};

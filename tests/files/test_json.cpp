@@ -30,7 +30,8 @@ bool same(const comp::trial& a, const comp::trial& b) {
   return a.number == b.number && is_same_run(a, b) && a.accepted == b.accepted && same(a.seconds, b.seconds) &&
          same(a.bounds.low, b.bounds.low) && same(a.bounds.high, b.bounds.high) && a.label == b.label &&
          same(s.loss, t.loss) && same(s.losses, t.losses) && same(s.seconds, t.seconds) && s.batches == t.batches &&
-         s.peak_bytes == t.peak_bytes && same(s.batch_seconds, t.batch_seconds) && same(s.curve, t.curve) &&
+         s.peak_bytes == t.peak_bytes && comp::json_of(s)["held"] == comp::json_of(t)["held"] &&
+         same(s.batch_seconds, t.batch_seconds) && same(s.curve, t.curve) &&
          std::ranges::equal(s.curves, t.curves, [](const auto& x, const auto& y) { return same(x, y); }) &&
          s.score.has_value() == t.score.has_value() && same(s.score.value_or(0), t.score.value_or(0)) &&
          s.status == t.status && s.message == t.message;
@@ -47,6 +48,7 @@ TEST_CASE("every trial of a search comes back from its text bit for bit") {
 TEST_CASE("the losses of a trainer that has several come back, each with its curve") {
   comp::trial t = made_up::outcome(3).trials[1];
   t.sample.losses = {1.5, std::nan("")};
+  t.sample.held = comp::held_bytes{.weights = 4, .copies = 2, .moments = 8, .gradients = 4};
   t.sample.curves = {{1.25, 1.75}, {0.5, std::nan("")}};
   CHECK(same(t, read_trial(json::parse(comp::json_text(comp::json_of(t))))));
   json text = comp::json_of(t);

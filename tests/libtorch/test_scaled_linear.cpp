@@ -271,7 +271,8 @@ TEST_CASE(
   CHECK_THROWS_WITH_AS(p.set_plan(comp::parse_plan("118")),
                        "plan gives operator 2 (\"matmul\") mxfp8 (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
                        "linear layers below 16 bits: fp8_e4m3 on a GPU with units for it, and any emulated on a CPU or "
-                       "with program_settings::emulate): choose one of those",
+                       "with program_settings::emulate; moments are kept in fp32, bf16 and fp8_e4m3): choose one of "
+                       "those",
                        comp::plan_error);
   recorded(p, [&] { (void)torch::addmm(drawn({20, 48}), x, w); });
   CHECK(!p.products().is_linear_layer(p.graph()[0]));

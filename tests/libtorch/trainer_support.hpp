@@ -70,8 +70,8 @@ struct classification {
   lt::indexed_batches<torch::data::Example<>> batches;
   lt::setup setup;
 
-  explicit classification(std::uint64_t seed = 1)
-      : net{(torch::manual_seed(seed), small_net())},
+  explicit classification(std::uint64_t seed = 1, std::int64_t channels = 8)
+      : net{(torch::manual_seed(seed), small_net(channels))},
         optimizer{net->parameters(), torch::optim::SGDOptions{0.05}.momentum(0.9)},
         batches{lt::tensor_batches(data.x, data.y, {.batch = 16, .seed = 2})},
         setup{.modules = {{"net", net}}, .optimizers = {&optimizer}, .choices = lt::executor_choices::fixed} {}

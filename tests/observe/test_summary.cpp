@@ -102,6 +102,23 @@ TEST_CASE("a contestant whose memory was not measured in the contest has that of
   CHECK(comp::summary(o)["contest"][0]["peak_bytes"].is_null());
 }
 
+TEST_CASE("a contestant has its bytes by kind if the trainer says them") {
+  comp::outcome o = found;
+  CHECK(comp::summary(o)["contest"][1]["bytes"].is_null());
+  for (comp::trial& t : o.trials) {
+    if (t.plan == o.contest[1].plan)
+      t.sample.held = comp::held_bytes{.weights = 40 << 20, .copies = 20 << 20, .moments = 30 << 20, .gradients = 5};
+  }
+  const std::int64_t peak = comp::summary(o)["contest"][1]["peak_bytes"], lasting = 90 << 20;
+  CHECK(comp::summary(o)["contest"][1]["bytes"] == comp::json{{"weights", 40 << 20},
+                                                              {"copies", 20 << 20},
+                                                              {"moments", 30 << 20},
+                                                              {"gradients", 5},
+                                                              {"rest", peak - lasting},
+                                                              {"saved_state", 70 << 20}});
+  CHECK(comp::summary(o)["contest"][0]["bytes"].is_null());
+}
+
 TEST_CASE("a contestant that nothing was run of says so") {
   comp::outcome o = found;
   std::erase_if(o.trials, [&](const comp::trial& t) { return t.plan == o.contest[1].plan; });

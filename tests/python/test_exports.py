@@ -249,6 +249,12 @@ class Exports(unittest.TestCase):
         self.assertIn('exp_avg and exp_avg_sq in bf16 are rounded to the nearest there', said['engine'].left[-1])
         arguments = said['megatron'].save(os.path.join(tempfile.mkdtemp(), 'precisions.yaml'))
         self.assertRegex(arguments, '--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16$')
+        blocks = [(name, kind, 'fp8_e4m3') for name, kind, _ in moments]
+        said = {name: export(plan_file(PLAN[2], *blocks), model='net') for name, export in there.items()}
+        self.assertIn('both moments are in fp8_e4m3: AdamFp8 or AdamWFp8 of torchao.optim', '\n'.join(said['torchao'].left))
+        self.assertEqual(set(said['engine'].adam.values()), {torch.uint8})
+        self.assertIn('one scale there, here one for 256 values', said['engine'].left[-1])
+        self.assertEqual(said['megatron'].moments, {'exp_avg': 'fp8_e4m3', 'exp_avg_sq': 'fp8_e4m3'})
         several = plan_file(PLAN[0], moments[0], ('optimizer.moment1.1', 'moment1', 'fp32'), ('optimizer.moment2', 'moment2', 'fp32'))
         said = comp.to_transformer_engine(several, model='net')
         one = 'exp_avg is in bf16 and in fp32 (an optimizer there has one format for it): it stays in FP32'

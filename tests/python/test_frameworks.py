@@ -150,14 +150,20 @@ class HuggingFace(unittest.TestCase):
             self.assertAlmostEqual(mine, float(theirs), places=3)
 
     def test_a_training_goes_on_from_the_trainers_checkpoint_and_its_search_too(self):
+        import transformers
+
+        class Stops(transformers.TrainerCallback):
+            def on_step_end(self, args, state, control, **_):
+                control.should_training_stop = state.global_step == 100
+
         kept = {'save_strategy': 'steps', 'save_steps': 100}
-        first, callback = self.trainer(100, **kept)
+        first, callback = self.trainer(callbacks=[Stops()], **kept)
         first.train()
         self.assertIsNone(callback.plan.found)
         callback.plan = None
         with open(callback.path + '.search') as learned:
             self.assertIn('"stage":"losses"', learned.read())
-        second, callback = self.trainer(400, **kept)
+        second, callback = self.trainer(**kept)
         second.train(resume_from_checkpoint=True)
         self.assertEqual(second.state.global_step, 400)
         self.assertEqual(callback.plan._inner.batches, 300)

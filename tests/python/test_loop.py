@@ -84,6 +84,19 @@ class Normed(Loop):
         self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
 
 
+class Proxies(Loop):
+    """Its loss stores its parameter in the format of its input, as some of metric learning do."""
+
+    def __init__(self):
+        def similar(net, out):
+            net.proxies.data = net.proxies.data.to(out.dtype)
+            return out @ net.proxies
+
+        super().__init__(similar)
+        self.net.register_parameter('proxies', nn.Parameter(torch.eye(4, device=DEVICE)))
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3)
+
+
 class Recurrent(Loop):
     """Its hidden state is carried from batch to batch, as by truncated backpropagation through time."""
 
@@ -136,6 +149,18 @@ class Loops(unittest.TestCase):
                 plan.step(loss + harm * low[-1][1], seconds=8.0 - plan.letters.count('b'))
             self.assertIn((torch.bfloat16, False), low)
             self.assertEqual(low[-1][1], harm == 0)
+
+    def test_a_plan_whose_forward_stores_a_parameter_in_another_format_is_not_tried_again(self):
+        loop = Proxies()
+        plan = loop.autocast()
+        letters = loop.train(plan, 1500)
+        last = [op.name for op in plan.found.operators].index('2.linear')
+        self.assertIn('b', {each[last:][:1] for each in letters})  # the first batches have no plan
+        self.assertEqual(plan.found.plan[last], '1')
+        self.assertIn('b', plan.found.plan)
+        for p in loop.net.parameters():
+            self.assertEqual({p.dtype, loop.optimizer.state[p]['exp_avg'].dtype}, {torch.float32})
+            self.assertTrue(p.isfinite().all())
 
     @unittest.skipIf(DEVICE != 'cpu', 'these operators have no BF16 on a CPU')
     def test_an_operator_that_has_no_low_kernel_is_not_lowered_in_a_batch_of_the_loop(self):
@@ -204,6 +229,15 @@ class Loops(unittest.TestCase):
             self.assertLessEqual(plan.batches_undone, 16)
             self.assertLess(loop.batch(NoPlan()), 0.5)
 
+    def test_a_short_loop_judges_one_plan_or_none(self):
+        for batches, most in ((50, 0), (200, 1), (float('inf'), 9)):
+            loop = Loop()
+            plan = loop.autocast(batches=batches)
+            letters = loop.train(plan, 600)
+            tried = {t.plan for t in plan.found.trials if 'b' in t.plan}
+            self.assertLessEqual(len(tried), most)
+            self.assertEqual('b' in ''.join(letters), most > 0)
+
     def test_rates_of_a_scheduler_go_on_when_batches_are_undone(self):
         loop = Loop(harmful_if_low(lambda out: out * float('nan')))
         schedule = torch.optim.lr_scheduler.StepLR(loop.optimizer, 1, 0.99)
@@ -247,6 +281,21 @@ class Loops(unittest.TestCase):
             with open(os.path.join(folder, 'other.json.search'), 'w') as other:
                 other.write('no ledger')
             self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
+
+    def test_a_loop_leaves_the_file_of_a_search_that_another_one_goes_on_with(self):
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+            warnings.simplefilter('ignore')
+            file = os.path.join(folder, 'plan.json')
+            first, second = Loop(), Loop()
+            going_on = first.autocast(file=file)
+            first.train(going_on, 60)
+            found_by_second = second.autocast(file=file)
+            second.train(found_by_second, 1500)
+            self.assertIn('.search" is in use (another search writes to it)', ' '.join(found_by_second.found.warnings))
+            self.assertEqual(set(os.listdir(folder)), {'plan.json', 'plan.json.search'})
+            first.train(going_on, 1500)
+            self.assertIsNotNone(going_on.found)
+            self.assertEqual(os.listdir(folder), ['plan.json'])
 
     def test_an_interpreter_ends_while_a_search_waits(self):
         told = subprocess.run(
@@ -356,6 +405,9 @@ class Loops(unittest.TestCase):
             loop.autocast(precisions='bf16')
         with self.assertRaisesRegex(comp.SettingsError, 'batches_per_epoch is 0'):
             loop.autocast(batches_per_epoch=0)
+        for batches in (0, 'many', float('nan')):
+            with self.assertRaisesRegex(comp.SettingsError, f'batches is {batches!r}'):
+                comp.autocast(loop.net, optimizer=loop.optimizer, batches=batches)
         with self.assertRaisesRegex(comp.SettingsError, 'did you mean "tolerance"'):
             loop.autocast(tolerence=1)
         with self.assertRaisesRegex(comp.FileError, 'no folder "nowhere"'):

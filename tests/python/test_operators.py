@@ -85,6 +85,29 @@ class Rules(unittest.TestCase):
             with torch.no_grad(), plan:
                 self.assertTrue(torch.equal(net(), want[0]), shape)
 
+    def test_an_operator_gives_the_format_that_an_argument_of_it_asks_for(self):
+        for function in (
+            lambda x: torch.softmax(x @ x, 1, dtype=torch.float).square(),
+            lambda x: (x @ x).sum(1, dtype=torch.float).square(),
+            lambda x: (x @ x).cumsum(1, dtype=torch.float).square(),
+            lambda x: torch.softmax(x @ x, 1, dtype=torch.bfloat16).square(),
+        ):
+            net = Called(function, 3, 3)
+            want = values(net, torch.autocast('cpu', torch.bfloat16))
+            plan = in_plan(net, by_rules)
+            for _ in range(2):
+                got = values(net, plan)
+                self.assertEqual(got[0].dtype, want[0].dtype)
+                self.assertTrue(all(torch.equal(*pair) for pair in zip(got, want)))
+
+    def test_rms_norm_reads_its_weight_in_fp32_beside_a_low_input(self):
+        net = Called(lambda x: F.rms_norm(x @ x, (3,), net.weight), 3, 3)
+        net.weight = nn.Parameter(torch.tensor([1.001, 0.999, 1.0003]))
+        want = values(net, torch.autocast('cpu', torch.bfloat16))
+        plan = in_plan(net, by_rules)
+        for _ in range(2):
+            self.assertTrue(all(torch.equal(*pair) for pair in zip(values(net, plan), want)))
+
     def test_a_sum_by_einsum_does_not_hide_the_product_of_a_later_one(self):
         net = Called(lambda x: torch.einsum('ij->', x) + torch.einsum('ij,jk->ik', x, x), 3, 3)
         plan = in_plan(net, by_rules)

@@ -192,3 +192,23 @@ TEST_CASE("a batch that nobody asked for is refused, and what FP32 cannot do is 
   comp::online wrong{fake::lists{}, trainer.graph(), {}, {.tolerance = -1}};
   CHECK_THROWS_AS((void)wrong.plan(), comp::settings_error);
 }
+
+TEST_CASE("a plan whose harm is beyond doubt trains 16 batches in turns that are three times as long") {
+  for (const double harm : {10.0, 1e6}) {
+    CAPTURE(harm);
+    fake::world world = world_of_a_loop(harm);
+    world.batches = 300;
+    fake::minimal_trainer trainer{world};
+    comp::online search{
+        fake::lists{}, trainer.graph(), {.precisions = two_formats.precisions, .batches_per_epoch = 300}};
+    std::size_t in_row = 0, most = 0;
+    for (int k = 0; k < 2000; ++k) {
+      trainer.set_precision(search.plan());
+      in_row = comp::is_low(trainer.now()[1]) ? in_row + 1 : 0;
+      most = std::max(most, in_row);
+      search.tell(trainer.run_batch());
+    }
+    CHECK(most > 0);
+    CHECK(most <= 20);
+  }
+}

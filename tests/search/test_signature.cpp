@@ -57,3 +57,16 @@ TEST_CASE(
   SUBCASE("the paper's, whose epochs are never cut") { settings.verbatim = true; }
   CHECK(plain != signature_of(fake::trainer{world}, world, settings));
 }
+
+TEST_CASE("recorded turns are of use only to a search whose turns have the same lengths") {
+  const fake::world world{.graph = fake::chain({"a"})};
+  const auto planned = [&](auto trainer, std::size_t epochs, std::size_t batches) {
+    const comp::search_settings settings{.planned_epochs = epochs};
+    const comp::outcome log{.graph = world.graph, .batches_per_epoch = batches};
+    return comp::search_signature(comp::trainer_of{trainer}, log, settings);
+  };
+  CHECK(planned(fake::minimal_trainer{world}, 100, 150).find("; turns=11/33/16; ") != std::string::npos);
+  CHECK(planned(fake::minimal_trainer{world}, 100, 150) != planned(fake::minimal_trainer{world}, 50, 150));
+  CHECK(planned(fake::minimal_trainer{world}, 100, 0) != planned(fake::minimal_trainer{world}, 50, 0));
+  CHECK(planned(fake::trainer{world}, 100, 150) == planned(fake::trainer{world}, 50, 150));
+}

@@ -33,11 +33,12 @@ from trainings import TrainingChecks
 HERE = pathlib.Path(__file__).parent
 
 
-def groups(suite, dtype, limit, only, folder):
+def groups(suite, dtype, limit, only, part, folder):
     """(name, its cases) for each operator, module or model; a case is its name, its arguments in words, and its check."""
     if suite in tiny_models.MODELS:
         train = TrainingChecks(folder)
-        for name, make in cases.drawn(tiny_models.MODELS[suite](), limit, suite):
+        first, every = map(int, part.split('/'))
+        for name, make in cases.drawn(tiny_models.MODELS[suite](), limit, suite)[first - 1 :: every]:
             searched = suite in libraries.MODELS or random.Random(name).random() < 0.1
             check = lambda make=make, searched=searched: in_time(lambda: train(make, searched), 240 if searched else 60)
             yield name, [(f'{name.replace(" ", "_")} {dtype}', '', check)]
@@ -138,6 +139,7 @@ def main():
     parser.add_argument('--dtype', action='append', choices=cases.DTYPES)
     parser.add_argument('--limit', type=int, default=0, help='at most so many samples of each operator, or models; 0: all')
     parser.add_argument('--only', default='*', help='names, such as "nn.*"')
+    parser.add_argument('--part', default='1/1', help='of the models: 2/8 is the second of eight slices')
     parser.add_argument('--workers', type=int, default=2)
     parser.add_argument('--log', help='a file that gets what each case gave')
     given = parser.parse_args()
@@ -150,7 +152,7 @@ def main():
         for dtype in given.dtype or (cases.DTYPES if suite in cases.SUITES else ['float32']):
             began = time.time()
             counts = collections.Counter()
-            for name, takes, got in results(given.workers, (suite, dtype, given.limit, given.only)):
+            for name, takes, got in results(given.workers, (suite, dtype, given.limit, given.only, given.part)):
                 if got is None or isinstance(got, str) and got.startswith('not run'):
                     counts['not run'] += 1
                     if got and log:

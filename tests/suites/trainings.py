@@ -5,10 +5,11 @@ a loop, whose first batches have torch's losses to the bit."""
 
 import contextlib
 import copy
-import warnings
+import math
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 import comp
 from regions import autocast, Fault, difference, first_line, recorded, Case, Given, write_plan
@@ -31,15 +32,22 @@ class Autocast:
 
 
 class HidesFormats(TorchFunctionMode):
-    """A region in which tensors in BF16 say that they are FP32, so that a model that asks for a format goes one way."""
+    """A region in which tensors in BF16 say that they are FP32, so that a model that asks for a format goes one way. Numbers
+    of FP32 that BF16 has not, as the least of a mask, are the nearest that it has."""
 
     def __init__(self, region):
         super().__init__()
         self.region = region
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
+        args, kwargs = tree_map(self.in_bf16, (args, kwargs or {}))
+        result = function(*args, **kwargs)
         return torch.float32 if result is torch.bfloat16 else result
+
+    @staticmethod
+    def in_bf16(value):
+        most = torch.finfo(torch.bfloat16).max
+        return min(max(value, -most), most) if type(value) is float and math.isfinite(value) else value
 
     def __enter__(self):
         self.region.__enter__()

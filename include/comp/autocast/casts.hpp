@@ -56,9 +56,9 @@ struct cast_list {
 /// beside a low input.
 constexpr bool keeps_parameters(std::string_view kind) {
   kind = policy::without_overload(kind);
-  constexpr std::array<std::string_view, 9> norms{"batch_norm",        "native_batch_norm", "cudnn_batch_norm",
-                                                  "layer_norm",        "native_layer_norm", "group_norm",
-                                                  "native_group_norm", "instance_norm",     "sync_batch_norm"};
+  constexpr std::array<std::string_view, 10> norms{
+      "batch_norm", "native_batch_norm", "cudnn_batch_norm", "layer_norm", "native_layer_norm",
+      "group_norm", "native_group_norm", "instance_norm",    "rms_norm",   "sync_batch_norm"};
   return std::find(norms.begin(), norms.end(), kind) != norms.end();
 }
 

@@ -22,8 +22,9 @@ inline bool casts_as_other(const op_info& op) {
 }
 
 /// Returns: the format that `op` casts to; nothing if it is no cast to a floating-point format. x.to(dtype) counts as a
-/// cast even if x has that dtype already, since under a plan x may have another one; x.to(device) does not count. If
-/// the graph does not say which format comes out, only a kind such as "half" tells.
+/// cast even if x has that dtype already, since under a plan x may have another one; x.to(device) does not count.
+/// Operators with an argument for the format of their result (softmax(x, dtype=float)) convert what they read, so they
+/// count, too. If the graph does not say which format comes out, only a kind such as "half" tells.
 inline std::optional<precision> cast_target(const op_info& op) {
   constexpr std::array<std::pair<std::string_view, precision>, 4> named{{{"double", precision::fp64},
                                                                          {"float", precision::fp32},
@@ -40,6 +41,7 @@ inline std::optional<precision> cast_target(const op_info& op) {
     return op.inputs[1].dtype;  // y is a parameter or data, whose format no plan changes
   if (op.outputs.empty()) return std::nullopt;
   const precision to = op.outputs.front().dtype;
+  if (op.asks_format) return to;
   if (std::find(always.begin(), always.end(), kind) != always.end()) return to;
   if (op.inputs.empty() || std::find(sometimes.begin(), sometimes.end(), bare) == sometimes.end()) return std::nullopt;
   const bool changes = !op.inputs.front().floating || op.inputs.front().dtype != to;

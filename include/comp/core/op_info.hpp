@@ -70,6 +70,7 @@ struct op_info {
   precision as_written = precision::fp32;  // its format without a plan: FP32 or FP64
   bool choosable = true;     // false: it has no precision of its own (a view, an in-place write, an integer operator)
   bool beyond_fp16 = false;  // true: an argument is, as a mask's -1e9, so it is never FP16
+  bool asks_format = false;  // true: an argument names the format of its result, as in softmax(x, dtype=float)
   comp::product product = comp::product::all;  // which of a linear layer's products it is
   author_choice author = author_choice::none;  // other than none: why `choosable` is false
 };

@@ -29,6 +29,21 @@ constexpr std::string_view name(status s) {
   return names[static_cast<std::size_t>(s)];
 }
 
+/// What a training holds from step to step [bytes]. The rest of its peak are activations, gradients and workspace.
+struct held_bytes {
+  std::int64_t weights = 0;    // with buffers
+  std::int64_t copies = 0;     // of weights in lower formats, which a plan keeps
+  std::int64_t moments = 0;    // and what else optimizers keep
+  std::int64_t gradients = 0;  // of all weights that are trained; a step may not have them all at its peak
+};
+
+void fields(auto& io, held_bytes& h) {
+  io("weights", h.weights);
+  io("copies", h.copies);
+  io("moments", h.moments);
+  io("gradients", h.gradients);
+}
+
 /// The result of one run of a plan: of one batch, or of several in a row. A trainer fills it in, and comp adds
 /// what the trainer left out.
 struct sample {
@@ -39,6 +54,7 @@ struct sample {
   std::int64_t batches = 0;                      // how many were trained
   std::int64_t not_finite = 0;                   // how many of these were lost
   std::int64_t peak_bytes = 0;                   // the most memory in use at once; 0: not measured
+  std::optional<held_bytes> held = {};           // under the plan; empty: not measured
   std::vector<double> batch_seconds = {};        // wall time [s] of each batch, in order
   std::vector<double> curve = {};                // loss of each batch, in order
   std::vector<std::vector<double>> curves = {};  // of several losses: curves[loss][batch]
@@ -56,6 +72,7 @@ void fields(auto& io, sample& s) {
   io("batches", s.batches);
   io("not_finite", s.not_finite, if_any, 0, s.batches);
   io("peak_bytes", s.peak_bytes);
+  io("held", s.held, if_any);
   io("batch_seconds", s.batch_seconds, if_any);
   io("curve", s.curve, if_any);
   io("curves", s.curves, if_any);

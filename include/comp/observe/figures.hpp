@@ -219,6 +219,15 @@ inline std::int64_t peak_of(const contestant& c, const outcome& result) {
   return most;
 }
 
+/// Returns what the training held in the last run of a contestant's plan; nothing if the trainer does not say.
+inline std::optional<held_bytes> held_of(const contestant& c, const outcome& result) {
+  std::optional<held_bytes> last;
+  for (const trial& t : result.trials) {
+    if (t.plan == c.plan && t.sample.held) last = t.sample.held;
+  }
+  return last;
+}
+
 /// Returns a sentence with the plans that no other one beats; empty if there is only one, and so no choice.
 inline std::string front_text(const outcome& result) {
   const auto front = result.front();

@@ -63,6 +63,17 @@ inline json loss_json(const contestant& c, const outcome& result) {
   return to;
 }
 
+/// Returns the bytes of a contestant by kind. "rest": of the peak, what the training does not hold from step to step.
+inline json bytes_json(const contestant& c, const outcome& result) {
+  const std::optional<held_bytes> held = held_of(c, result);
+  if (!held) return json();
+  json to = json_of(*held);
+  const std::int64_t lasting = held->weights + held->copies + held->moments, peak = peak_of(c, result);
+  to["rest"] = peak > lasting ? json(peak - lasting) : json();
+  to["saved_state"] = held->weights + held->moments;
+  return to;
+}
+
 /// Returns the figures of a contestant.
 inline json contestant_json(const contestant& c, const outcome& result) {
   json to;
@@ -76,6 +87,7 @@ inline json contestant_json(const contestant& c, const outcome& result) {
   to["seconds_per_epoch"] =
       result.batches_per_epoch > 0 ? spread_json(times, static_cast<double>(result.batches_per_epoch)) : json();
   to["peak_bytes"] = peak_of(c, result) > 0 ? json(peak_of(c, result)) : json();
+  to["bytes"] = bytes_json(c, result);
   to["over_fp32"] = speedup_json(c.over_fp32);
   to["raced"] = raced(c, result);
   to["as_fast_as"] = tie_of(c, result).empty() ? json() : json(c.tie);

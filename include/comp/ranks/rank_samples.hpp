@@ -86,6 +86,7 @@ inline sample without_history(const sample& so_far) {
   sample now{.loss = so_far.loss, .losses = so_far.losses, .seconds = so_far.seconds, .batches = so_far.batches};
   now.not_finite = so_far.not_finite;
   now.peak_bytes = so_far.peak_bytes;
+  now.held = so_far.held;
   now.batch_seconds = last_of(so_far.batch_seconds);
   now.curve = last_of(so_far.curve);
   for (const auto& curve : so_far.curves) now.curves.push_back(last_of(curve));

@@ -43,7 +43,7 @@ namespace comp {
 struct loop_info {
   comp::hardware hardware = {};  // decides which sizes suit the matrix units; empty: not known
   std::vector<precision> precisions = {precision::fp32, precision::bf16, precision::fp16};  // that the model runs in
-  std::size_t batches_per_epoch = 64;  // FP32 trains so many first; settings.planned_epochs counts in them
+  std::size_t batches_per_epoch = 64;  // settings.planned_epochs counts in them; FP32 trains so many first, 64 at most
   // Keeps the loop's weights and optimizer, in place of those that it kept before, and puts them back. The loop's
   // thread calls them, between batches. None: batches of a rejected plan stay.
   std::function<void()> save = {}, restore = {};

@@ -8,9 +8,9 @@
 // that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never given up
 // for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left out of
 // means and reported.
-// On a backend that cannot restore its state FP32 trains blocks among the plan's batches instead (fp32_blocks.hpp), and
-// a suspicious plan is given up for the next one. Kept states: that at the epoch's start, the last one that was
-// checked, and two of a comparison.
+// On a backend that cannot restore its state FP32 trains blocks among the plan's batches instead, and halves of a plan
+// that harms take turns until the harmful operator is found (fp32_blocks.hpp). Kept states: that at the epoch's start,
+// the last one that was checked, and two of a comparison.
 // The plan may also change without harm: to those of `outcome::later`, and to a higher precision for the last part of
 // the training (plan_changes.hpp).
 // Not here: harm that begins late and slowly while the loss still falls.

@@ -52,12 +52,13 @@ struct loss_model {
   std::vector<pair_harm> apart = {};    // cumulative: while the first is low and the second is not
   std::vector<double> slow = {};        // harm per operator: as cumulative, but reached within `slow_settle` batches
   double slow_settle = 300;             // batches
-  double lost = 0;                      // part of the batches whose loss is NaN under any plan: by the data
-  std::vector<std::uint64_t> lost_at = {};  // of these batches, too
-  std::vector<double> lost_low = {};        // per operator: part of the batches whose loss is NaN while it is low
-  double settle = 8;                        // batches
-  double wander = 0;   // standard deviation of an epoch's mean that two runs from one state have each
-  bool chaos = false;  // true: from the bits of the weights; false: from the machine
+  comp::precision slow_in = comp::precision::fp32;  // the one low precision that does the slow harm; FP32: each does
+  double lost = 0;                                  // part of the batches whose loss is NaN under any plan: by the data
+  std::vector<std::uint64_t> lost_at = {};          // of these batches, too
+  std::vector<double> lost_low = {};  // per operator: part of the batches whose loss is NaN while it is low
+  double settle = 8;                  // batches
+  double wander = 0;                  // standard deviation of an epoch's mean that two runs from one state have each
+  bool chaos = false;                 // true: from the bits of the weights; false: from the machine
   std::vector<std::size_t> diverging = {};  // operators that make a training diverge late
   std::uint64_t onset = 0;                  // batches with one of them low before that begins
   double growth = 0.05;                     // of it, per batch
@@ -81,7 +82,9 @@ inline effect effect_of(const loss_model& model, const comp::plan& p) {
   for (std::size_t i = 0; i < model.cumulative.size(); ++i) made.cumulative += low(i) ? model.cumulative[i] : 0;
   for (const pair_harm& pair : model.pairs) made.cumulative += low(pair.first) && low(pair.second) ? pair.harm : 0;
   for (const pair_harm& pair : model.apart) made.cumulative += low(pair.first) && !low(pair.second) ? pair.harm : 0;
-  for (std::size_t i = 0; i < model.slow.size(); ++i) made.slow += low(i) ? model.slow[i] : 0;
+  const bool each = model.slow_in == comp::precision::fp32;
+  for (std::size_t i = 0; i < model.slow.size(); ++i)
+    made.slow += low(i) && (each || p[i] == model.slow_in) ? model.slow[i] : 0;
   for (std::size_t i = 0; i < model.lost_low.size(); ++i) made.lost += low(i) ? model.lost_low[i] : 0;
   made.diverges = std::any_of(model.diverging.begin(), model.diverging.end(), low);
   made.sticks = std::any_of(model.sticking.begin(), model.sticking.end(), low);

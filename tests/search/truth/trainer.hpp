@@ -261,4 +261,10 @@ using scoring = Trainer;
 
 using full_trainer = perturbing<scoring<profiling<counting<choosing<stopping<saving<bare_trainer>>>>>>>;
 
+/// FP8 is for what the training keeps alone.
+struct keeping_trainer : full_trainer {
+  using full_trainer::full_trainer;
+  bool supports(const comp::op_info& op, precision p) const { return op.is_state || p != precision::fp8_e4m3; }
+};
+
 }  // namespace truth

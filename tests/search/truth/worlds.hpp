@@ -235,6 +235,20 @@ inline world moments(std::uint64_t seed, double batches, double part = 0.1) {
   return made;
 }
 
+/// The same with FP8 for moments, too, in which alone the second one harms.
+inline world moments_in_fp8(std::uint64_t seed, double batches) {
+  world made = moments(seed, batches);
+  draw random{seed + 2};
+  made.precisions.push_back(precision::fp8_e4m3);
+  made.losses.slow_in = precision::fp8_e4m3;
+  for (std::size_t i = made.graph.size() - 2; i < made.graph.size(); ++i) {
+    auto& seconds = made.costs.op[i];
+    seconds[static_cast<std::size_t>(precision::fp8_e4m3)] =
+        seconds[static_cast<std::size_t>(precision::bf16)] * random.between(0.7, 1.1);
+  }
+  return made;
+}
+
 /// Profiles and scores that are not to be trusted.
 inline world bad_input(std::uint64_t seed) {
   world made = usual(seed, 100);

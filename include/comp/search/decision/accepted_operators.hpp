@@ -166,7 +166,7 @@ class accepted_operators {
     for (const auto i : harmful) {
       const auto& levels = from_.levels[i];
       const auto at = std::find_if(levels.begin() + 1, levels.end(),
-                                   [&](precision p) { return p != wanted[i] && !costs_.is_dropped(p); });
+                                   [&](precision p) { return p != wanted[i] && !costs_.is_dropped(i, p); });
       if (at != levels.end()) other[i] = *at;
     }
     if (other == accepted_ || search_.trials.find(other) != nullptr || !(budget_.seconds_left(gain(other)) > 0)) return;
@@ -258,7 +258,8 @@ class accepted_operators {
     if (!search_.log.graph[op].choosable) return {.what = none};
     if (levels.size() == 1) return {.what = from_.decisions[op].fixed ? fixed : unsupported};
     if (wanted != fp32()[op]) return {.what = undecided, .low = wanted};
-    const auto may = std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.is_dropped(p); });
+    const auto may =
+        std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.is_dropped(op, p); });
     return may == levels.end() ? op_evidence{.what = dropped, .low = levels[1]}
                                : op_evidence{.what = unasked, .low = *may};
   }

@@ -80,6 +80,7 @@ class guided_search {
     plan best = fp32();
     search_.run.timed(stage::times, [&] {
       best = refine();
+      if (search_.settings.memory_limit > 0 || search_.settings.slowdown > 0) judge_smaller();
       if (search_.settings.memory_limit > 0) best = fit_memory(best);
       if (search_.settings.slowdown > 0) least_ = find_least_memory(best);
     });
@@ -158,7 +159,7 @@ class guided_search {
     const auto is_high = [&](std::size_t i) { return wanted[i] == fp32()[i]; };
     for (const plan& rule : rules) {
       wanted = mix(wanted, rule, [&](std::size_t i) {
-        return is_high(i) && contains(from_.levels[i], rule[i]) && !costs_.is_dropped(rule[i]);
+        return is_high(i) && contains(from_.levels[i], rule[i]) && !costs_.is_dropped(i, rule[i]);
       });
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
@@ -275,6 +276,15 @@ class guided_search {
     const plan& question = search_.trials.find(all) == nullptr ? all : wanted;
     accepted_.judge_wider(question);
     if (search_.trials.find(question)->trial.accepted) timed_.insert(question);
+  }
+
+  // Asks once about the formats that store less than those that were accepted, if memory counts: by time alone nobody
+  // would.
+  void judge_smaller() {
+    const plan& all = accepted_.accepted_plan();
+    const plan small = costs_.cheapest(open_levels(), {all}, memory_price());
+    if (!accepted_.is_accepted(small) && questions_.insert(small).second && accepted_.budget().seconds_left(0) > 0)
+      accepted_.judge_wider(small);
   }
 
   // Returns: the fastest of the timed plans by the costs, which know all races. A single race is too noisy to decide

@@ -164,22 +164,26 @@ class learned_costs {
       : search_{search}, model_{search.log.graph, levels} {}
 
   /// Profiles FP32 and each precision of `lows`. A precision in which a batch is hopelessly slow is dropped instead,
-  /// because its profile would take as long.
+  /// because its profile would take as long. States may have it all the same: nothing is computed in it there.
   void profile(const std::vector<precision>& lows) {
     const plan& fp32 = search_.fp32();
     model_.learn_batch(fp32, search_.trials.fp32_seconds());
     profile(fp32);
     for (const precision low : lows) {
-      const plan all = lower_to(low, fp32, model_.levels());
-      if (all == fp32) continue;
-      if (is_hopeless(all, low)) {
+      const auto is_state = [&](std::size_t i) { return search_.log.graph[i].is_state; };
+      plan all = lower_to(low, fp32, model_.levels());
+      const plan computes = mix(all, fp32, is_state);
+      if (computes != fp32 && is_hopeless(computes, low, all != computes)) {
         hopeless_.insert(low);
-      } else {
-        profile(all);
+        all = mix(fp32, all, is_state);
       }
+      if (all != fp32) profile(all);
     }
   }
-  bool is_dropped(precision p) const { return hopeless_.contains(p); }
+  /// Returns: whether operator `op` is not to have `p`.
+  bool is_dropped(std::size_t op, precision p) const {
+    return hopeless_.contains(p) && !search_.log.graph[op].is_state;
+  }
 
   /// Learns the time of a batch from those that judged the losses of `t`. They ran at another moment than FP32's
   /// batches, when the machine may have been faster or slower, so their time is never trusted to better than 1%.
@@ -227,7 +231,7 @@ class learned_costs {
     for (std::size_t i = 0; i < costs.size(); ++i) {
       for (const precision p : all_precisions) {
         double& seconds = costs.seconds[i][index_of(p)];
-        const bool may = p == fp32[i] || (!is_dropped(p) && contains(levels[i], p));
+        const bool may = p == fp32[i] || (!is_dropped(i, p) && contains(levels[i], p));
         if (!may) seconds = std::numeric_limits<double>::infinity();
         if (std::isfinite(seconds) && p != fp32[i]) lows.insert(p);
         seconds += per_byte * model_.bytes(i, p);
@@ -247,7 +251,7 @@ class learned_costs {
 
   // Runs one batch with everything in `low`: FP16 on a CPU can be 50 times slower than FP32. A slow one is run once
   // more, because a first batch may only be warming up. BF16 and TF32 have never been hopeless and are not tried.
-  bool is_hopeless(const plan& all, precision low) {
+  bool is_hopeless(const plan& all, precision low, bool keeps_states) {
     if (low == precision::bf16 || low == precision::tf32) return false;
     const double fp32 = search_.trials.fp32_seconds();
     const auto work = [&](const trial& begun) {
@@ -262,8 +266,8 @@ class learned_costs {
     if (!t.sample.ok() || t.sample.batch_seconds.empty()) return false;  // some operators may run in it nevertheless
     const double slower = t.sample.batch_seconds.back() / fp32;
     if (slower <= too_slow) return false;
-    search_.run.warn(fmt::format("{} was not searched: a batch with all operators in it took {:.3g} times FP32's",
-                                 name(low), slower));
+    search_.run.warn(fmt::format("{} was not searched{}: a batch with all operators in it took {:.3g} times FP32's",
+                                 name(low), keeps_states ? ", but for what the training keeps" : "", slower));
     return true;
   }
 

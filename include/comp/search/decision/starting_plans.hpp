@@ -10,6 +10,7 @@
 #include <comp/core/rival.hpp>
 #include <comp/policy/plan_name.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp/search/losses/turns.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/space/spaces.hpp>
@@ -92,6 +93,14 @@ inline std::string search_signature(const any_trainer& trainer, const outcome& l
     if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
     const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
     if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
+  }
+  if (!trainer.has.save && settings.criterion != criterion::scores) {
+    // Losses of turns say nothing if they are cut into blocks of other lengths.
+    const std::size_t planned = settings.planned_epochs * log.batches_per_epoch;
+    const auto beside_fp32 = turn_lengths::of_training(planned, true);
+    backend += planned == 0 ? fmt::format("; turns=of {} epochs", settings.planned_epochs)
+                            : fmt::format("; turns={}/{}/{}", beside_fp32.reference, beside_fp32.candidate,
+                                          turn_lengths::of_training(planned, false).candidate);
   }
   if (log.floor > 0) backend += fmt::format("; floor={:g}", log.floor);
   if (log.compiled) backend += "; compiled";
@@ -197,6 +206,7 @@ class starting_plans {
     const std::vector<precision> supported = trainer.supported_precisions();
     log.precisions = searched_precisions(trainer, log.graph, settings);
     lows_.assign(log.precisions.begin() + 1, log.precisions.end());
+    add_formats_of_states(trainer, log);
     if (lows_.empty() && settings.precisions.empty() && supported.size() > 1) {
       findings.push_back(
           fmt::format("no precision below FP32 was searched: this machine computes none faster. Name those that are to "
@@ -257,9 +267,11 @@ class starting_plans {
     guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
     for (std::size_t i = 0; i < fp32.size(); ++i) {
       std::vector<precision>& levels = from.levels.emplace_back(1, fp32[i]);
-      if (!may_change(i) || (log_.graph[i].is_state && !states)) continue;
-      for (const precision low : lows_) {
+      const bool is_state = log_.graph[i].is_state;
+      if (!may_change(i) || (is_state && !states)) continue;
+      for (const precision low : is_state ? of_states_ : lows_) {
         if (low != fp32[i] && runs_.supports(i, low)) levels.push_back(low);
+        if (!contains(from.lows, low)) from.lows.push_back(low);
       }
     }
     from.rules = rules();
@@ -291,6 +303,19 @@ class starting_plans {
   plan all_in(precision low) const {
     const auto takes_low = [&](std::size_t i) { return log_.graph[i].choosable && !log_.graph[i].is_state; };
     return with_fixed(mix(fp32_, plan{fp32_.size(), low}, takes_low));
+  }
+
+  // States may also have formats that this machine computes slowly, unless the user named others: they are only kept in
+  // them.
+  void add_formats_of_states(const any_trainer& trainer, outcome& log) {
+    of_states_ = lows_;
+    if (!settings_.precisions.empty() || !trainer.has.supports) return;
+    for (const precision p : trainer.supported_precisions()) {
+      const auto keeps = [&](const op_info& op) { return op.is_state && trainer.supports(op, p); };
+      if (!is_low(p) || contains(log.precisions, p) || std::ranges::none_of(log.graph, keeps)) continue;
+      of_states_.push_back(p);
+      log.precisions.push_back(p);
+    }
   }
 
   // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend
@@ -335,7 +360,7 @@ class starting_plans {
 
   const search_settings& settings_;
   const outcome& log_;
-  std::vector<precision> lows_ = {};
+  std::vector<precision> lows_ = {}, of_states_ = {};
   op_support runs_ = {};
   candidate_space candidates_ = {};
   plan fp32_ = {};

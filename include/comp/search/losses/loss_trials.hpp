@@ -34,10 +34,14 @@ namespace comp::detail {
 
 /// Sets the seconds of `t` from their ratio to FP32's, which were measured on the same batches. With too few batches
 /// `t` stays as it is. `slowdown`: the plan's ratio to FP32 if the machine became slow in between, so that times of the
-/// two moments do not compare.
+/// two moments do not compare. `beside_one`: how many of the plan's batches ran beside one of FP32's.
 /// Returns: true if batches differ in length: their times vary under every plan alike.
-inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slowdown) {
-  const std::vector<double>&fp32_times = fp32.batch_seconds, &plan_times = t.sample.batch_seconds;
+inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slowdown,
+                       std::size_t beside_one = 1) {
+  const std::vector<double>& fp32_times = fp32.batch_seconds;
+  std::vector<double> plan_times;
+  for (std::size_t i = 0; i < t.sample.batch_seconds.size(); i += beside_one)
+    plan_times.push_back(t.sample.batch_seconds[i]);
   const std::size_t n = std::min(fp32_times.size(), plan_times.size());
   if (!t.sample.ok() || n < 6) return false;
   const std::span<const double> fp32_warm{fp32_times.data() + 1, n - 1}, plan_warm{plan_times.data() + 1, n - 1};
@@ -97,10 +101,9 @@ class loss_trials {
   void begin(std::size_t least, std::size_t most, const early_cut& cut) {
     min_batches_ = least, max_batches_ = std::max(most, least);
     early_cut_ = cut;
-    if (!by_epochs()) {
-      reference_.train_until(min_batches_);
-      return;
-    }
+    constexpr std::size_t before_turns = 64;  // in which FP32 shows what it loses, and how long it takes
+    if (!by_epochs()) return (void)reference_.train_until(min_batches_);
+    if (by_turns() && log_.batches_per_epoch > before_turns) return (void)reference_.train_until(before_turns);
     const bool by_scores = settings_.criterion == criterion::scores;
     const trial t = reference_.train_first_that_fits(
         [&](const plan& p) { return run_.run_epoch(stage::baseline, p, "fp32", detail::cut_if_not_finite); });
@@ -442,10 +445,10 @@ class loss_trials {
     const plan reference = beside == nullptr ? run_.fp32() : beside->trial.plan;
     const double reference_seconds = beside == nullptr ? fp32_seconds() : beside->trial.seconds;
     run_.trust(reference);
-    const auto lengths = turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch);
+    const auto lengths =
+        turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch, beside == nullptr);
     const auto verdict = [&](const sample& candidate, const sample& other, bool last) {
-      return detail::judge_turns(other.curve, candidate.curve, lengths.block, settings_.tolerance, losses_.loss_sign(),
-                                 last);
+      return detail::judge_turns(other.curve, candidate.curve, lengths, settings_.tolerance, losses_.loss_sign(), last);
     };
     result judgement;
     sample candidate, other;
@@ -457,8 +460,9 @@ class loss_trials {
     });
     judgement.at_end = !judgement.trial.recalled;
     const std::string label_of_turns = beside == nullptr ? "fp32 in turns" : "accepted plan in turns";
-    const trial turns =
-        run_.run_and_record(stage::baseline, reference, label_of_turns, [&](const trial&) { return other; });
+    trial turns = run_.run_and_record(stage::baseline, reference, label_of_turns, [&](const trial&) { return other; });
+    // A ledger may end between the two records.
+    if (turns.recalled && !judgement.trial.recalled) turns.sample = std::move(other);
     run_.trust(run_.fp32());
     if (turns.sample.status == status::not_finite && run_.lost_since()) throw damaged_training{*run_.lost_since()};
     if (beside == nullptr) require_trained(run_, turns.sample, turns.sample.batches);
@@ -467,8 +471,9 @@ class loss_trials {
     if (judgement.trial.sample.ok() && turns.sample.ok())
       judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
-    lengths_differ_ =
-        detail::pair_times(judgement.trial, turns.sample, reference_seconds, std::nullopt) || lengths_differ_;
+    lengths_differ_ = detail::pair_times(judgement.trial, turns.sample, reference_seconds, std::nullopt,
+                                         lengths.candidate / lengths.reference) ||
+                      lengths_differ_;
     return judgement;
   }
 

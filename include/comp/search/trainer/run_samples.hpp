@@ -122,6 +122,7 @@ inline void append(sample& run, const sample& next) {
   run.not_finite += next.not_finite;
   run.seconds += next.seconds;
   run.peak_bytes = std::max(run.peak_bytes, next.peak_bytes);
+  if (next.held) run.held = next.held;
   const bool is_one_batch = next.batches == 1;
   const auto add = [is_one_batch](std::vector<double>& to, const std::vector<double>& from, double of_the_batch) {
     if (!from.empty()) {

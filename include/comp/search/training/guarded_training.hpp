@@ -121,7 +121,7 @@ class guarded_training {
       if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch();
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
       const bool in_block = watches_by_blocks() && blocks_.in_block();
-      const comp::plan now = in_block ? run_.fp32() : plans_.current();
+      const comp::plan now = bisection_ ? bisection_->plan() : in_block ? run_.fp32() : plans_.current();
       const std::size_t part = batches_before_change();
       watched_epoch epoch = part > 0 ? train_batches(now, watch, part, "a part of an epoch") : train_epoch(now, watch);
       if (epoch.run.ok() && settings_.guard.on && part == 0) check_level(epoch);
@@ -133,9 +133,15 @@ class guarded_training {
         part > 0 ? record_.begin(epoch.run) : record_.add(std::move(epoch.run), epoch.losses);
         keep_progress();
         look_for_slow_harm();
-        if (watches_by_blocks() && blocks_.add(losses)) give_up_by_blocks();
+        if (bisection_) {
+          bisection_->add(losses);
+          if (bisection_->is_over()) give_up_by_blocks();
+        } else if (watches_by_blocks() && blocks_.add(losses)) {
+          look_for_cause();
+        }
       }
     }
+    if (bisection_) give_up_by_blocks();
     assert(run_.unchecked().from == nullptr || !checks_states());
     post_training::result all = record_.take_result();
     all.plan = plans_.current();
@@ -204,8 +210,10 @@ class guarded_training {
   // Returns: how many batches are left until the plan may change within the epoch; 0: it does not.
   std::size_t batches_before_change() const {
     std::size_t batches = changes_.batches_to_next(record_.batches(), log_.batches_per_epoch);
-    if (watches_by_blocks())
-      batches = std::min(batches > 0 ? batches : blocks_.batches_to_change(), blocks_.batches_to_change());
+    if (watches_by_blocks()) {
+      const std::size_t next = bisection_ ? bisection_->batches_to_change() : blocks_.batches_to_change();
+      batches = std::min(batches > 0 ? batches : next, next);
+    }
     return record_.begun_batches() + batches < log_.batches_per_epoch ? batches : 0;
   }
 
@@ -213,12 +221,20 @@ class guarded_training {
   bool watches_by_blocks() const {
     return checks_states() && !run_.restores() && !plans_.is_most_conservative() && log_.batches_per_epoch > 0;
   }
+  // Blocks show that the plan harms. Parts of it take turns if the batches that are left can pay for that.
+  void look_for_cause() {
+    bisection_.emplace(plans_.current(), plans_.next(), run_.fp32(), blocks_.length());
+    const std::size_t end = record_.batches() + least_blocks_left * blocks_.length();
+    if (bisection_->is_over() || end > settings_.epochs * log_.batches_per_epoch) return give_up_by_blocks();
+    run_.trainer().go_on_under(plans_.next());  // if the training ends meanwhile
+  }
   void give_up_by_blocks() {
     give_up(result().epochs.size(), status::diverged,
             fmt::format(
                 "slow harm: its loss came to be {:.2g}% +- {:.2g}% above FP32's, which trained {} blocks of batches "
                 "among its own",
-                100 * blocks_.worst().harm, 200 * blocks_.worst().error, blocks_.blocks()));
+                100 * blocks_.worst().harm, 200 * blocks_.worst().error, blocks_.blocks()),
+            bisection_->found());
   }
 
   // Looks at an epoch's last level, and at its lost batches, once more when it has ended.
@@ -352,6 +368,7 @@ class guarded_training {
 
   void give_up(std::size_t epoch, status why, std::string message, const std::optional<harmless_part>& part = {}) {
     if (part) message += "; " + part->str(log_.graph);
+    bisection_.reset();
     const comp::plan from = plans_.current();
     plans_.give_up(part ? &part->plan : nullptr);
     record_.add_fallback({epoch, from, plans_.current(), why, std::move(message)});
@@ -373,6 +390,7 @@ class guarded_training {
   }
   void change_to(later_plan next) {
     if (next.plan == plans_.current()) return;
+    bisection_.reset();
     shadow_watch_.drop_shadow();
     if (!only_raises(plans_.current(), next.plan, run_.fp32())) shadow_watch_.plan_changed(result().epochs.size());
     plans_.change_to(next.plan);
@@ -440,6 +458,8 @@ class guarded_training {
 
   // A higher precision has to lower the loss by this fraction of the search's tolerance to be worth its time.
   static constexpr double worth_raising = 0.05;
+  // Finding the cause of slow harm takes about half as many blocks of batches.
+  static constexpr std::size_t least_blocks_left = 16;
 
   const post_training& settings_;
   outcome log_;              // a copy of the search's outcome, so that trials are numbered on from there
@@ -452,6 +472,7 @@ class guarded_training {
   plan_changes changes_;
   shadow_watch shadow_watch_;
   fp32_blocks blocks_;
+  std::optional<block_bisection> bisection_ = {};  // while parts of a plan that harms take turns
   struct {
     std::size_t epoch = 0;
     std::optional<sample> begun = {};

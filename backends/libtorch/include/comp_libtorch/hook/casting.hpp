@@ -74,6 +74,16 @@ inline bool has_number_beyond_fp16(const c10::OperatorHandle& op, const torch::j
   return false;
 }
 
+/// Returns: true if an argument says in which floating-point format the result is to be, as in softmax(x, dtype=float).
+/// ATen converts what the operator reads to that format first.
+inline bool asks_format(const op_traits& known, const torch::jit::Stack& stack) {
+  for (std::size_t i = 0; i < known.argument_names.size(); ++i) {
+    const at::IValue& value = stack[stack.size() - known.argument_names.size() + i];
+    if (known.argument_names[i] == "dtype" && value.isInt()) return at::isFloatingType(value.toScalarType());
+  }
+  return false;
+}
+
 /// Returns: true for a norm with a bias and no weight: ATen's backward takes no FP32 bias beside a low input then.
 inline bool has_bias_alone(const op_traits& known, const torch::jit::Stack& arguments) {
   bool weight = false, bias = false;

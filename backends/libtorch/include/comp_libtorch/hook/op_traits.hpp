@@ -45,7 +45,8 @@ namespace by_name {
 
 inline bool is_norm(std::string_view word) {
   constexpr std::string_view norms = R"(batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm
-instance_norm layer_norm native_layer_norm group_norm native_group_norm miopen_batch_norm _batch_norm_impl_index)";
+instance_norm layer_norm native_layer_norm group_norm native_group_norm miopen_batch_norm _batch_norm_impl_index
+rms_norm)";
   return has_name(norms, word);
 }
 

@@ -66,7 +66,7 @@ std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
   train();
   std::vector<op_error> all = errors.errors();
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (p.graph()[i].is_state && low == precision::bf16) all[i].gradient = rounding_error(low);
+    if (p.graph()[i].is_state && type_of_state(low)) all[i].gradient = rounding_error(low);
   }
   if (const std::size_t last = all.size() - 1; is_exchange(p.graph()[last])) all[last].gradient = rounding_error(low);
   return all;

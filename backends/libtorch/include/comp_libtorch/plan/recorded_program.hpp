@@ -133,7 +133,7 @@ class recorded_program {
                                  ? first_plan_->by_name(op.name, op.kind, precision::fp32).forward
                              : at < plan_.size() ? plan_[at++]
                                                  : precision::fp32;
-      all.emplace_back(op.name, scalar_type(kept));
+      all.emplace_back(op.name, type_of_state(kept).value_or(at::kFloat));
     }
     return all;
   }
@@ -286,7 +286,7 @@ class recorded_program {
   }
 
   void require_runs(precision p, std::size_t i) const {
-    const bool runs = graph_[i].is_state ? p == precision::fp32 || p == precision::bf16
+    const bool runs = graph_[i].is_state ? type_of_state(p).has_value()
                       : is_scaled(p)     ? products_.is_linear_layer(graph_[i]) &&
                                            (emulates(settings_) || multiplies_itself(p, settings_.device))
                                      : p != precision::tf32 || settings_.device.is_cuda();
@@ -294,7 +294,7 @@ class recorded_program {
         runs,
         "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
         "linear layers below 16 bits: fp8_e4m3 on a GPU with units for it, and any emulated on a CPU or "
-        "with program_settings::emulate): choose one of those",
+        "with program_settings::emulate; moments are kept in fp32, bf16 and fp8_e4m3): choose one of those",
         i, graph_[i].name, comp::name(p));
   }
 

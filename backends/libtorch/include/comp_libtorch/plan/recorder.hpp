@@ -129,6 +129,11 @@ class recorder {
     const bool unknown = sparse || !known.aten;
     const bool doubtful = current.op.role == op_role::choosable && (unknown || (tries_low_ && !in_transform()));
     if (doubtful && (nested || !runs_low(op, known, stack, device_, !unknown))) current.op.role = op_role::full;
+    if (current.op.role == op_role::choosable && asks_format(known, stack)) {
+      current.op.role = op_role::as_is;
+      current.info.asks_format = true;
+      current.lowers = false;  // its result has the format that it asks for
+    }
     if (author != author_choice::none && current.op.role == op_role::choosable) {
       current.op.role = op_role::full;
       current.info.author = author;

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <comp/core/random_rounding.hpp>
 #include <comp_libtorch/support/freed_memory.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -43,15 +44,18 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-/// Returns: how many values of `tensors` are NaN, infinite or above 1e7, which no sound weight or moment is. Formats of
-/// 8 bits, and layouts that are neither strided nor sparse, count nothing.
+/// Returns: how many values of `tensors` are NaN, infinite or above 1e7, which no sound weight or moment is. Of a
+/// moment in blocks (train/kept_moments.hpp) scales are counted. Formats of 8 bits, and layouts that are neither
+/// strided nor sparse, count nothing.
 inline std::int64_t count_extreme(const std::vector<at::Tensor>& tensors) {
   constexpr double huge = 1e7;
   const at::NoGradGuard no_grad;
   std::int64_t count = 0;
   for (const at::Tensor& t : tensors) {
     if (!t.defined() || t.is_meta() || (t.layout() != at::kStrided && !t.is_sparse())) continue;
-    const at::Tensor& values = t.is_sparse() ? t._values() : t;
+    constexpr std::int64_t codes = values_of_block, row = bytes_of_block;
+    const bool blocks = t.scalar_type() == at::kByte && t.dim() == 2 && t.size(1) == row && t.is_contiguous();
+    const at::Tensor values = t.is_sparse() ? t._values() : blocks ? t.view(at::kFloat).select(1, codes / 4) * 448 : t;
     if (values.numel() == 0 || values.element_size() == 1 || !(values.is_floating_point() || values.is_complex()))
       continue;
     const at::Tensor real = values.is_complex() ? at::view_as_real(values.resolve_conj()) : values;

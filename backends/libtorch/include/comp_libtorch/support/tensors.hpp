@@ -12,6 +12,7 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace comp::libtorch::detail {
@@ -38,6 +39,14 @@ constexpr at::ScalarType scalar_type(precision p) {
       return at::kBFloat16;
   }
   return at::kFloat;
+}
+
+/// Returns: the format of a state that a training keeps, as an optimizer's moment, in precision `p`; nothing if none is
+/// kept in it.
+constexpr std::optional<at::ScalarType> type_of_state(precision p) {
+  if (p == precision::fp8_e4m3) return at::kFloat8_e4m3fn;
+  if (p == precision::fp32 || p == precision::bf16) return scalar_type(p);
+  return std::nullopt;
 }
 
 /// Returns: true for the formats that plans lower.

@@ -114,11 +114,11 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
   }
 }
 
-/// Returns: true if every parameter that would be stepped, its gradient and its moments, in FP32 or in `low`, lie
-/// alike. `complete(state, options)`: whether a state has the moments that the options want.
+/// Returns: true if every parameter that would be stepped lies as its gradient does, and each of its moments
+/// `fits(parameter, moment)`. `complete(state, options)`: whether a state has the moments that the options want.
 template <class State>
 bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&),
-           at::ScalarType low = at::kFloat) {
+           auto fits) {
   for (auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
@@ -129,7 +129,7 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
       if (state == nullptr || !complete(*state, group.options())) return false;
       bool alike = true;
       for_state_tensors(*entry->second, [&](const at::Tensor& moment) {
-        alike = alike && (!moment.defined() || lie_alike(parameter, moment, low));
+        alike = alike && (!moment.defined() || fits(parameter, moment));
       });
       if (!alike) return false;
     }
@@ -149,10 +149,10 @@ inline bool has_momentum(const torch::optim::SGDParamState& state, torch::optim:
 
 /// Calls `adam.operator()<State, Options>(kernel)` or `sgd()` if `optimizer` is LibTorch's own Adam, AdamW or SGD and
 /// fuses(). Returns: whether that stepped it; `sgd()` says so itself.
-bool step_fused(torch::optim::Optimizer& optimizer, at::ScalarType low, auto adam, auto sgd) {
+bool step_fused(torch::optim::Optimizer& optimizer, auto fits, auto adam, auto sgd) {
   using namespace torch::optim;
   const auto step_adam = [&]<class State, class Options>(auto kernel) {
-    if (!fuses<State>(optimizer, has_moments<Options, State>, low)) return false;
+    if (!fuses<State>(optimizer, has_moments<Options, State>, fits)) return false;
     adam.template operator()<State, Options>(kernel);
     return true;
   };
@@ -162,7 +162,7 @@ bool step_fused(torch::optim::Optimizer& optimizer, at::ScalarType low, auto ada
   if (typeid(optimizer) == typeid(AdamW))
     return step_adam.template operator()<AdamWParamState, AdamWOptions>(
         [](auto&&... all) { at::_ops::_fused_adamw_::call(all...); });
-  return typeid(optimizer) == typeid(SGD) && fuses<SGDParamState>(optimizer, has_momentum, low) && sgd();
+  return typeid(optimizer) == typeid(SGD) && fuses<SGDParamState>(optimizer, has_momentum, fits) && sgd();
 }
 
 }  // namespace detail
@@ -172,7 +172,7 @@ bool step_fused(torch::optim::Optimizer& optimizer, at::ScalarType low, auto ada
 inline bool fused_step(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_gradients;
   const bool fused = detail::step_fused(
-      optimizer, at::kFloat,
+      optimizer, [](const at::Tensor& p, const at::Tensor& moment) { return detail::lie_alike(p, moment); },
       [&]<class State, class Options>(auto kernel) { detail::fused_adam_step<State, Options>(optimizer, kernel); },
       [&] {
         detail::fused_sgd_step(optimizer);

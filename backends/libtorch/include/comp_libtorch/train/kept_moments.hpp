@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The moments that LibTorch's own SGD, Adam and AdamW keep, as operators of the graph: "optimizer.moment1" and
 // "optimizer.moment2", with several optimizers "optimizer.moment1.1" for the second one's. A plan gives each the format
-// that its tensors are kept in: FP32, or BF16 rounded at random. They stay in the optimizer's own state, so that they
-// are saved, restored and stored with it.
+// that its tensors are kept in: FP32, or BF16 or FP8 in blocks, rounded at random (core/random_rounding.hpp). They stay
+// in the optimizer's own state, so that they are saved, restored and stored with it. A moment in blocks is a tensor of
+// bytes there, a row for each block: its 256 codes in E4M3, and the 4 bytes of its scale.
 // A step widens a piece of them, has ATen's fused kernel update it, and rounds it: no more than a piece is in FP32.
 // Where these kernels do not fit (fused_optimizer.hpp), all are widened for the optimizer's own step. The random bits
 // follow from the number of the step and the element, so that a training is reproducible and ranks agree. Use by
@@ -83,15 +84,74 @@ void each_moment(torch::optim::Optimizer& optimizer, auto f) {
   }
 }
 
-inline std::uint16_t* bf16_of(const at::Tensor& t) { return static_cast<std::uint16_t*>(t.mutable_data_ptr()); }
+/// Returns: whether a moment of `p` is in blocks. No tensor of `p`'s own shape has as many rows. After torch's
+/// load_state_dict() the bytes may be numbers in FP32.
+inline bool in_blocks(const at::Tensor& p, const at::Tensor& moment) {
+  return moment.dim() == 2 && moment.size(1) == static_cast<std::int64_t>(bytes_of_block) &&
+         moment.size(0) == static_cast<std::int64_t>(blocks_of(static_cast<std::size_t>(p.numel())));
+}
+/// Returns: whether the elements of a moment of `p`, in whichever format, are in the order of those of `p` in memory.
+inline bool is_moment_of(const at::Tensor& p, const at::Tensor& moment) {
+  return in_blocks(p, moment) ? moment.is_cpu() && lie_alike(p, p) : lie_alike(p, moment, at::kBFloat16);
+}
+/// Returns: the format in which a plan that has `wanted` keeps the moments of `p`.
+inline at::ScalarType format_for(const at::Tensor& p, at::ScalarType wanted) {
+  const bool few = p.numel() < static_cast<std::int64_t>(fewest_values_in_blocks);
+  return wanted == at::kFloat8_e4m3fn && (few || !lie_alike(p, p)) ? at::kFloat : wanted;
+}
+/// Returns: a moment of zeros.
+inline at::Tensor new_moment(const at::Tensor& p, at::ScalarType wanted) {
+  const at::ScalarType as = format_for(p, wanted);
+  if (as != at::kFloat8_e4m3fn) return at::zeros_like(p, p.options().dtype(as).requires_grad(false));
+  const auto blocks = static_cast<std::int64_t>(blocks_of(static_cast<std::size_t>(p.numel())));
+  return at::zeros({blocks, static_cast<std::int64_t>(bytes_of_block)}, at::kByte);
+}
 
-/// Returns: the moment in format `as`; one in FP64, which no plan keeps otherwise, as it is. Elements are numbered in
-/// the order of memory.
-inline at::Tensor in_format(const at::Tensor& from, at::ScalarType as, std::uint64_t key, int which) {
-  if (from.scalar_type() == as || from.scalar_type() == at::kDouble) return from;
-  if (as == at::kFloat || !from.is_cpu() || !from.is_non_overlapping_and_dense()) return from.to(as);
-  at::Tensor to = at::empty_like(from, from.options().dtype(as));
-  round_at_random(static_cast<const float*>(from.const_data_ptr()), bf16_of(to), from.numel(), 0, key, 16U * which);
+/// The memory of a moment, elements of which are widened to FP32 and rounded.
+class low_moment {
+ public:
+  low_moment(const at::Tensor& whole, std::uint64_t key, int which)
+      : data_{whole.mutable_data_ptr()}, blocks_{whole.scalar_type() == at::kByte}, key_{key}, which_{which} {}
+
+  /// Requires: `at` is a multiple of a block's values.
+  void widen(std::int64_t at, float* to, std::int64_t n) const {
+    blocks_ ? widen_blocks(block(at), to, n) : widen_all(static_cast<std::uint16_t*>(data_) + at, to, n);
+  }
+  void round(const float* from, std::int64_t at, std::int64_t n) const {
+    const unsigned shift = 16U * static_cast<unsigned>(which_);
+    blocks_ ? round_blocks_at_random(from, block(at), n, at, key_, shift, which_ == 1)
+            : round_at_random(from, static_cast<std::uint16_t*>(data_) + at, n, at, key_, shift);
+  }
+
+ private:
+  std::uint8_t* block(std::int64_t at) const {
+    return static_cast<std::uint8_t*>(data_) + at / std::int64_t{values_of_block} * std::int64_t{bytes_of_block};
+  }
+  void* data_;
+  bool blocks_;
+  std::uint64_t key_;
+  int which_;
+};
+
+/// Returns: a moment of `p` in the format for `wanted`; one in FP64, which no plan keeps otherwise, as it is. Elements
+/// are numbered in the order of memory.
+inline at::Tensor in_format(const at::Tensor& p, const at::Tensor& from, at::ScalarType wanted, std::uint64_t key,
+                            int which) {
+  const at::ScalarType as = format_for(p, wanted);
+  const bool blocks = in_blocks(p, from);
+  if (blocks && from.scalar_type() != at::kByte) return in_format(p, from.to(at::kByte), wanted, key, which);
+  if ((blocks ? at::kFloat8_e4m3fn : from.scalar_type()) == as || from.scalar_type() == at::kDouble) return from;
+  at::Tensor wide = from;
+  if (blocks) {
+    wide = at::empty_like(p, p.options().requires_grad(false));
+    low_moment{from, key, which}.widen(0, static_cast<float*>(wide.mutable_data_ptr()), wide.numel());
+  }
+  wide = wide.to(at::kFloat);
+  if (as == at::kFloat) return wide;
+  if (!lie_alike(p, wide) && lie_alike(p, p)) wide = at::empty_like(p, wide.options()).copy_(wide);
+  if (!lie_alike(p, wide)) return wide.to(as);
+  const at::Tensor to = new_moment(p, as);
+  low_moment{to, key, which}.round(static_cast<const float*>(wide.const_data_ptr()), 0, wide.numel());
   return to;
 }
 
@@ -106,14 +166,12 @@ class piecewise {
   /// Returns: elements [at, at + n) in FP32.
   at::Tensor begin(std::int64_t at, std::int64_t n, bool reads = true) const {
     if (!low()) return view(whole_, at, n);
-    if (reads) widen_all(bf16_of(whole_) + at, static_cast<float*>(wide_.mutable_data_ptr()), n);
+    if (reads) low_moment{whole_, key_, which_}.widen(at, static_cast<float*>(wide_.mutable_data_ptr()), n);
     return wide_.narrow(0, 0, n);
   }
   /// Keeps what became of them.
   void end(std::int64_t at, std::int64_t n) const {
-    if (low())
-      round_at_random(static_cast<const float*>(wide_.const_data_ptr()), bf16_of(whole_) + at, n, at, key_,
-                      16U * which_);
+    if (low()) low_moment{whole_, key_, which_}.round(static_cast<const float*>(wide_.const_data_ptr()), at, n);
   }
   static at::Tensor view(const at::Tensor& t, std::int64_t at, std::int64_t n) {
     return at::from_blob(static_cast<float*>(t.mutable_data_ptr()) + at, {n}, at::kFloat);
@@ -144,8 +202,8 @@ void pieces_adam_step(torch::optim::Optimizer& optimizer, const moment_formats& 
       State& state = state_of<State>(optimizer, p, is_new);
       if (is_new) {
         state.step(0);
-        state.exp_avg(at::zeros_like(p, p.options().dtype(how.first)));
-        state.exp_avg_sq(at::zeros_like(p, p.options().dtype(how.second)));
+        state.exp_avg(new_moment(p, how.first));
+        state.exp_avg_sq(new_moment(p, how.second));
         if (options.amsgrad()) state.max_exp_avg_sq(at::zeros_like(p));
       }
       state.step(state.step() + 1);
@@ -173,7 +231,7 @@ inline void pieces_sgd_step(torch::optim::Optimizer& optimizer, const moment_for
       if (!p.grad().defined()) continue;
       bool is_new = false;
       auto& state = state_of<torch::optim::SGDParamState>(optimizer, p, is_new);
-      if (is_new) state.momentum_buffer(at::empty_like(p.grad(), p.options().dtype(how.first)));
+      if (is_new) state.momentum_buffer(new_moment(p, how.first));
       const piecewise velocity{state.momentum_buffer(), key, 0};
       each_piece(p, [&](std::int64_t at, std::int64_t n) {
         std::vector<at::Tensor> value{piecewise::view(p, at, n)}, gradient{piecewise::view(p.grad(), at, n)},
@@ -191,8 +249,8 @@ inline void pieces_sgd_step(torch::optim::Optimizer& optimizer, const moment_for
 /// Converts the moments that there are.
 inline void keep_moments(torch::optim::Optimizer& optimizer, const moment_formats& how) {
   const at::NoGradGuard no_gradients;
-  detail::each_moment(optimizer, [&](const at::Tensor&, at::Tensor& moment, int which, std::uint64_t number) {
-    moment = detail::in_format(moment, which == 0 ? how.first : how.second, mix_key(how.key, number), which);
+  detail::each_moment(optimizer, [&](const at::Tensor& p, at::Tensor& moment, int which, std::uint64_t number) {
+    moment = detail::in_format(p, moment, which == 0 ? how.first : how.second, mix_key(how.key, number), which);
   });
 }
 
@@ -201,7 +259,7 @@ inline bool step_keeping(torch::optim::Optimizer& optimizer, const moment_format
   const at::NoGradGuard no_gradients;
   keep_moments(optimizer, how);
   const bool in_pieces = detail::step_fused(
-      optimizer, at::kBFloat16,
+      optimizer, detail::is_moment_of,
       [&]<class State, class Options>(auto kernel) {
         detail::pieces_adam_step<State, Options>(optimizer, how, kernel);
       },
@@ -246,7 +304,8 @@ class kept_moments {
       if (all_[k].optimizer != &optimizer) continue;
       how.key = mix_key(how.key, k);
       const std::size_t at = place(graph, k);
-      if (at < p.size()) (all_[k].which == 0 ? how.first : how.second) = detail::scalar_type(p[at]);
+      if (at < p.size())
+        (all_[k].which == 0 ? how.first : how.second) = detail::type_of_state(p[at]).value_or(at::kFloat);
     }
     return how;
   }

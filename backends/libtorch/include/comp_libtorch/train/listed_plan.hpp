@@ -200,6 +200,8 @@ class listed_plan {
            now.protect_blocks;
   }
 
+  static bool is_moment(std::string_view kind) { return kind == "moment1" || kind == "moment2"; }
+
   /// Has the graph the operators that the file has. A plan without names is one for the graph that the settings give.
   static program_settings with_operators_of(const plan_listing& from, const planned_settings& given) {
     program_settings settings = given.program;
@@ -210,7 +212,7 @@ class listed_plan {
       settings.separate_products = std::ranges::any_of(*from.operators, apart);
       settings.exchange = std::ranges::any_of(*from.operators, exchanges);
       for (const auto& op : *from.operators) {
-        if (op.kind == "moment1" || op.kind == "moment2")
+        if (is_moment(op.kind))
           settings.states.push_back({.name = op.name, .kind = op.kind, .hands_on_fp32 = true, .is_state = true});
       }
     }
@@ -279,7 +281,8 @@ class listed_plan {
   /// Returns: how many operators have a format below 16 bits that is emulated though the GPU has it.
   std::size_t count_misfits(const plan& p) const {
     std::size_t found = 0;
-    for (std::size_t i = 0; i < p.size(); ++i) found += is_scaled(p[i]) && !program_.takes_scaled(program_.graph()[i]);
+    for (std::size_t i = 0; i < p.size(); ++i)
+      found += is_scaled(p[i]) && !program_.graph()[i].is_state && !program_.takes_scaled(program_.graph()[i]);
     return found;
   }
 
@@ -299,6 +302,7 @@ class listed_plan {
     const hardware there = listing.made_for.value_or(hardware{});
     for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
       const precision chosen = listing.chosen(i);
+      if (listing.operators && is_moment((*listing.operators)[i].kind)) continue;  // nothing is computed in its format
       require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, emulates(program_.settings())),
                           "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
                           "machine, or {}",

@@ -127,7 +127,7 @@ class training {
         if (!batches_->next()) break;
         run.add(train());
       }
-      const sample all = run.result(program_.problems(), scaler_.state().scale);
+      const sample all = result_of(run);
       require_batch(all.batches > 0);
       if (!compiled_) tuning_.trained_epoch(all);
       return all;
@@ -173,7 +173,7 @@ class training {
     return libtorch::supported_precisions(hardware_, emulates(program_.settings()));
   }
   bool supports(const op_info& op, precision p) const {
-    if (op.is_state) return p == precision::fp32 || p == precision::bf16;
+    if (op.is_state) return detail::type_of_state(p).has_value();
     if (p == precision::fp16 && op.beyond_fp16) return false;
     if (is_scaled(p)) return program_.takes_scaled(op);
     if (is_exchange(op)) return p != precision::tf32;
@@ -334,9 +334,23 @@ class training {
   sample train_one() {
     measured_run run = begin_run();
     run.add(train_next());
-    return run.result(program_.problems(), scaler_.state().scale);
+    return result_of(run);
   }
 
+  sample result_of(const measured_run& run) const {
+    sample all = run.result(program_.problems(), scaler_.state().scale);
+    std::vector<at::Tensor> tensors = tensors_of(setup_.modules, true), parameters = tensors_of(setup_.modules, false);
+    tensors.insert(tensors.end(), parameters.begin(), parameters.end());
+    held_bytes& held = all.held.emplace();
+    held.weights = bytes_held(tensors);
+    for (auto* optimizer : setup_.optimizers) append_tensors(*optimizer, tensors);
+    if (setup_.extra.tensors) std::ranges::copy(setup_.extra.tensors(), std::back_inserter(tensors));
+    held.moments = bytes_held(tensors) - held.weights;
+    held.copies = program_.kept_bytes();
+    std::erase_if(parameters, [](const at::Tensor& p) { return !p.requires_grad(); });
+    held.gradients = bytes_held(parameters);
+    return all;
+  }
   measured_run begin_run() {
     program_.clear_problems();
     return {device_, device_.is_cpu() ? bytes_held(tensors_held(setup_)) + program_.kept_bytes() : 0};
