@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import get_total_norm
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -26,7 +27,10 @@ from comp._optimizers import OptimizerWatch, belong_together
 from comp._outcome import SearchResult
 from comp._region import Planned, Region, plan as plan_of_file
 from comp._search import _WHOLE, _named, _precisions
+from comp._shards import own_part
 from comp._state import OtherState, copied, put
+
+_PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # formats that can be NaN, and have norms
 
 
 class _KeptState:
@@ -45,10 +49,26 @@ class _KeptState:
 
     def save(self) -> None:
         self._kept = None  # before the next one is made, because a state is large
-        stepped = {id(p) for each in self._optimizers for group in each.param_groups for p in group["params"]}
-        parameters = [p for model in self._models.values() for p in model.parameters()]
-        trained = [p for p in parameters if p.requires_grad or id(p) in stepped]
-        self._kept = self._state.save(), [(p, copied(p, self._device)) for p in trained]
+        self._kept = self._state.save(), [(p, copied(p, self._device)) for p in self._trained()]
+        self._has = {id(p) for p, _ in self._kept[1]}
+
+    def add_trained(self) -> None:
+        """What an update is about to train that was frozen when the state was kept is as it was."""
+        if self._kept is not None:
+            self._kept[1].extend((p, copied(p, self._device)) for p in self._stepped() if p.grad is not None and id(p) not in self._has)
+            self._has |= {id(p) for p, _ in self._kept[1]}
+
+    def is_sound(self) -> bool:
+        """Whether the weights are finite."""
+        weights = [own_part(p).detach() for p in self._trained()]
+        return bool(torch.isfinite(get_total_norm([w for w in weights if w.dtype in _PLAIN and w.layout is torch.strided], float("inf"))))
+
+    def _stepped(self) -> list[torch.Tensor]:
+        return [p for each in self._optimizers for group in each.param_groups for p in group["params"]]
+
+    def _trained(self) -> list[torch.Tensor]:
+        stepped = set(map(id, self._stepped()))
+        return [p for model in self._models.values() for p in model.parameters() if p.requires_grad or id(p) in stepped]
 
     def forget(self) -> None:
         self._kept = None
@@ -66,33 +86,60 @@ class _KeptState:
 
 class _Steps:
     """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
-    known: one may step more often than another. An update is left out if the forward has stored one of its parameters in
-    another format, as losses do that convert their weights to the format of their input: its moments would not fit."""
+    known: one may step more often than another. If the forward under a plan has stored a parameter in another format, as
+    losses do that convert their weights to the format of their input, it gets its own back, and the update is left out."""
 
-    def __init__(self, optimizers: Sequence[Any]) -> None:
+    def __init__(self, models: Mapping[str, nn.Module], optimizers: Sequence[Any], kept: _KeptState) -> None:
         self.stepped = False
         self.loop: Callable[[], _comp.Loop | None] = lambda: None  # a weak reference: the loop refers to this
+        self._models, self._kept = list(models.values()), kept
         self._only = weakref.ref(optimizers[0]) if len(optimizers) == 1 else lambda: None
-        self._formats = [(p, p.dtype) for each in optimizers for group in each.param_groups for p in group["params"]]
-        self._hooks = register_optimizer_step_post_hook(self._note), register_optimizer_step_pre_hook(self._look)
+        self._formats: list[tuple[nn.Parameter, torch.dtype]] = []
+        self._changed: dict[nn.Parameter, tuple[torch.dtype, Any]] = {}  # their own formats, and hooks
+        self._failed = False
+        self._hooks = register_optimizer_step_post_hook(self._note), register_optimizer_step_pre_hook(self._begin_update)
+
+    def enter(self) -> None:
+        self._put_back()
+        self._formats = [(p, p.dtype) for model in self._models for p in model.parameters()]
+
+    def leave(self) -> None:
+        changed = {p: written for p, written in self._formats if p.dtype is not written and p not in self._changed}
+        loop = self.loop()
+        if not changed or loop is None or not loop.fail():
+            return
+        self._failed = True
+        for p, written in changed.items():  # the backward reads them as they are
+            hook = p.register_post_accumulate_grad_hook(lambda p: self._put_back(p)) if p.requires_grad else None
+            self._changed[p] = written, hook
+
+    def end_batch(self) -> None:
+        self._put_back()
+        self.stepped = self._failed = False
+
+    def _put_back(self, *these: torch.Tensor) -> None:
+        for p in these or list(self._changed):
+            written, hook = self._changed.pop(p)
+            p.data = p.data.to(written)
+            p.grad = None if p.grad is None else p.grad.to(written)
+            if hook is not None:
+                hook.remove()
 
     def _note(self, optimizer: Any, *_: Any) -> None:
         only = self._only()
         self.stepped = self.stepped or only is not None and (optimizer is only or belong_together(optimizer, only))
 
-    def _look(self, *_: Any) -> None:
-        changed = [(p, written) for p, written in self._formats if p.dtype is not written]
-        loop = self.loop()
-        if not changed or loop is None or not loop.fail():
-            return
-        for p, _ in self._formats:
-            p.grad = None
-        for p, written in changed:
-            p.data = p.data.to(written)
+    def _begin_update(self, optimizer: Any, *_: Any) -> None:
+        self._kept.add_trained()
+        if self._failed:
+            self._put_back()
+            for p, _ in self._formats:
+                p.grad = None
 
     def end(self) -> None:
-        for each in self._hooks:
-            each.remove()
+        self.end_batch()
+        for hook in self._hooks:
+            hook.remove()
 
 
 def is_there(path: str) -> bool:
@@ -152,7 +199,7 @@ class Autocast(Region):
     """`with plan:` of a loop that searches. Made by comp.autocast()."""
 
     def __init__(self, inner: _comp.Loop, kept: _KeptState, steps: _Steps, file: str | None) -> None:
-        super().__init__(inner.regions)
+        super().__init__(inner.regions, entered=steps.enter)
         self._inner = inner
         self._kept = kept
         self._steps = steps
@@ -171,7 +218,7 @@ class Autocast(Region):
         Raises: SettingsError for what is no loss; Error without a forward before it.
         """
         self._inner.step(_numbers(loss) if self._inner.searches else [], seconds)
-        self._steps.stepped = False
+        self._steps.end_batch()
         if not self._inner.searches:
             self._kept.forget()
         self._keep_found()
@@ -313,7 +360,7 @@ def autocast(
     if not isinstance(batches_per_epoch, int) or batches_per_epoch < 1:
         raise SettingsError(f"batches_per_epoch is {batches_per_epoch!r} (FP32 trains so many first): give a number from 1 on")
     if batches is not None:
-        if not isinstance(batches, numbers.Real) or not batches > 0:
+        if not isinstance(batches, numbers.Real) or isinstance(batches, bool) or not batches > 0:
             raise SettingsError(f"batches is {batches!r} (of the whole training, one at least): give how often the loop calls step()")
         if math.isfinite(batches):
             settings = {"planned_epochs": max(int(batches // batches_per_epoch), 1)} | settings
@@ -323,13 +370,15 @@ def autocast(
         raise SettingsError(f"precision {small[0]!r} in a loop's own batches (only 16 bits and more are): use comp.search")
     if wanted is not None:
         settings["precisions"] = [each for each in wanted if not each.startswith("fp8")]
-    steps = _Steps(optimizers)
+    steps = _Steps(models, optimizers, kept)
     modules = list(models.values())
     inner = _comp.Loop(
         forward_parameters(models),
         trains=lambda: any(module.training for module in modules),
         stepped=lambda: steps.stepped,
+        leave=steps.leave,
         save=kept.save,
+        is_sound=kept.is_sound,
         restore=kept.restore,
         policy=_named("policy", _comp.policy, _comp.policy.Policy, policy, "a name, or one of comp.policy"),
         settings=settings,

@@ -60,7 +60,8 @@ class PlanPrecision(Precision):
                 "a LightningModule with manual optimization (its optimizers step within training_step, so that no batch "
                 f'ends outside of `with plan:`) and no plan in "{self.path}": find the plan with comp.search'
             )
-        settings = {"batches": trainer.estimated_stepping_batches} | self.search
+        steps = trainer.estimated_stepping_batches  # -1: data of unknown length
+        settings = {"batches": steps if steps > 0 else None} | self.search
         return comp.autocast(trainer.strategy.model, optimizer=trainer.optimizers, file=self.path, **settings)
 
     def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:

@@ -170,15 +170,17 @@ void add_regions(py::module_& m) {
 void add_loop(py::module_& m) {
   py::class_<loop>(m, "Loop")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function trains,
-                       py::function stepped, py::function saved, py::function restore, const any_policy& policy,
-                       const py::dict& settings, std::string ledger_path, std::size_t batches_per_epoch, bool tune,
-                       bool protect_blocks, bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks,
-                       std::vector<op_info> states) {
+                       py::function stepped, py::function leave, py::function saved, py::function restore,
+                       py::function is_sound, const any_policy& policy, const py::dict& settings,
+                       std::string ledger_path, std::size_t batches_per_epoch, bool tune, bool protect_blocks,
+                       bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks, std::vector<op_info> states) {
              return std::make_unique<loop>(loop_job{.models = std::move(models),
                                                     .trains = std::move(trains),
                                                     .stepped = std::move(stepped),
+                                                    .leave = std::move(leave),
                                                     .save = std::move(saved),
                                                     .restore = std::move(restore),
+                                                    .is_sound = std::move(is_sound),
                                                     .policy = policy,
                                                     .settings = settings_of(settings),
                                                     .ledger_path = std::move(ledger_path),
@@ -190,9 +192,9 @@ void add_loop(py::module_& m) {
                                                     .freed = freed(keep_memory),
                                                     .ranks = std::move(ranks)});
            }),
-           "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "save"_a, "restore"_a, "policy"_a, "settings"_a,
-           "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "exchange"_a, "keep_memory"_a,
-           "ranks"_a = nullptr, "states"_a = std::vector<op_info>{})
+           "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "leave"_a, "save"_a, "restore"_a, "is_sound"_a,
+           "policy"_a, "settings"_a, "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "exchange"_a,
+           "keep_memory"_a, "ranks"_a = nullptr, "states"_a = std::vector<op_info>{})
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
       .def("fail", &loop::fail)

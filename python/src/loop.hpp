@@ -74,7 +74,9 @@ struct loop_job {
   std::vector<std::pair<std::string, parameter_tree::named>> models;  // parameters as the forward reads them
   py::function trains;                                                // () -> bool: whether a model is in training mode
   py::function stepped;        // () -> bool: whether the one optimizer has stepped since step()
+  py::function leave;          // (): a forward under a plan has left its regions
   py::function save, restore;  // (): keep and put back what the loop trains
+  py::function is_sound;       // () -> bool: whether the weights are finite
   any_policy policy;
   search_settings settings;
   std::string ledger_path;  // empty: none
@@ -116,6 +118,9 @@ class loop {
                  [this]() -> libtorch::program& { return program_; }} {
     for (const libtorch::named_module& m : modules_) program_.name_parameters(*m.module, m.name);
     tuning_.expect_epochs_of(static_cast<std::int64_t>(given_.batches_per_epoch));
+    regions_.at_end([this] {
+      if (program_.lowers()) given_.leave();
+    });
   }
   loop(const loop&) = delete;
   loop& operator=(const loop&) = delete;
@@ -289,6 +294,11 @@ class loop {
                           const py::gil_scoped_acquire python;
                           given_.restore();
                           batches_undone_ += std::exchange(batches_since_save_, 0);
+                        },
+                    .is_sound =
+                        [this] {
+                          const py::gil_scoped_acquire python;
+                          return !on_any_rank(!given_.is_sound().cast<bool>());
                         },
                     // An exception in the forward would be the user's.
                     .supports =

@@ -42,20 +42,24 @@ struct contractions {
 
   /// Calls f(y index, x index, w index, output channel) for every product of a convolution.
   static void for_each_product(const shape& x, const shape& w, const shape& y, const conv2d_options& o, auto f) {
-    const std::int64_t per_group = w[0] / o.groups;
-    for (std::int64_t b = 0; b < y[0]; ++b)
-      for (std::int64_t c = 0; c < y[1]; ++c)
-        for (std::int64_t h = 0; h < y[2]; ++h)
-          for (std::int64_t v = 0; v < y[3]; ++v)
-            for (std::int64_t i = 0; i < w[1]; ++i)
-              for (std::int64_t r = 0; r < w[2]; ++r)
-                for (std::int64_t s = 0; s < w[3]; ++s) {
-                  const std::int64_t in = c / per_group * w[1] + i;
-                  const std::int64_t row = h * o.stride[0] - o.padding[0] + r * o.dilation[0];
-                  const std::int64_t column = v * o.stride[1] - o.padding[1] + s * o.dilation[1];
-                  if (row < 0 || row >= x[2] || column < 0 || column >= x[3]) continue;
-                  f(((b * y[1] + c) * y[2] + h) * y[3] + v, ((b * x[1] + in) * x[2] + row) * x[3] + column,
-                    ((c * w[1] + i) * w[2] + r) * w[3] + s);
+    const std::int64_t *of_x = x.data(), *of_w = w.data(), *of_y = y.data(), per_group = w[0] / o.groups;
+    const auto [stride_h, stride_v] = o.stride;
+    const auto [padding_h, padding_v] = o.padding;
+    const auto [dilation_r, dilation_s] = o.dilation;
+    for (std::int64_t b = 0; b < of_y[0]; ++b)
+      for (std::int64_t c = 0; c < of_y[1]; ++c)
+        for (std::int64_t h = 0; h < of_y[2]; ++h)
+          for (std::int64_t v = 0; v < of_y[3]; ++v)
+            for (std::int64_t i = 0; i < of_w[1]; ++i)
+              for (std::int64_t r = 0; r < of_w[2]; ++r)
+                for (std::int64_t s = 0; s < of_w[3]; ++s) {
+                  const std::int64_t in = c / per_group * of_w[1] + i;
+                  const std::int64_t row = h * stride_h - padding_h + r * dilation_r;
+                  const std::int64_t column = v * stride_v - padding_v + s * dilation_s;
+                  if (row < 0 || row >= of_x[2] || column < 0 || column >= of_x[3]) continue;
+                  f(((b * of_y[1] + c) * of_y[2] + h) * of_y[3] + v,
+                    ((b * of_x[1] + in) * of_x[2] + row) * of_x[3] + column,
+                    ((c * of_w[1] + i) * of_w[2] + r) * of_w[3] + s);
                 }
   }
   tensor conv2d(const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
@@ -74,10 +78,10 @@ struct contractions {
   tensor conv2d_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, const conv2d_options& o,
                          bool need_dx) {
     tensor dx{x.shape(), dy.precision()};
-    auto& dw = w.to_add();
+    double* dw = w.to_add().data();
     for_each_product(x.shape(), w.extents, dy.shape(), o, [&](auto at_y, auto at_x, auto at_w) {
       dx[at_x] += dy[at_y] * w[at_w];
-      dw[static_cast<std::size_t>(at_w)] += dy[at_y] * x[at_x];
+      dw[at_w] += dy[at_y] * x[at_x];
     });
     if (b) {
       auto& db = b->to_add();

@@ -19,9 +19,13 @@ struct tensor {
   tensor(native::shape extents, comp::precision tag)
       : extents_{std::move(extents)},
         tag_{tag},
-        values_{std::make_shared<std::vector<double>>(static_cast<std::size_t>(elements(extents_)), 0.0)} {}
+        values_{std::make_shared<std::vector<double>>(static_cast<std::size_t>(elements(extents_)), 0.0)},
+        first_{values_->data()} {}
   tensor(native::shape extents, comp::precision tag, std::vector<double> values)
-      : extents_{std::move(extents)}, tag_{tag}, values_{std::make_shared<std::vector<double>>(std::move(values))} {
+      : extents_{std::move(extents)},
+        tag_{tag},
+        values_{std::make_shared<std::vector<double>>(std::move(values))},
+        first_{values_->data()} {
     require<error>(std::ssize(*values_) == elements(extents_),
                    "{} values for {} elements (they must agree): fix the test", values_->size(), elements(extents_));
   }
@@ -32,15 +36,17 @@ struct tensor {
   std::int64_t axis(std::ptrdiff_t i) const {
     return extents_[static_cast<std::size_t>(i < 0 ? i + std::ssize(extents_) : i)];
   }
-  std::int64_t size() const { return elements(extents_); }
-  double& operator[](std::int64_t i) { return (*values_)[static_cast<std::size_t>(i)]; }
-  double operator[](std::int64_t i) const { return (*values_)[static_cast<std::size_t>(i)]; }
+  // What loops ask is inlined in tests that are compiled without optimisation, too.
+  [[gnu::always_inline]] std::int64_t size() const { return size_; }
+  [[gnu::always_inline]] double& operator[](std::int64_t i) { return first_[i]; }
+  [[gnu::always_inline]] double operator[](std::int64_t i) const { return first_[i]; }
   const std::vector<double>& values() const { return *values_; }
   std::vector<double>& values() { return *values_; }
   /// The same values, in the same memory.
   tensor viewed(native::shape extents, comp::precision tag) const {
     tensor other = *this;
     other.extents_ = std::move(extents);
+    other.size_ = elements(other.extents_);
     other.tag_ = tag;
     return other;
   }
@@ -49,6 +55,8 @@ struct tensor {
   native::shape extents_;
   comp::precision tag_ = comp::precision::fp32;
   std::shared_ptr<std::vector<double>> values_;
+  double* first_ = nullptr;
+  std::int64_t size_ = elements(extents_);
 };
 
 struct index_tensor {
@@ -73,7 +81,7 @@ struct parameter {
   parameter(parameter&&) = default;
   parameter& operator=(parameter&&) = default;
 
-  double operator[](std::int64_t i) const { return value[static_cast<std::size_t>(i)]; }
+  [[gnu::always_inline]] double operator[](std::int64_t i) const { return value.data()[i]; }
   /// The gradient to add to, made zero when it is to be overwritten.
   std::vector<double>& to_add() {
     if (!trainable) return ignored.assign(value.size(), 0.0), ignored;

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import warnings
 
@@ -228,6 +229,74 @@ class Loops(unittest.TestCase):
             self.assertEqual(comp.load(file).letters, plan.letters)
             self.assertLessEqual(plan.batches_undone, 16)
             self.assertLess(loop.batch(NoPlan()), 0.5)
+
+    def test_a_plan_whose_forward_raises_after_it_was_found_is_left(self):
+        def raises(net, out):
+            if out.dtype == torch.bfloat16:
+                raise ZeroDivisionError
+            return out
+
+        loop, raised = Loop(), 0
+        plan = loop.autocast()
+        while plan.found is None:
+            loop.train(plan, 1)
+        loop.harm = raises
+        for _ in range(300):
+            try:
+                loop.train(plan, 1)
+            except ZeroDivisionError:
+                raised += 1
+        self.assertIn(raised, range(1, 20))
+        self.assertEqual(plan.found.plan[[op.name for op in plan.found.operators].index('2.linear')], '1')
+
+    def test_a_gradient_that_is_not_finite_leaves_no_damage_whenever_it_comes(self):
+        for at in range(17, 90, 3):
+            loop = Loop()
+
+            def spoil(net, out):
+                if loop.at > at and out.dtype == torch.bfloat16:
+                    out.register_hook(lambda gradient: gradient * float('nan'))
+                return out
+
+            loop.harm = spoil
+            loop.train(loop.autocast(), 400)
+            self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()), at)
+
+    def test_layers_that_are_unfrozen_under_a_plan_are_put_back(self):
+        def spoil(layer, given, out):
+            if out.requires_grad and out.dtype == torch.bfloat16:
+                out.register_hook(lambda gradient: gradient * float('nan'))
+
+        for at in (20, 25, 30, 35):
+            loop = Loop()
+            loop.net[0].requires_grad_(False)
+            loop.optimizer = torch.optim.Adam(loop.net[2].parameters(), 1e-3)
+            loop.net[0].register_forward_hook(spoil)
+            plan = loop.autocast()
+            loop.train(plan, at)
+            loop.net[0].requires_grad_(True)
+            loop.optimizer.add_param_group({'params': loop.net[0].parameters()})
+            loop.train(plan, 400)
+            self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()), at)
+
+    def test_a_parameter_that_a_closure_stores_in_another_format_gets_its_own_back(self):
+        for make in (torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS):
+            loop = Proxies()
+            loop.optimizer = make(loop.net.parameters(), 1e-3)
+            plan = loop.autocast()
+
+            def closure():
+                loop.optimizer.zero_grad()
+                with plan:
+                    loss = loop.forward()
+                loss.backward()
+                return loss
+
+            for _ in range(200):
+                loss = loop.optimizer.step(closure)
+                plan.step(loss, seconds=8.0 - plan.letters.count('b'))
+            self.assertEqual({p.dtype for p in loop.net.parameters()}, {torch.float32})
+            self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()))
 
     def test_a_short_loop_judges_one_plan_or_none(self):
         for batches, most in ((50, 0), (200, 1), (float('inf'), 9)):
@@ -464,6 +533,7 @@ class Loops(unittest.TestCase):
         def read():
             while not done.is_set():
                 _ = first.found, first.letters, second.searching
+                time.sleep(0.001)  # or the loops wait for the interpreter's lock at each operator
 
         thread = threading.Thread(target=read)
         thread.start()

@@ -91,6 +91,54 @@ TEST_CASE("a loop that keeps its state is back before the last block of a plan t
   }
 }
 
+TEST_CASE("a state that the last batch of a block has damaged is not kept, although its loss was finite") {
+  for (std::uint64_t at = 40; at < 200; at += 3) {
+    CAPTURE(at);
+    fake::trainer trainer{world_of_a_loop()};
+    fake::state kept;
+    bool damaged = false;
+    comp::loop_info keeps{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+    keeps.save = [&] {
+      CHECK_FALSE(damaged);
+      kept = trainer.save();
+    };
+    keeps.restore = [&] { trainer.restore(kept), damaged = false; };
+    keeps.is_sound = [&] { return !damaged; };
+    comp::online search{fake::lists{}, trainer.graph(), keeps};
+    std::uint64_t lost = 0;
+    for (std::uint64_t k = 0; k < 2000; ++k) {
+      trainer.set_precision(search.plan());
+      comp::sample of_batch = trainer.run_batch();
+      if (damaged) of_batch.loss = fake::nan, ++lost;
+      damaged = damaged || (k >= at && comp::is_low(trainer.now()[1]));
+      search.tell(of_batch);
+    }
+    REQUIRE(search.found() != nullptr);
+    CHECK(search.found()->plan[1] == comp::precision::fp32);
+    CHECK_FALSE(damaged);
+    CHECK(lost < 40);
+  }
+}
+
+TEST_CASE("a plan whose batches fail after the search is given up") {
+  fake::trainer trainer{world_of_a_loop()};
+  fake::state kept;
+  comp::loop_info keeps{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+  keeps.save = [&] { kept = trainer.save(); };
+  keeps.restore = [&] { trainer.restore(kept); };
+  comp::online search{fake::lists{}, trainer.graph(), keeps};
+  while (search.found() == nullptr) loop(trainer, search, 1);
+  int failures = 0;
+  for (int k = 0; k < 400; ++k) {
+    trainer.set_precision(search.plan());
+    const bool fails = comp::is_low(trainer.now()[0]);
+    failures += fails ? 1 : 0;
+    search.tell(fails ? comp::sample{.status = comp::status::failed, .message = "it raised"} : trainer.run_batch());
+  }
+  CHECK(failures < 40);
+  CHECK(search.found()->plan[0] == comp::precision::fp32);
+}
+
 TEST_CASE("a loop says how a plan is run, and when nothing is compared any more") {
   fake::minimal_trainer trainer{world_of_a_loop()};
   comp::loop_info says{.precisions = two_formats.precisions, .batches_per_epoch = 40};

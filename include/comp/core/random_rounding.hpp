@@ -51,11 +51,11 @@ constexpr std::size_t blocks_of(std::size_t values) { return (values + values_of
 /// Moments of fewer values stay in FP32: their blocks would save little. Source: torchao, optim/adam.py.
 inline constexpr std::size_t fewest_values_in_blocks = 4096;
 
-/// Returns: a block's scale. `largest`: the bits of its largest magnitude; if that is not finite, neither is the scale,
-/// nor any value of the block.
+/// Returns: a block's scale. `largest`: the bits of its largest magnitude. If that is infinite, as the square of a
+/// large gradient is, the scale is that of 2^127; if it is NaN, so are all values of the block.
 COMP_ROUNDING_INLINE float scale_of_block(std::uint32_t largest) {
   const auto magnitude = __builtin_bit_cast(float, largest);
-  return (magnitude < 1e-12F ? 1e-12F : magnitude) / 448.0F;
+  return (magnitude < 1e-12F ? 1e-12F : magnitude > 0x1p127F ? 0x1p127F : magnitude) / 448.0F;
 }
 /// Gives the codes in E4M3, without sign, of magnitudes divided by their block's scale: of numbers, or of vectors of
 /// them. `random`: 16 random bits each. `least`: the code that a magnitude above 0 has at least: 1 for a second moment,

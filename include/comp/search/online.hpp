@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -47,6 +48,9 @@ struct loop_info {
   // Keeps the loop's weights and optimizer, in place of those that it kept before, and puts them back. The loop's
   // thread calls them, between batches. None: batches of a rejected plan stay.
   std::function<void()> save = {}, restore = {};
+  // Whether the loop's weights are finite: asked before a kept state goes, because a plan's last batch may have damaged
+  // them although its loss was finite. None: they are taken to be.
+  std::function<bool()> is_sound = {};
   std::function<bool(const op_info&, precision)> supports = {};  // none: each operator runs in each of `precisions`
   std::function<comp::execution(const plan&)> execution = {};  // how a plan runs, beyond its precisions; for plan files
   // The times of the operators in the last batch, which the loop measures if times_operators() is true before it. None:
@@ -81,7 +85,7 @@ class loop_trainer {
   }
   bool take_back() {
     const std::lock_guard lock{mutex_};
-    if (!std::exchange(is_kept_, false)) return false;
+    if (!is_kept_ || batches_ == kept_batches_) return false;
     return puts_back_ = true;
   }
   sample run_batch() {
@@ -99,6 +103,11 @@ class loop_trainer {
       complete(next, next.seconds);
       append(all, next);
       if (stop(all)) break;
+      if (!next.ok()) {
+        all.status = next.status;
+        all.message = next.message;
+        break;
+      }
     }
     return all;
   }
@@ -142,22 +151,32 @@ class loop_trainer {
   }
   /// As wait(), and keeps the state if a block of another plan than FP32 begins. The last such state stays until FP32,
   /// or a plan that is trusted, has trained a batch that the search did not object to: it may be the first to lose one.
+  /// If the state is damaged then, that one is put back, and the search is told of a lost batch.
   const plan& begin_batch() {
-    const plan& next = wait();
-    std::unique_lock lock{mutex_};
-    if (std::exchange(another_has_trained_, false)) is_kept_ = false;
-    const bool trusts = is_fp32() || plan_ == trusted_;
-    if (!begins_block_ || (trusts && is_kept_ && plan_ != kept_plan_)) return next;
-    begins_block_ = is_kept_ = false;
-    if (!is_fp32() && !over_ && about_.save) {
-      lock.unlock();
-      about_.save();
+    while (true) {
+      const plan& next = wait();
+      std::unique_lock lock{mutex_};
+      const bool stays = is_kept_ && !another_has_trained_, trusts = is_fp32() || plan_ == trusted_;
+      const bool begins = begins_block_ && !(trusts && stays && plan_ != kept_plan_);
+      const bool drops = is_kept_ && (begins || !stays), keeps = begins && !is_fp32() && !over_ && about_.save;
+      lock.unlock();  // the loop's functions may wait for another lock
+      const bool sound = !(drops || keeps) || !about_.is_sound || about_.is_sound();
+      if (drops && kept_is_sound_ && !sound) {
+        about_.restore();
+        lose_batch(about_.is_sound());
+        continue;
+      }
+      if (keeps) about_.save();
       lock.lock();
-      is_kept_ = true;
+      another_has_trained_ = false;
+      begins_block_ = begins_block_ && !begins;
+      if (drops || begins) is_kept_ = keeps;
+      if (!keeps) return next;
       kept_batches_ = batches_;
       kept_plan_ = plan_;
+      kept_is_sound_ = sound;
+      return next;
     }
-    return next;
   }
   /// Returns: true if the search takes the batch, or is over and drops it; false if it asked for none.
   bool give(sample of_batch) {
@@ -168,6 +187,7 @@ class loop_trainer {
     if (!std::exchange(asked_, false)) return over_;
     another_has_trained_ = is_kept_ && plan_ != kept_plan_;
     ++batches_;
+    last_seconds_ = of_batch.seconds;
     answer_ = std::move(of_batch);
     changed_.notify_all();
     return true;
@@ -206,6 +226,16 @@ class loop_trainer {
 
  private:
   bool is_fp32() const { return plan_ == as_written_; }
+  // The kept state was put back, and is `sound`.
+  void lose_batch(bool sound) {
+    const std::lock_guard lock{mutex_};
+    another_has_trained_ = false;
+    kept_is_sound_ = sound;
+    batches_ = kept_batches_;
+    if (!std::exchange(asked_, false)) return;
+    answer_ = sample{.loss = std::numeric_limits<double>::quiet_NaN(), .seconds = last_seconds_, .batches = 1};
+    changed_.notify_all();
+  }
 
   op_graph graph_;
   plan as_written_ = as_written(graph_);  // FP32, of a model in FP32
@@ -216,10 +246,12 @@ class loop_trainer {
   bool begins_block_ = false;         // a plan was set, and no batch has begun under it
   bool is_kept_ = false;              // the loop keeps the state before the last block of another plan than FP32
   comp::plan kept_plan_ = {};         // whose block that is
+  bool kept_is_sound_ = false;        // the kept state is finite
   comp::plan trusted_ = {};           // harm that first shows in its batches is another plan's
   bool another_has_trained_ = false;  // the last batch was another plan's, and none has begun since
   bool puts_back_ = false;            // the loop is to put that state back
   std::size_t batches_ = 0, kept_batches_ = 0;  // that led to the loop's state, and to the kept one
+  double last_seconds_ = 0;                     // of a batch
   bool asked_ = false;                          // the search waits for a batch
   bool ended_ = false;                          // the loop gives no more batches
   bool over_ = false;                           // the search and the training after it are over
