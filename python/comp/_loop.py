@@ -110,7 +110,7 @@ class _Steps:
             return
         self._failed = True
         for p, written in changed.items():  # the backward reads them as they are
-            hook = p.register_post_accumulate_grad_hook(lambda p: self._put_back(p)) if p.requires_grad else None
+            hook = p.register_post_accumulate_grad_hook(self._put_back) if p.requires_grad else None
             self._changed[p] = written, hook
 
     def end_batch(self) -> None:

@@ -161,11 +161,7 @@ class loop_trainer {
       const bool drops = is_kept_ && (begins || !stays), keeps = begins && !is_fp32() && !over_ && about_.save;
       lock.unlock();  // the loop's functions may wait for another lock
       const bool sound = !(drops || keeps) || !about_.is_sound || about_.is_sound();
-      if (drops && kept_is_sound_ && !sound) {
-        about_.restore();
-        lose_batch(about_.is_sound());
-        continue;
-      }
+      if (drops && kept_is_sound_ && !sound && lose_batch()) continue;
       if (keeps) about_.save();
       lock.lock();
       another_has_trained_ = false;
@@ -226,15 +222,17 @@ class loop_trainer {
 
  private:
   bool is_fp32() const { return plan_ == as_written_; }
-  // The kept state was put back, and is `sound`.
-  void lose_batch(bool sound) {
+  // Has wait() put the kept state back, and tells the search of a lost batch. Returns: false if the loop is at that
+  // state.
+  bool lose_batch() {
     const std::lock_guard lock{mutex_};
+    if (batches_ == kept_batches_) return false;
+    puts_back_ = true;
     another_has_trained_ = false;
-    kept_is_sound_ = sound;
-    batches_ = kept_batches_;
-    if (!std::exchange(asked_, false)) return;
+    if (!std::exchange(asked_, false)) return true;
     answer_ = sample{.loss = std::numeric_limits<double>::quiet_NaN(), .seconds = last_seconds_, .batches = 1};
     changed_.notify_all();
+    return true;
   }
 
   op_graph graph_;

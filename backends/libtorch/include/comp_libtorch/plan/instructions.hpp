@@ -261,10 +261,10 @@ class compiler {
       const bool of_image = input.argument < 2;  // a convolution's input and weight
       const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
       cast_slot slot{input.argument, input.element};
-      const bool as_recorded = now.target == input.full && layout == at::MemoryFormat::Preserve;
       if (input.parameter >= 0) {
         // The model may store a parameter in the format of what it is multiplied by. It is cast back each time.
-        if (!as_recorded) slot.weight = weights_->entry_of(input.parameter, now.target, layout);
+        if (now.target != input.full || layout != at::MemoryFormat::Preserve)
+          slot.weight = weights_->entry_of(input.parameter, now.target, layout);
       } else {
         uses_[{input.value, now.target, layout}].push_back(compiled.slots.size());
       }
