@@ -7,6 +7,8 @@
 //   - mean_of_series: a straight line with AR(1) noise around it, for the few batches that judge a plan.
 //   - end_of_path: a random walk that began at 0 (trainings that roundings drive apart), for hundreds of batches.
 //   - mean_of_path: both at once, for two trainings that never part far.
+// If no batch can be trained twice, there is no path: fit_harm fits successive losses, some of which a plan may have
+// harmed, by a polynomial, which is how the training goes on, and by harm.
 // Source: AR(1) long-run variance, its correlation corrected for bias (Marriott and Pope 1954); Student's t by Wallace
 // 1959; von Neumann 1941 (mean square successive difference); Allan 1966 (noise by the scale at which it is looked at).
 #pragma once
@@ -195,6 +197,64 @@ inline path_mean mean_of_path(std::span<const double> path) {
   const double noise = squares / (count - 2) * (1 + correlation) / (1 - correlation) / count;
   const double wandering = std::max(0.0, (spread - steps / b) / ((2 * b * b + 1) / (3 * b) - 1 / b));
   return {mean, std::sqrt(noise + wandering * count / 3)};
+}
+
+/// By how much harm raises the loss once it has built up, as a part of the loss.
+struct harm_estimate {
+  double harm = 0, error = std::numeric_limits<double>::infinity();
+};
+
+/// Returns: how many times as large as that of independent numbers the deviation of a mean of some successive
+/// `residuals` is, because what the fit leaves goes up and down slowly; 1 at least.
+inline double growth_of_noise(std::span<const double> residuals) {
+  const std::size_t length = std::max<std::size_t>(residuals.size() / 32, 2), parts = residuals.size() / length;
+  double squares = 0, of_means = 0;
+  for (std::size_t p = 0; p < parts; ++p) {
+    double sum = 0;
+    for (const double r : residuals.subspan(p * length, length)) sum += r, squares += r * r;
+    of_means += sum * sum;
+  }
+  return squares > 0 ? std::sqrt(std::max(of_means / squares, 1.0)) : 1;
+}
+
+/// Fits `losses` by a polynomial of `degree` and a multiple of `exposure`. Losses that are not finite are left out.
+inline harm_estimate fit_harm(std::span<const double> losses, std::span<const double> exposure, std::size_t degree) {
+  const std::size_t unknown = degree + 2;
+  std::vector<double> loss, harm;
+  std::vector<std::vector<double>> trend(degree + 1);  // orthonormal
+  double scale = 0;
+  for (std::size_t k = 0; k < losses.size(); ++k) {
+    if (!std::isfinite(losses[k])) continue;
+    const double t = 2 * static_cast<double>(k) / static_cast<double>(losses.size()) - 1;
+    for (std::size_t i = 0; i < trend.size(); ++i) trend[i].push_back(std::pow(t, static_cast<double>(i)));
+    loss.push_back(losses[k]);
+    harm.push_back(exposure[k]);
+    scale += std::abs(losses[k]);
+  }
+  const std::size_t n = loss.size();
+  if (n <= 2 * unknown) return {};
+  const auto product = [n](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (std::size_t k = 0; k < n; ++k) sum += a[k] * b[k];
+    return sum;
+  };
+  const auto remove = [&](std::vector<double>& from, const std::vector<double>& unit) {
+    const double part = product(from, unit);
+    for (std::size_t k = 0; k < n; ++k) from[k] -= part * unit[k];
+  };
+  for (std::size_t i = 0; i < trend.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) remove(trend[i], trend[j]);
+    const double length = std::sqrt(product(trend[i], trend[i]));
+    for (double& each : trend[i]) each /= length;
+    remove(loss, trend[i]);
+    remove(harm, trend[i]);
+  }
+  const double exposed = product(harm, harm), estimate = product(harm, loss) / exposed;
+  for (std::size_t k = 0; k < n; ++k) loss[k] -= estimate * harm[k];
+  const double deviation = std::sqrt(product(loss, loss) / static_cast<double>(n - unknown)) * growth_of_noise(loss);
+  scale = std::max(scale / static_cast<double>(n), deviation);
+  if (!(exposed > 0) || !(scale > 0)) return {};
+  return {estimate / scale, std::max(deviation / std::sqrt(exposed) / scale, 1e-6)};
 }
 
 }  // namespace detail

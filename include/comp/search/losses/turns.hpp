@@ -14,7 +14,7 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
-#include <comp/search/losses/harm_fit.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <cstddef>

@@ -16,7 +16,7 @@
 #include <bit>
 #include <cmath>
 #include <comp/core/plan.hpp>
-#include <comp/search/losses/harm_fit.hpp>
+#include <comp/search/losses/paths.hpp>
 #include <comp/search/training/harm_bisection.hpp>
 #include <cstddef>
 #include <limits>

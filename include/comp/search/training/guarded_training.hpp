@@ -34,40 +34,6 @@ namespace comp {
 
 namespace detail {
 
-/// Returns: the logarithm of the likelihood ratio of slow harm, from the batches by which the search judged its plan.
-inline double evidence_of_search(const outcome& search) {
-  std::vector<double> path;
-  for (const trial& t : search.trials) {
-    if (t.stage != stage::losses || t.plan != search.plan || t.purpose != purpose::judge || !t.sample.ok()) continue;
-    path = paired_differences(make_lower_better(t.sample.curve, loss_sign_of(search)),
-                              make_lower_better(search.baseline.curve, loss_sign_of(search)));
-  }
-  return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
-}
-
-/// Returns: the progress of a training when its search has ended, with the batches that the search trained as its first
-/// epochs.
-inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
-  const double loss_sign = loss_sign_of(search);
-  training_progress now{.plans = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
-                        .later = search.later,
-                        .batches_per_epoch = search.batches_per_epoch,
-                        .baseline_loss = search.baseline.loss,
-                        .tolerance = search.tolerance,
-                        .floor = search.floor,
-                        .higher_is_better = search.higher_is_better};
-  recent_levels normal{guard, now.normal};
-  normal.learn(make_lower_better(search.baseline.curve, loss_sign));
-  const std::size_t epoch = search.batches_per_epoch, trained = epoch > 0 ? search.trained_batches : 0;
-  for (std::size_t at = 0; at + epoch <= trained && epoch > 0; at += epoch) {
-    now.so_far.epochs.push_back(slice(search.trained, at, at + epoch));
-    normal.learn(make_lower_better(now.so_far.epochs.back().curve, loss_sign));
-  }
-  if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
-  now.checks.known = evidence_of_search(search);
-  return now;
-}
-
 /// Returns: what a training that another process began still knows of its search.
 inline outcome search_behind(const op_graph& graph, const training_progress& from) {
   require<plan_error>(from.current < from.plans.size(),
@@ -499,6 +465,7 @@ COMP_INLINE training_result train_after(const post_training& settings, any_train
   require_in_order(search.later, graph);
   const switch_on notice{[&](bool on) { trainer.post_training(on); }};  // its epochs are no experiments
   training_progress from = progress_after(search, settings.guard);
+  from.checks.known = evidence_of_search(search);
   if (const std::size_t trained = from.so_far.epochs.size(); trained > settings.epochs) {
     from.so_far.warnings.push_back(
         fmt::format("the search's {} batches are {} epochs of {}, more than the {} that were asked for: a search costs "

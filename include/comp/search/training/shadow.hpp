@@ -63,6 +63,17 @@ inline double drift_likelihood(const shadow_question& question, std::span<const 
   return question.evidence + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
+/// Returns: the logarithm of the likelihood ratio of slow harm, from the batches by which the search judged its plan.
+inline double evidence_of_search(const outcome& search) {
+  std::vector<double> path;
+  for (const trial& t : search.trials) {
+    if (t.stage != stage::losses || t.plan != search.plan || t.purpose != purpose::judge || !t.sample.ok()) continue;
+    path = paired_differences(make_lower_better(t.sample.curve, loss_sign_of(search)),
+                              make_lower_better(search.baseline.curve, loss_sign_of(search)));
+  }
+  return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
+}
+
 /// Returns: true if `batches` batches could tell the drift from wandering.
 inline bool could_tell(const shadow_question& question, std::span<const double> path, double batches) {
   const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));

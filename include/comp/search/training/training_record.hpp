@@ -9,6 +9,7 @@
 #include <cmath>
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/training_progress.hpp>
+#include <comp/search/outcome.hpp>
 #include <comp/search/trainer/findings.hpp>
 #include <comp/search/trainer/run_samples.hpp>
 #include <comp/search/training/guard.hpp>
@@ -25,6 +26,28 @@ namespace comp::detail {
 
 inline double seconds_per_batch(const sample& run) {
   return run.seconds / static_cast<double>(std::max<std::int64_t>(run.batches, 1));
+}
+
+/// Returns: the progress of a training when its search has ended, with the batches that the search trained as its first
+/// epochs.
+inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
+  const double loss_sign = loss_sign_of(search);
+  training_progress now{.plans = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
+                        .later = search.later,
+                        .batches_per_epoch = search.batches_per_epoch,
+                        .baseline_loss = search.baseline.loss,
+                        .tolerance = search.tolerance,
+                        .floor = search.floor,
+                        .higher_is_better = search.higher_is_better};
+  recent_levels normal{guard, now.normal};
+  normal.learn(make_lower_better(search.baseline.curve, loss_sign));
+  const std::size_t epoch = search.batches_per_epoch, trained = epoch > 0 ? search.trained_batches : 0;
+  for (std::size_t at = 0; at + epoch <= trained && epoch > 0; at += epoch) {
+    now.so_far.epochs.push_back(slice(search.trained, at, at + epoch));
+    normal.learn(make_lower_better(now.so_far.epochs.back().curve, loss_sign));
+  }
+  if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
+  return now;
 }
 
 class training_record {
