@@ -29,6 +29,7 @@ from comp._region import Planned, Region, plan as plan_of_file
 from comp._search import _WHOLE, _named, _precisions
 from comp._shards import own_part
 from comp._state import OtherState, copied, put
+from comp._training import in_words
 
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # formats that can be NaN, and have norms
 
@@ -43,12 +44,14 @@ class _KeptState:
         others = [each for each in others if not isinstance(each, LRScheduler)]
         self._state = OtherState(models, optimizers, others, device)
         self._models = models
-        self._optimizers = optimizers
+        self.optimizers = optimizers
         self._device = device
         self._kept: tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+        self.last_plan = self._plan_of_kept = ""  # of the last gradients, by its letters
 
     def save(self) -> None:
         self._kept = None  # before the next one is made, because a state is large
+        self._plan_of_kept = self.last_plan
         self._kept = self._state.save(), [(p, copied(p, self._device)) for p in self._trained()]
         self._has = {id(p) for p, _ in self._kept[1]}
 
@@ -64,7 +67,7 @@ class _KeptState:
         return bool(torch.isfinite(get_total_norm([w for w in weights if w.dtype in _PLAIN and w.layout is torch.strided], float("inf"))))
 
     def _stepped(self) -> list[torch.Tensor]:
-        return [p for each in self._optimizers for group in each.param_groups for p in group["params"]]
+        return [p for each in self.optimizers for group in each.param_groups for p in group["params"]]
 
     def _trained(self) -> list[torch.Tensor]:
         stepped = set(map(id, self._stepped()))
@@ -81,13 +84,16 @@ class _KeptState:
                 put(parameter, value)
                 parameter.grad = None  # of a batch that is undone
         self._state.restore_trained(state)
+        self.last_plan = self._plan_of_kept
         _shards.reshard(self._models)
 
 
 class _Steps:
     """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
     known: one may step more often than another. If the forward under a plan has stored a parameter in another format, as
-    losses do that convert their weights to the format of their input, it gets its own back, and the update is left out."""
+    losses do that convert their weights to the format of their input, it gets its own back, and the update is left out.
+    LBFGS estimates curvature by differences of gradients; between two plans these are roundings, and its step may be of any
+    length. It begins anew if the plan changes."""
 
     def __init__(self, models: Mapping[str, nn.Module], optimizers: Sequence[Any], kept: _KeptState) -> None:
         self.stepped = False
@@ -97,10 +103,16 @@ class _Steps:
         self._formats: list[tuple[nn.Parameter, torch.dtype]] = []
         self._changed: dict[nn.Parameter, tuple[torch.dtype, Any]] = {}  # their own formats, and hooks
         self._failed = False
+        self._curvature: Callable[[], torch.optim.LBFGS | None] = lambda: None  # the LBFGS that steps
         self._hooks = register_optimizer_step_post_hook(self._note), register_optimizer_step_pre_hook(self._begin_update)
 
     def enter(self) -> None:
         self._put_back()
+        loop, lbfgs = self.loop(), self._curvature()
+        plan, before = "" if loop is None else loop.letters, self._kept.last_plan
+        if lbfgs is not None and before and plan != before:
+            lbfgs.state[lbfgs._params[0]]["n_iter"] = 0
+        self._kept.last_plan = plan
         self._formats = [(p, p.dtype) for model in self._models for p in model.parameters()]
 
     def leave(self) -> None:
@@ -127,10 +139,12 @@ class _Steps:
 
     def _note(self, optimizer: Any, *_: Any) -> None:
         only = self._only()
-        self.stepped = self.stepped or only is not None and (optimizer is only or belong_together(optimizer, only))
+        self.stepped = self.stepped or only is not None and belong_together(optimizer, only)
 
     def _begin_update(self, optimizer: Any, *_: Any) -> None:
         self._kept.add_trained()
+        if isinstance(optimizer, torch.optim.LBFGS) and any(belong_together(optimizer, each) for each in self._kept.optimizers):
+            self._curvature = weakref.ref(optimizer)
         if self._failed:
             self._put_back()
             for p, _ in self._formats:
@@ -177,9 +191,8 @@ def _number(name: Any, loss: Any) -> float:
         return float(loss)
     if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
         return float(loss.detach())
-    shape = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
     raise SettingsError(
-        f'step() got {shape} as "{name}" (plans are judged by their losses): give the loss, or a dict of several'
+        f'step() got {in_words(loss)} as "{name}" (plans are judged by their losses): give the loss, or a dict of several'
     )
 
 

@@ -22,7 +22,9 @@ def _parameters(optimizer: Any) -> set[int]:
 
 
 def belong_together(a: Any, b: Any) -> bool:
-    """Whether one optimizer wraps the other, or is made of its groups."""
+    """Whether both are one optimizer, or one wraps the other, or is made of its groups."""
+    if a is b:
+        return True
     of_a, of_b = attributes(a) or {}, attributes(b) or {}
     shared = of_a.get("param_groups")
     if shared is not None and shared is of_b.get("param_groups"):
@@ -84,4 +86,4 @@ class OptimizerWatch:
             )
 
     def _is_given(self, optimizer: Any) -> bool:
-        return any(optimizer is each or belong_together(optimizer, each) for each in self._given)
+        return any(belong_together(optimizer, each) for each in self._given)

@@ -96,13 +96,16 @@ def _losses(returned: Any) -> dict[str, Any]:
     return dict(returned) if isinstance(returned, Mapping) else {"loss": returned}
 
 
+def in_words(loss: Any) -> str:
+    return f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+
+
 def _scalar(name: str, loss: Any) -> torch.Tensor:
     if isinstance(loss, (int, float)):
         return torch.tensor(float(loss), dtype=torch.float64)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        shape = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise SettingsError(
-            f'the step returned {shape} as "{name}" (plans are judged by their losses): return the loss, '
+            f'the step returned {in_words(loss)} as "{name}" (plans are judged by their losses): return the loss, '
             "or a dict of several"
         )
     return loss.detach()

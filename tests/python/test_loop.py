@@ -61,6 +61,20 @@ class Loop:
             plan.step(loss, seconds=8.0 - plan.letters.count('b'))
         return letters
 
+    def train_by_closure(self, plan, batches):
+        def closure():
+            self.optimizer.zero_grad()
+            with plan:
+                loss = self.forward()
+            loss.backward()
+            return loss
+
+        for _ in range(batches):
+            loss = self.optimizer.step(closure)
+            letters = plan.letters
+            plan.step(loss, seconds=8.0 - letters.count('b'))
+        return letters
+
     def everything(self):
         return comp._state.copied({'net': self.net.state_dict(), 'optimizer': self.optimizer.state_dict()})
 
@@ -283,20 +297,26 @@ class Loops(unittest.TestCase):
         for make in (torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS):
             loop = Proxies()
             loop.optimizer = make(loop.net.parameters(), 1e-3)
-            plan = loop.autocast()
-
-            def closure():
-                loop.optimizer.zero_grad()
-                with plan:
-                    loss = loop.forward()
-                loss.backward()
-                return loss
-
-            for _ in range(200):
-                loss = loop.optimizer.step(closure)
-                plan.step(loss, seconds=8.0 - plan.letters.count('b'))
+            loop.train_by_closure(loop.autocast(), 200)
             self.assertEqual({p.dtype for p in loop.net.parameters()}, {torch.float32})
             self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()))
+
+    def test_lbfgs_takes_no_difference_of_gradients_of_two_plans(self):
+        loop = Loop()
+        loop.optimizer = torch.optim.LBFGS(loop.net.parameters(), 1e-2, max_iter=3)
+        plan = loop.autocast()
+        last, changes = '', 0
+        for _ in range(200):
+            state, undone = loop.optimizer.state[loop.optimizer._params[0]], plan.batches_undone
+            before = state.get('n_iter', 0)
+            letters = loop.train_by_closure(plan, 1)
+            if last and letters != last:
+                self.assertLessEqual(state['n_iter'], 3)
+                changes += 1
+            elif last:
+                self.assertGreater(state['n_iter'], before)
+            last = letters if plan.batches_undone == undone else ''  # what is put back is of an earlier plan
+        self.assertGreater(changes, 3)
 
     def test_a_short_loop_judges_one_plan_or_none(self):
         for batches, most in ((50, 0), (200, 1), (float('inf'), 9)):
