@@ -80,7 +80,8 @@ class _KeptState:
     def is_sound(self) -> bool:
         """Whether the weights are finite."""
         weights = [own_part(p).detach() for p in self._trained()]
-        return bool(torch.isfinite(get_total_norm([w for w in weights if w.dtype in _PLAIN and w.layout is torch.strided], float("inf"))))
+        plain = [w for w in weights if w.dtype in _PLAIN and w.layout is torch.strided and w.numel()]  # empty ones have no norm
+        return bool(torch.isfinite(get_total_norm(plain, float("inf"))))
 
     def _stepped(self) -> list[torch.Tensor]:
         return [p for each in self._optimizers for group in each.param_groups for p in group["params"]]
