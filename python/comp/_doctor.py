@@ -18,7 +18,7 @@ from comp._comp import Difference, Examination, History, SettingsError
 from comp._data import own
 from comp._models import forward_parameters, modules_of
 from comp._region import Region, depth, forget_beyond
-from comp._state import copied, put_buffers, random_state, set_random_state
+from comp._state import buffers_of, copied, put_buffers, random_state, set_random_state
 
 
 class Doctor:
@@ -168,7 +168,7 @@ def _run(models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Call
         inputs, target = batch
     parameters = list(module.parameters())
     gradients = [p.grad for p in parameters]
-    buffers = {name: copied(buffer) for name, buffer in module.named_buffers()}
+    buffers = copied(buffers_of(module))
     random = random_state()
     with torch.random.fork_rng({p.device for p in parameters if p.device.type == "cuda"}):
         try:

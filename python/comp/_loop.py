@@ -9,7 +9,7 @@ import numbers
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,9 +29,20 @@ from comp._region import Planned, Region, plan as plan_of_file
 from comp._search import _WHOLE, _named, _precisions
 from comp._shards import own_part
 from comp._state import OtherState, copied, put
-from comp._training import in_words
+from comp._training import in_words, number_of
 
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # formats that can be NaN, and have norms
+
+
+def _sample(parameter: torch.Tensor) -> torch.Tensor:
+    """Bytes of some of its numbers, by which a change of all is seen."""
+    numbers = own_part(parameter).detach().reshape(-1)
+    return numbers[:: max(1, len(numbers) // 64)].clone().view(torch.uint8)
+
+
+def _has_changed(before: torch.Tensor | None, now: torch.Tensor) -> bool:
+    """Whether samples differ. What lies on another device since then was moved."""
+    return before is not None and before.device == now.device and not now.is_meta and not torch.equal(before, now)
 
 
 class _KeptState:
@@ -47,10 +58,17 @@ class _KeptState:
         self.optimizers = optimizers
         self._device = device
         self._kept: tuple[Any, list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+        self._averages: set[int] = set()  # of frozen parameters that the loop itself changes
+        self._samples = {p: _sample(p) for part in self._frozen() for p in part}
         self.last_plan = self._plan_of_kept = ""  # of the last gradients, by its letters
 
     def save(self) -> None:
         self._kept = None  # before the next one is made, because a state is large
+        for part in self._frozen():
+            before, now = [self._samples.get(p) for p in part], [_sample(p) for p in part]
+            self._samples.update(zip(part, now))
+            if any(map(_has_changed, before, now)):
+                self._averages |= set(map(id, part))
         self._plan_of_kept = self.last_plan
         self._kept = self._state.save(), [(p, copied(p, self._device)) for p in self._trained()]
         self._has = {id(p) for p, _ in self._kept[1]}
@@ -64,14 +82,29 @@ class _KeptState:
     def is_sound(self) -> bool:
         """Whether the weights are finite."""
         weights = [own_part(p).detach() for p in self._trained()]
-        return bool(torch.isfinite(get_total_norm([w for w in weights if w.dtype in _PLAIN and w.layout is torch.strided], float("inf"))))
+        plain = [w for w in weights if w.dtype in _PLAIN and w.layout is torch.strided and w.numel()]  # empty ones have no norm
+        return bool(torch.isfinite(get_total_norm(plain, float("inf"))))
 
     def _stepped(self) -> list[torch.Tensor]:
         return [p for each in self.optimizers for group in each.param_groups for p in group["params"]]
 
     def _trained(self) -> list[torch.Tensor]:
-        stepped = set(map(id, self._stepped()))
-        return [p for model in self._models.values() for p in model.parameters() if p.requires_grad or id(p) in stepped]
+        moves = set(map(id, self._stepped())) | self._averages
+        return [p for model in self._models.values() for p in model.parameters() if p.requires_grad or id(p) in moves]
+
+    def _frozen(self) -> list[list[nn.Parameter]]:
+        """The parameters of each part that trains none: as an average of weights, it moves as a whole."""
+        trained = set(map(id, self._trained()))
+
+        def parts(module: nn.Module) -> Iterator[list[nn.Parameter]]:
+            if trained.isdisjoint(map(id, module.parameters())):
+                yield list(module.parameters())
+                return
+            yield from ([p] for p in module.parameters(recurse=False) if id(p) not in trained)
+            for child in module.children():
+                yield from parts(child)
+
+        return [part for model in self._models.values() for part in parts(model)]
 
     def forget(self) -> None:
         self._kept = None
@@ -82,7 +115,8 @@ class _KeptState:
         with torch.no_grad():
             for parameter, value in parameters:
                 put(parameter, value)
-                parameter.grad = None  # of a batch that is undone
+                if parameter.grad is not None:  # of a batch that is undone; a loop may read it still
+                    parameter.grad.detach().zero_()
         self._state.restore_trained(state)
         self.last_plan = self._plan_of_kept
         _shards.reshard(self._models)
@@ -187,8 +221,8 @@ def _numbers(loss: Any) -> list[tuple[str, float]]:
 
 
 def _number(name: Any, loss: Any) -> float:
-    if isinstance(loss, numbers.Real) and not isinstance(loss, bool):
-        return float(loss)
+    if (number := number_of(loss)) is not None:
+        return number
     if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
         return float(loss.detach())
     raise SettingsError(

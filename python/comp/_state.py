@@ -57,14 +57,19 @@ def put(now: Any, saved: Any) -> Any:
     return copied(saved, now.device if isinstance(now, torch.Tensor) else None)
 
 
-def put_buffers(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
-    now = dict(model.named_buffers())
+def buffers_of(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    """Buffers by their names; None for one that a forward has yet to make."""
+    return {f"{name}.{n}".lstrip("."): b for name, part in model.named_modules() for n, b in part._buffers.items()}
+
+
+def put_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor | None]) -> None:
+    now = buffers_of(model)
     for name, value in saved.items():
         held = now.get(name)
         kept = put(held, value)
         if kept is not held:
             owner, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(owner), leaf, kept)
+            model.get_submodule(owner)._buffers[leaf] = kept
 
 
 class OtherState:
@@ -99,7 +104,7 @@ class OtherState:
 
     def save(self) -> dict[str, Any]:
         return {
-            "buffers": [{name: copied(b, self._device) for name, b in m.named_buffers()} for m in self._models],
+            "buffers": [{name: copied(b, self._device) for name, b in buffers_of(m).items()} for m in self._models],
             "optimizers": [self._saved(each) for each in self._optimizers],
             "others": self.others(),
             "frozen": [p for m in self._models for p in m.parameters() if not p.requires_grad],
@@ -120,6 +125,9 @@ class OtherState:
         """Puts back what batches train: buffers, moments and what `state` names. Learning rates and generators go on."""
         with torch.no_grad():
             for model, buffers in zip(self._models, saved["buffers"]):
+                for name in buffers_of(model).keys() - buffers.keys():  # a forward has registered it since
+                    owner, _, leaf = name.rpartition(".")
+                    del model.get_submodule(owner)._buffers[leaf]
                 put_buffers(model, buffers)
             for optimizer, state in zip(self._optimizers, saved["optimizers"]):
                 self._restore_moments(optimizer, state["state"])
@@ -164,7 +172,10 @@ class OtherState:
         groups = [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         return {
             "groups": groups,
-            "state": {p: copied(dict(entry), self._device) for p, entry in optimizer.state.items()},
+            "state": {
+                p: copied(dict(entry) if isinstance(entry, dict) else entry, self._device)
+                for p, entry in optimizer.state.items()
+            },
         }
 
     @staticmethod
@@ -185,6 +196,9 @@ class OtherState:
         for parameter in [p for p in optimizer.state if p not in saved]:
             del optimizer.state[parameter]
         for parameter, values in saved.items():
+            if not isinstance(values, dict):  # a count of its own, as MADGRAD has
+                optimizer.state[parameter] = put(optimizer.state.get(parameter), values)
+                continue
             entry = optimizer.state[parameter]
             for key in [k for k in entry if k not in values]:
                 del entry[key]

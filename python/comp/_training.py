@@ -58,11 +58,17 @@ class _Glue:
         before = depth()
         batch = own(value)
         self._watch.before_step()
+        formats = [(n, p, p.dtype) for model in self._models.values() for n, p in model.named_parameters()]
+        stored: list[str] = []
         try:
             with self._moments:
                 returned = self._audit.around(lambda: self._step(region, batch))
         finally:
             forget_beyond(before)
+            if self.training().plan.strip("1d"):  # else it is the step's own doing
+                stored = _put_formats_back(formats)
+        if stored:
+            raise RuntimeError(stored[0])
         self._watch.after_step()
         self._tell()
         return [(name, _scalar(name, loss)) for name, loss in _losses(returned).items()]
@@ -86,6 +92,14 @@ class _Glue:
             warnings.warn(sentence, stacklevel=2)
 
 
+def _put_formats_back(formats: Sequence[tuple[str, nn.Parameter, torch.dtype]]) -> list[str]:
+    """Gives parameters the formats that they had. Returns: what was changed, in words."""
+    changed = [each for each in formats if each[1].dtype is not each[2]]
+    for _, p, written in changed:
+        p.grad, p.data = None, p.data.to(written)
+    return [f'the step has stored parameter "{n}" in another format than {written}' for n, _, written in changed]
+
+
 def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
     """The learning rates that a scheduler may change, but for tensors: reading one would wait for the device."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -100,9 +114,16 @@ def in_words(loss: Any) -> str:
     return f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
 
 
+def number_of(loss: Any) -> float | None:
+    """A loss that is no tensor: a number of Python's or NumPy's, or NumPy's array of one. None if it is none of them."""
+    if isinstance(loss, (torch.Tensor, bool)) or not hasattr(loss, "__float__") or getattr(loss, "size", 1) != 1:
+        return None
+    return float(loss.item() if hasattr(loss, "item") else loss)
+
+
 def _scalar(name: str, loss: Any) -> torch.Tensor:
-    if isinstance(loss, (int, float)):
-        return torch.tensor(float(loss), dtype=torch.float64)
+    if (number := number_of(loss)) is not None:
+        return torch.tensor(number, dtype=torch.float64)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise SettingsError(
             f'the step returned {in_words(loss)} as "{name}" (plans are judged by their losses): return the loss, '

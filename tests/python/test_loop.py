@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """comp.autocast in loops as Python users have them. Seconds of batches are given, so that no result depends on a clock."""
 
+import copy
 import gc
 import os
 import subprocess
@@ -217,6 +218,7 @@ class Loops(unittest.TestCase):
 
     def test_undoing_puts_weights_and_moments_back(self):
         loop = Loop(harmful_if_low(lambda out: out * float('nan')))
+        loop.net.empty = nn.Parameter(torch.zeros(0, 4))  # of which there is no norm
         plan = loop.autocast()
         states = []
         while not plan.batches_undone:
@@ -292,6 +294,41 @@ class Loops(unittest.TestCase):
             loop.optimizer.add_param_group({'params': loop.net[0].parameters()})
             loop.train(plan, 400)
             self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()), at)
+
+    def test_an_average_of_weights_within_the_model_is_put_back_with_them(self):
+        for at in range(17, 40, 5):
+            loop = Loop()
+            online, average = loop.net, copy.deepcopy(loop.net).requires_grad_(False)
+            loop.net = nn.Sequential(online, nn.Identity())
+            loop.net[1].average = average
+
+            def spoil(nets, out):
+                if loop.at > at and out.dtype == torch.bfloat16:
+                    out.register_hook(lambda gradient: gradient * float('nan'))
+                return out
+
+            loop.harm = spoil
+            plan = loop.autocast()
+            for _ in range(150):
+                loss = loop.batch(plan)
+                for mean, now in zip(average.parameters(), online.parameters()):
+                    mean.data = mean.data * 0.9 + now.data * 0.1
+                plan.step(loss, seconds=8.0 - plan.letters.count('b'))
+            self.assertGreater(plan.batches_undone, 0)
+            self.assertTrue(all(bool(p.isfinite().all()) for p in loop.net.parameters()), at)
+
+    def test_gradients_can_be_read_after_a_batch_that_was_undone(self):
+        loop = Loop(harmful_if_low(lambda out: out * float('nan')))
+        plan = loop.autocast()
+        while not plan.batches_undone:
+            loop.optimizer.zero_grad()
+            with plan:
+                loss = loop.forward()
+            loss.backward()
+            loop.optimizer.step()
+            plan.step(loss, seconds=8.0 - plan.letters.count('b'))
+            self.assertTrue(all(p.grad.isfinite().all() or not plan.batches_undone for p in loop.net.parameters()))
+        self.assertTrue(all(not p.grad.any() for p in loop.net.parameters()))
 
     def test_a_parameter_that_a_closure_stores_in_another_format_gets_its_own_back(self):
         for make in (torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS):

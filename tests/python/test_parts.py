@@ -85,11 +85,30 @@ class State(unittest.TestCase):
         net = nn.Module()
         net.inner = nn.Module()
         net.inner.register_buffer('kept', torch.ones(2))
+        net.inner.register_buffer('late', None)
         state = OtherState({'': net}, [torch.optim.SGD([torch.ones(1)], 0.1)], [])
         saved = state.save()
         net.inner.kept = torch.zeros(5)
+        net.inner.late = torch.zeros(5)
+        net.inner.register_buffer('new', torch.zeros(5))
+        later = state.save()
         state.restore(saved)
         self.assertTrue(torch.equal(net.inner.kept, torch.ones(2)))
+        self.assertEqual((list(net.inner._buffers), net.inner.late), (['kept', 'late'], None))
+        state.restore(later)
+        self.assertEqual(list(net.state_dict()), ['inner.kept', 'inner.late', 'inner.new'])
+
+    def test_what_an_optimizer_keeps_under_no_parameter_is_put_back(self):
+        optimizer = torch.optim.SGD([torch.ones(1)], 0.1)
+        count = optimizer.state['k'] = torch.zeros(1)  # as MADGRAD
+        optimizer.state['steps'] = 3
+        state = OtherState({}, [optimizer], [])
+        saved = state.save()
+        count += 1
+        optimizer.state['steps'] = 4
+        state.restore(saved)
+        self.assertIs(optimizer.state['k'], count)
+        self.assertEqual((float(count), optimizer.state['steps']), (0, 3))
 
     def test_random_generators_are_told_apart(self):
         for draw in (lambda: torch.rand(1), random.random):

@@ -8,7 +8,9 @@ import tempfile
 import threading
 import unittest
 import weakref
+from fractions import Fraction
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -186,11 +188,12 @@ class Searches(unittest.TestCase):
         self.assertIsNone(net())
 
     def test_a_search_that_keeps_nothing_puts_all_back(self):
-        job = Classification()
-        before = job.everything()
+        job, dice = Classification(), torch.Generator()
+        job.loader = torch.utils.data.DataLoader(job.loader.dataset, 16, shuffle=True, generator=dice)
+        before = job.everything(), dice.get_state()
         found = job.search(keep=False, losses_tie='none')
         self.assertGreater(found.trained_batches, 0)
-        self.assertTrue(same(before, job.everything()))
+        self.assertTrue(same(before, (job.everything(), dice.get_state())))
 
     def test_data_without_an_end_have_epochs_of_a_given_length(self):
         class Endless(torch.utils.data.IterableDataset):
@@ -242,6 +245,25 @@ class Searches(unittest.TestCase):
             self.assertEqual(found.plan[[op.name for op in found.operators].index('first.linear')], '1')
             said = [t.sample.message for t in found.trials if t.sample.status == 'failed']
             self.assertEqual(set(said), {f'{raised.__name__}: no torch.bfloat16'})
+
+    def test_a_plan_whose_forward_stores_a_parameter_in_another_format_is_a_failed_trial(self):
+        job = Classification()
+        job.net.register_parameter('mean', nn.Parameter(torch.zeros(4), requires_grad=False))
+
+        def step(plan, batch):
+            with plan:
+                out = job.net(batch[0])
+                with torch.no_grad():
+                    job.net.mean.data = job.net.mean.data * 0.9 + out.mean(0) * 0.1
+                loss = cross_entropy(out, batch[1])
+            loss.backward()
+            job.update()
+            return loss
+
+        found = job.search(step)
+        told = {t.sample.message for t in found.trials if t.sample.status == 'failed'}
+        self.assertEqual(told, {'the step has stored parameter "mean" in another format than torch.float32'})
+        self.assertEqual(job.net.mean.dtype, torch.float32)
 
     def test_what_a_score_or_a_check_raises_under_a_plan_is_a_failed_trial(self):
         job = Classification()
@@ -432,6 +454,14 @@ class Refusals(unittest.TestCase):
         )
         short = Classification().search(planned_epochs=2).warnings
         self.assertTrue(any("an earlier search's plan in warm_start or its ledger" in s for s in short), short)
+
+    def test_a_loss_is_a_number_of_any_kind(self):
+        for kind in (float, Fraction, numpy.float32, numpy.array, lambda number: numpy.array([number])):
+            job = Classification()
+            plan = comp.autocast(job.net, optimizer=job.optimizer)
+            plan.step(kind(float(job.step(plan, some_images(16)))))
+            found = job.search(lambda plan, batch, job=job, kind=kind: kind(float(job.step(plan, batch))), policy='all_fp32')
+            self.assertGreater(found.baseline.loss, 0)
 
     def test_a_step_that_a_search_cannot_use_is_refused(self):
         job = Classification()
