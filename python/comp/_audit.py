@@ -19,7 +19,7 @@ from comp._bodies import (
     Held,
     Marks,
     Saved,
-    Sight,
+    Snapshot,
     bytes_of,
     counts_writes,
     plain_state,
@@ -91,7 +91,7 @@ class Audit:
         self._leave = list(leave)
         self._device = device
         self._bodies: dict[Any, Body] = {}
-        self._now: dict[Body, Sight] = {}  # what the bodies that are state held when that was looked at last
+        self._now: dict[Body, Snapshot] = {}  # what the bodies that are state held when that was looked at last
         self._walked = 0  # bodies that the last walk from the roots has found
         self._known: dict[Body, None] = {}  # bodies that a step was seen to change
         self._copies: dict[int, Copy] = {}  # of tensors as they are now, by identity
@@ -152,7 +152,7 @@ class Audit:
         """What steps change and nobody named, by paths, for a file."""
         _tried(lambda: self._compare(False, True))
         leave, shapes, lacks = self._saved_otherwise(), self._shapes(), list[str]()
-        state = {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes, lacks)) for b in self._known}
+        state = {_key(b): (sorted(b.changed), *plain_state(Snapshot(b, leave), shapes, lacks)) for b in self._known}
         for each in lacks:
             self._tell(
                 f"{each}, which the checkpoint lacks (it has tensors and plain data, which run nothing when they are read): "
@@ -295,14 +295,14 @@ class Audit:
         leave = self._saved_otherwise()
         new: list[tuple[str, Any, int]] = []
         for body in stale:
-            sight = _tried(lambda: Sight(body, leave))
+            sight = _tried(lambda: Snapshot(body, leave))
             if sight is not None:
                 self._now[body] = sight
                 new += [(path, value, body.depth + 1) for path, value in sight.children]
         self._add(self._walk(new, {}))
         self._watch()
 
-    def _add(self, sights: list[Sight]) -> None:
+    def _add(self, sights: list[Snapshot]) -> None:
         self._now.update((sight.body, sight) for sight in sights if sight.is_state())
 
     def tensors(self) -> list[torch.Tensor]:
@@ -329,7 +329,7 @@ class Audit:
         counted = [(each.body, path, value) for each in own for path, value in each.tensors if counts_writes(value)]
         self._written, self._tensors = counted, [own_part(value) for *_, value in counted]
         self._versions = versions_of(self._tensors)
-        wanted = [each for each in sights if first or each.dice or each.iterators or each.loaders]
+        wanted = [each for each in sights if first or each.generators or each.iterators or each.loaders]
         tried = [_tried(lambda: Marks(each, first)) for each in wanted]
         self._marks = [each for each in tried if each is not None]
 
@@ -369,14 +369,14 @@ class Audit:
             ids.update(id(t) for state in optimizer.state.values() if type(state) is dict for t in state.values())
         return ids
 
-    def _walk(self, start: list[tuple[str, Any, int]], before: Mapping[Any, Body]) -> list[Sight]:
+    def _walk(self, start: list[tuple[str, Any, int]], before: Mapping[Any, Body]) -> list[Snapshot]:
         """Finds bodies that are not yet among the known. `before`: bodies of an earlier walk, which go on."""
         leave = self._saved_otherwise()
         ours = {id(part) for model in self._models for part in model.modules()}
         optimizers = {id(each) for each in self._optimizers}
         left = deque(start)
         seen: set[Any] = leave | self._bodies.keys()
-        sights: list[Sight] = []
+        sights: list[Snapshot] = []
 
         def look(key: Any, make: Callable[[], Body], depth: int, of_library: bool = False) -> None:
             if key in seen:
@@ -384,7 +384,7 @@ class Audit:
             seen.add(key)
             body = self._bodies[key] = before.get(key) or make()
             body.key, body.depth, body.of_library = key, depth, of_library
-            sight = _tried(lambda: Sight(body, leave))
+            sight = _tried(lambda: Snapshot(body, leave))
             if sight is not None:
                 sights.append(sight)
                 left.extend((path, value, depth + 1) for path, value in sight.children)

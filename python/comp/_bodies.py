@@ -29,7 +29,7 @@ from comp._objects import (
     Place,
     attributes,
     copy_of_iterator,
-    dice_of,
+    generator_accessors,
     is_iterator,
     may_hold_state,
     place_of,
@@ -91,7 +91,7 @@ class Held:
 
     __slots__ = ("sight", "path", "place", "content")
 
-    def __init__(self, sight: Sight, path: str, place: Place, content: Any) -> None:
+    def __init__(self, sight: Snapshot, path: str, place: Place, content: Any) -> None:
         self.sight, self.path, self.place, self.content = sight, path, place, content
 
     def update(self) -> dict[str, str]:
@@ -125,14 +125,14 @@ class Held:
         return last is before and live[last] is self.content[before]
 
 
-class Sight:
+class Snapshot:
     """A snapshot of a body: its places with their contents, and the objects in it that have a state of their own."""
 
     def __init__(self, body: Body, leave: set[int]) -> None:
         self.body = body
         self.places: list[Held] = []
         self.tensors: list[tuple[str, Any]] = []  # arrays, too
-        self.dice: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = []  # random generators
+        self.generators: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = []  # random generators
         self.iterators: list[tuple[str, Held, Any, Any]] = []  # with their names in the place
         self.loaders: list[tuple[str, Any]] = []  # iterators of DataLoaders
         self.children: list[tuple[str, Any]] = []
@@ -183,15 +183,15 @@ class Sight:
                 self._sort(f"{path}[{i}]", each, left, known, leave)
         elif issubclass(kind, _BaseDataLoaderIter):
             self.loaders.append((path, value))
-        elif (dice := dice_of(value)) is not None:
-            self.dice.append((path, *dice))
+        elif (generators := generator_accessors(value)) is not None:
+            self.generators.append((path, *generators))
         elif may_hold_state(kind) or (place := place_of(value)) is None:
             self.children.append((path, value))
         else:
             left.append((path, place))
 
     def is_state(self) -> bool:
-        return self.body.counts or bool(self.tensors or self.dice)
+        return self.body.counts or bool(self.tensors or self.generators)
 
 
 def _is_array(value: Any) -> bool:
@@ -251,7 +251,7 @@ def _is_state(value: Any) -> bool:
         return _has_values(value)
     if value is None or issubclass(kind, type):
         return False
-    holds = issubclass(kind, (tuple, RemovableHandle)) or dice_of(value) is not None or place_of(value) is not None
+    holds = issubclass(kind, (tuple, RemovableHandle)) or generator_accessors(value) is not None or place_of(value) is not None
     return _is_number(value) or holds or is_iterator(value) or may_hold_state(kind) or kind in _VALUE_TYPES
 
 
@@ -289,10 +289,10 @@ def _differing(path: str, then: Any, now: Any, ordered: bool) -> list[Any]:
 class Marks:
     """What the tensors, generators and iterators of a body held at one time, so that a change shows."""
 
-    def __init__(self, sight: Sight, tensors: bool) -> None:
+    def __init__(self, sight: Snapshot, tensors: bool) -> None:
         self.sight = sight
         self.tensors = [mark_of(value) for _, value in sight.tensors] if tensors else []
-        self.dice = [_state_bytes(read()) for _, read, _ in sight.dice]
+        self.generators = [_state_bytes(read()) for _, read, _ in sight.generators]
         self.iterators = [position_of(value) for *_, value in sight.iterators]
         self.loaders = [_drawn(value) for _, value in sight.loaders]
 
@@ -301,7 +301,7 @@ class Marks:
         generators, with None."""
         seen = self.sight
         found = [each for each, then in zip(seen.tensors, self.tensors) if mark_of(each[1]) != then]
-        found += [(path, None) for (path, read, _), then in zip(seen.dice, self.dice) if _state_bytes(read()) != then]
+        found += [(path, None) for (path, read, _), then in zip(seen.generators, self.generators) if _state_bytes(read()) != then]
         moved = zip(seen.iterators, self.iterators)
         return found + [(path, it) for (path, *_, it), then in moved if not same_position(position_of(it), then)]
 
@@ -349,11 +349,11 @@ class Copy:
 class Saved:
     """A body with copies of what it holds. `copies`: of its tensors; None: not copied."""
 
-    def __init__(self, sight: Sight, copies: list[Copy | None]) -> None:
+    def __init__(self, sight: Snapshot, copies: list[Copy | None]) -> None:
         self.sight = sight
         self.contents = [held.content for held in sight.places]
         self.copies = copies
-        self.dice = [read() for _, read, _ in sight.dice]
+        self.generators = [read() for _, read, _ in sight.generators]
         self.iterators = [(position_of(each), _copied(each)) for *_, each in sight.iterators]
 
     def put_back(self, renewed: dict[int, Any]) -> list[str]:
@@ -370,7 +370,7 @@ class Saved:
                 if each is not None and body.goes_back(path) and not each.holds():
                     each.put_back()
                     undone.append(path)
-        for (path, read, write), state in zip(sight.dice, self.dice):
+        for (path, read, write), state in zip(sight.generators, self.generators):
             if body.goes_back(path) and (path in body.changed or _state_bytes(read()) != _state_bytes(state)):
                 write(state)
         for (path, held, name, each), (position, copy) in zip(sight.iterators, self.iterators):
@@ -520,7 +520,7 @@ def _plain(value: Any, path: str) -> Any:
     return _plain(place.read(), path)
 
 
-def plain_state(sight: Sight, shapes: set[tuple[int, ...]], lacks: list[str]) -> tuple[list[Any], list[Any]]:
+def plain_state(sight: Snapshot, shapes: set[tuple[int, ...]], lacks: list[str]) -> tuple[list[Any], list[Any]]:
     """What steps change of a body, and what is shaped like weights, for a file: first of each place, then of each
     random generator. Objects in the body are bodies of their own. `lacks` gets what is of no plain type."""
     contents, body = [], sight.body
@@ -538,7 +538,7 @@ def plain_state(sight: Sight, shapes: set[tuple[int, ...]], lacks: list[str]) ->
                     if path in body.changed and (isinstance(value, Enum) or not may_hold_state(type(value))):
                         lacks.append(str(error))
         contents.append(kept)
-    return contents, [read() for _, read, _ in sight.dice]
+    return contents, [read() for _, read, _ in sight.generators]
 
 
 def _merged(now: Any, then: Any) -> Any:
@@ -573,14 +573,14 @@ def _merged_lists(now: list[Any], then: list[Any]) -> list[Any]:
     return [_merged(*both) for both in zip([*now, *[None] * len(then)], then)]
 
 
-def put_plain_state(sight: Sight, state: tuple[list[Any], list[Any]]) -> None:
+def put_plain_state(sight: Snapshot, state: tuple[list[Any], list[Any]]) -> None:
     """Puts back what plain_state() gave of this body, perhaps in another process."""
-    contents, dice = state
+    contents, generators = state
     for place, then in zip(sight.body.places, contents):
         now = place.read()
         if type(now) is dict:
             place.write({**now, **{name: _merged(now.get(name), each) for name, each in then.items()}})
         elif "" in then:
             place.write(_merged_lists(now, then[""]))
-    for (_, _, write), each in zip(sight.dice, dice):
+    for (_, _, write), each in zip(sight.generators, generators):
         write(each)

@@ -82,11 +82,12 @@ def runs_as_captured(callback: Any) -> bool:
     )
 
 
-def unheard(callback: Any, room: Callable[[Any], Any] = contextlib.nullcontext) -> Any:
-    """`callback` of Dynamo, while whose captures no operator comes to comp. `room`: is entered with a function's code."""
+def unheard(callback: Any, around: Callable[[Any], Any] = contextlib.nullcontext) -> Any:
+    """Wraps Dynamo's `callback`: while it captures a function, no operator comes to comp. `around(code)`: a context in which
+    the function with this code is captured."""
 
     def capture(frame: Any, *given: Any, **named: Any) -> Any:
-        with room(frame.f_code):
+        with around(frame.f_code):
             return Regions.unheard(lambda: callback(frame, *given, **named))
 
     capture._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]

@@ -306,7 +306,7 @@ def names_of_own(value: Any) -> Any:
     return None if known or root == "torch" or "__file__" not in names else names
 
 
-def dice_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
+def generator_accessors(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:
     """The functions that get and set the state of a random generator; None for another object."""
     kind: Any = type(value)
     if kind is torch.Generator:

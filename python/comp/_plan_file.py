@@ -35,11 +35,11 @@ class PlanFile:
     operators: tuple[tuple[str, str, str], ...]
     """Name, kind and precision of each, in the order of their calls."""
     machine: str = ""
-    """The machine on which it was found; "" where that is not known."""
+    """The machine on which it was found; "" if that is not known."""
     speedup: float | None = None
-    """How many times as fast as FP32 it was there; None where that is not known."""
+    """How many times as fast as FP32 it was there; None if that is not known."""
     fixed: tuple[str, ...] = ()
-    """For each operator why no plan changes it, where the model's author fixed its precision; "" elsewhere."""
+    """For each operator why no plan changes it, if the model's author fixed its precision; else ""."""
     later: tuple[LaterPlan, ...] = ()
     """The plans that a training changes to: `batch`, `plan` in letters, `reason`."""
 
@@ -56,12 +56,12 @@ class PlanFile:
 
 def load(path: str | os.PathLike[str]) -> PlanFile:
     """What a plan file says. Raises: FileError when it cannot be read or understood."""
-    said = _comp.read_plan_file(os.fspath(path))
-    operators = tuple(said["operators"]) or tuple(
-        (f"operator {i}", "", _NAMES[letter]) for i, letter in enumerate(said["letters"].partition("@")[0])
+    read = _comp.read_plan_file(os.fspath(path))
+    operators = tuple(read["operators"]) or tuple(
+        (f"operator {i}", "", _NAMES[letter]) for i, letter in enumerate(read["letters"].partition("@")[0])
     )
     return PlanFile(
-        said["letters"], operators, said["machine"], said["speedup"], tuple(said["fixed"]), tuple(said["later"])
+        read["letters"], operators, read["machine"], read["speedup"], tuple(read["fixed"]), tuple(read["later"])
     )
 
 

@@ -198,8 +198,8 @@ def _follow_compilation() -> None:
     setattr(frames, "_callback_from_stance", told)
 
 
-class _Remembered:
-    """The place in the plan where a checkpointed function begins. When the backward runs the function again, its
+class _CheckpointPlace:
+    """The place in the plan at which a checkpointed function begins. When the backward runs the function again, its
     operators run in the precisions that they had."""
 
     def __init__(self, region: Region, forward: Any, again: Any) -> None:
@@ -246,7 +246,7 @@ def _follow_checkpoints() -> None:
         debug = rest[1] if len(rest) > 1 else more.get("debug", False)
         if not _open.regions or debug or capturing():
             return original(function, preserve, context_fn, *rest, **more)
-        place = _Remembered(_open.regions[-1], *context_fn())
+        place = _CheckpointPlace(_open.regions[-1], *context_fn())
         return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
 
     told.told_by_comp = True  # type: ignore[attr-defined]

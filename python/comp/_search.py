@@ -21,9 +21,9 @@ from comp._training import Job, alone
 _WHOLE = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16"})  # precisions of 16 bits and more
 
 
-def _named(kind: str, module: Any, made: type, given: Any, allowed: str) -> Any:
+def _named(kind: str, module: Any, kind_of_object: type, given: Any, allowed: str) -> Any:
     """A policy or strategy: by its name, as it is given, or one that is the user's own object."""
-    if isinstance(given, made):
+    if isinstance(given, kind_of_object):
         return given
     if isinstance(given, str):
         known = [

@@ -23,13 +23,13 @@ struct called_policy {  // models comp::OperatorPolicy
   py::function classifies;
 
   decision classify(const op_info& op) const {
-    const py::object said = classifies(op);
+    const py::object answer = classifies(op);
     require<settings_error>(
-        py::isinstance<decision>(said),
+        py::isinstance<decision>(answer),
         "the policy says {} for operator \"{}\" (a decision is wanted): return comp.allow(\"bf16\"), "
         "comp.deny(), comp.follow() or comp.fixed(\"fp32\")",
-        std::string{py::repr(said)}, op.name);
-    return said.cast<decision>();
+        std::string{py::repr(answer)}, op.name);
+    return answer.cast<decision>();
   }
 };
 
@@ -46,7 +46,7 @@ struct called_strategy {  // models comp::SearchStrategy
       for (const py::handle each : started_.attr("ask")(at_most)) plans.push_back(parse_plan(each.cast<std::string>()));
       return plans;
     }
-    void tell(const trial& seen) { started_.attr("tell")(seen); }
+    void tell(const trial& result) { started_.attr("tell")(result); }
 
    private:
     py::object started_;
@@ -60,7 +60,7 @@ struct called_strategy {  // models comp::SearchStrategy
 /// stop_requested(), warned(sentence) and search_done(outcome). Without an object it only lets Ctrl-C through.
 class called_observer {
  public:
-  explicit called_observer(py::object told) : told_{std::move(told)} {}
+  explicit called_observer(py::object observer) : observer_{std::move(observer)} {}
 
   void search_started(const search_info& /*info*/) { (void)tell("search_started"); }
   void trial_started(const trial& t) { (void)tell("trial_started", t); }
@@ -75,10 +75,10 @@ class called_observer {
  private:
   template <class... A>
   py::object tell(const char* member, const A&... what) {
-    return py::hasattr(told_, member) ? told_.attr(member)(what...) : py::none();
+    return py::hasattr(observer_, member) ? observer_.attr(member)(what...) : py::none();
   }
-  static bool truth(const py::object& said) { return py::isinstance<py::bool_>(said) && said.cast<bool>(); }
-  py::object told_;
+  static bool truth(const py::object& answer) { return py::isinstance<py::bool_>(answer) && answer.cast<bool>(); }
+  py::object observer_;
 };
 
 /// A training's progress, and whether its watcher has asked to stop.
@@ -118,19 +118,19 @@ class training_watch {
 /// Observers of any types, told in the order in which they were added.
 class observers : public observer_group<observers> {
   template <class O>
-  struct kept {
+  struct holder {
     O observer;
   };
   template <class O>
-  struct told_by final : private kept<O>, public observer_list<O> {
+  struct owning_list final : private holder<O>, public observer_list<O> {
     template <class... A>
-    explicit told_by(A&&... how) : kept<O>{O(std::forward<A>(how)...)}, observer_list<O>{kept<O>::observer} {}
+    explicit owning_list(A&&... how) : holder<O>{O(std::forward<A>(how)...)}, observer_list<O>{holder<O>::observer} {}
   };
 
  public:
   template <class O, class... A>
   void add(A&&... how) {
-    each_.push_back(std::make_unique<told_by<O>>(std::forward<A>(how)...));
+    each_.push_back(std::make_unique<owning_list<O>>(std::forward<A>(how)...));
   }
   template <class F>
   void visit(F&& call) {

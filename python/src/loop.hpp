@@ -153,7 +153,7 @@ class loop {
     measurement_ ? measure(seconds) : tell(std::move(of_batch));
   }
 
-  /// What the batch's regions ran is of no use, as if an exception had left one. Returns: false if its plan is FP32.
+  /// Treats the batch as one whose forward raised an exception. Returns: false if its plan lowers nothing.
   bool fail() {
     if (program_.lowers()) regions_.fail();
     return program_.lowers();
@@ -211,7 +211,7 @@ class loop {
     }
     begun_ = true;
     if (!again) segments_.push_back(segment);
-    const bool known = program_.is_recording() || program_.recorded();
+    const bool known = program_.is_recording() || program_.is_recorded();
     const bool changes = found() == nullptr || program_.changes() || program_.may_read_low() || !given_.protect_blocks;
     return known && changes ? program_.enter(segment) : program_.enter_unplanned();
   }
@@ -275,7 +275,7 @@ class loop {
 
   void end_recording() {
     program_.record(false);
-    require<error>(program_.recorded(),
+    require<error>(program_.is_recorded(),
                    "the first batch has no operator in `with plan:` (there is nothing to choose a precision of): write "
                    "`with plan:` around the forward");
     std::vector<precision> known = libtorch::supported_precisions(hardware_, false);

@@ -8,7 +8,6 @@
 #include <comp/systems/all_rules.hpp>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says what of a typed plan a backend does not run. A backend takes `types.plan` alone: an operator writes and hands on
 // the precision that it computes in, whatever TVM's output dtype or Paddle's bias in FP32 say, and parameters are
-// stored in FP32. Kernels sum in FP32, or as their library does, and round once. So where a plan sums in FP32 and hands
+// stored in FP32. Kernels sum in FP32, or as their library does, and round once. So if a plan sums in FP32 and hands
 // on what it computes in, only readers in FP32 get another value: the rounded sum.
-// Use before another system's plan is run, or where a plan gives other losses than that system.
+// Use it before another system's plan is run, or if a plan gives other losses than that system.
 #pragma once
 
 #include <fmt/core.h>
@@ -21,7 +21,7 @@
 namespace comp::autocast {
 
 /// Returns: a sentence for each combination of formats that is not run, with its operators by name or number; empty
-/// where all is run.
+/// if all is run.
 /// Throws: `plan_error` when `types.plan` does not fit `graph`.
 inline std::vector<std::string> not_run(const op_graph& graph, const typed_plan& types) {
   const typed_plan run = typed(graph, types.plan);

@@ -50,8 +50,8 @@ namespace detail {
 constexpr precision handed_on(precision p) { return p == precision::tf32 ? precision::fp32 : p; }
 
 /// The format of an operator that is lowered to `low`: the larger of that and what the policy allows.
-constexpr precision lowered(const decision& said, precision low) {
-  return traits(said.compute).bytes > traits(low).bytes ? said.compute : low;
+constexpr precision lowered(const decision& by_policy, precision low) {
+  return traits(by_policy.compute).bytes > traits(low).bytes ? by_policy.compute : low;
 }
 
 inline bool gives_floats(const op_info& op) {
@@ -147,18 +147,18 @@ plan rule_plan(const OperatorPolicy auto& policy, const op_graph& graph, precisi
   plan result = as_written(graph);
   std::vector<detail::handed> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    const decision said = policy.classify(graph[i]);
+    const decision by_policy = policy.classify(graph[i]);
     const precision read =
-        detail::met(graph, carried, graph[i], said.category == category::infer || promotes(graph[i].kind));
+        detail::met(graph, carried, graph[i], by_policy.category == category::infer || promotes(graph[i].kind));
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
     if (graph[i].author != author_choice::none) carried[i] = {graph[i].as_written};
     if (!graph[i].choosable) continue;
-    const bool stays = said.category == category::deny || (graph[i].as_written == precision::fp64 && is_low(low));
-    result[i] = said.fixed                         ? said.compute
-                : cast_target(graph[i])            ? carried[i].in
-                : stays                            ? graph[i].as_written
-                : said.category == category::allow ? detail::lowered(said, low)
-                                                   : detail::narrower(read, graph[i].as_written);
+    const bool stays = by_policy.category == category::deny || (graph[i].as_written == precision::fp64 && is_low(low));
+    result[i] = by_policy.fixed                         ? by_policy.compute
+                : cast_target(graph[i])                 ? carried[i].in
+                : stays                                 ? graph[i].as_written
+                : by_policy.category == category::allow ? detail::lowered(by_policy, low)
+                                                        : detail::narrower(read, graph[i].as_written);
     carried[i].in = detail::handed_on(result[i]);
     carried[i].loose = carried[i].loose && cast_target(graph[i]);
   }

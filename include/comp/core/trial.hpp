@@ -30,7 +30,7 @@ constexpr std::string_view name(stage s) {
   return names[static_cast<std::size_t>(s)];
 }
 
-/// What a run is for.
+/// What a run is for. Those from `profile` on train no batch (trains()).
 enum class purpose : std::uint8_t {
   judge,        // its loss or its time is compared
   perturbed,    // with perturbed roundings: how much equally good trainings differ; `repeat` is the seed

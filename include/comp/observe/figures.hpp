@@ -176,7 +176,7 @@ inline std::string loss_cell(const contestant& c, const outcome& result) {
   return !fp32 && covering_run(c.plan, result) != nullptr ? "part of an accepted plan" : "-";
 }
 
-/// Formats a time: "52.1 ms", "812 us", "3.42 s"; "-" where it is not known.
+/// Formats a time: "52.1 ms", "812 us", "3.42 s"; "-" if it is not known.
 inline std::string time_text(double seconds) {
   if (!std::isfinite(seconds)) return "-";
   if (seconds == 0) return "0 s";
@@ -187,7 +187,7 @@ inline std::string time_text(double seconds) {
   return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
-/// Formats a size: "118 MiB", "2.4 GiB"; "-" where it was not measured.
+/// Formats a size: "118 MiB", "2.4 GiB"; "-" if it was not measured.
 inline std::string bytes_text(std::int64_t bytes) {
   if (bytes <= 0) return "-";
   const auto value = static_cast<double>(bytes);
@@ -197,13 +197,13 @@ inline std::string bytes_text(std::int64_t bytes) {
   return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
 }
 
-/// Formats a share: "6.5%"; "-" where it is not known.
+/// Formats a share: "6.5%"; "-" if it is not known.
 inline std::string share_text(double share) { return std::isfinite(share) ? fmt::format("{:.3g}%", 100 * share) : "-"; }
 
 /// Formats a speedup: "1.42x".
 inline std::string ratio_text(double ratio) { return std::isfinite(ratio) ? fmt::format("{:.2f}x", ratio) : "-"; }
 
-/// Formats an interval: "1.38 to 1.45"; "unknown" where it is not bounded.
+/// Formats an interval: "1.38 to 1.45"; "unknown" if it is not bounded.
 inline std::string bounds_text(const interval& bounds) {
   if (!std::isfinite(bounds.low) || !std::isfinite(bounds.high)) return "unknown";
   return fmt::format("{:.2f} to {:.2f}", bounds.low, bounds.high);

@@ -8,7 +8,6 @@
 #include <comp/core/trial.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/policy/plan_name.hpp>
-#include <comp/search/times/contest.hpp>
 #include <cstddef>
 #include <limits>
 #include <map>

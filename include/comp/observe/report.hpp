@@ -24,7 +24,7 @@ struct report_info {
   std::string model = {};               // "mlp of 8 operators"
   std::string data = {};                // "optdigits.csv.gz, 3,823 digits"
   std::string command = {};             // the command line of the search
-  std::string date = {};                // when the search was made; html_report fills in its own where it is empty
+  std::string date = {};                // when the search was made; html_report fills in its own if it is empty
   std::string use_command = {};         // the command line that trains with the plan
   std::string plan_file = "plan.json";  // where comp::save writes the plan
 };
@@ -33,7 +33,7 @@ struct report_info {
 inline std::string local_time() { return detail::time_now("%Y-%m-%d %H:%M:%S", false); }
 
 /// Writes the found plan to a plan file (files/plan_file.hpp), together with its speedup.
-/// Throws: `file_error` where the file cannot be written.
+/// Throws: `file_error` if the file cannot be written.
 COMP_INLINE void save(const outcome& result, const std::string& path);
 
 /// Returns the contest and the search's cost as a text; `*` marks the found plan. The cost is the search's time less
@@ -49,12 +49,12 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info = {}, int reload = 5);
 
 /// Writes the report to a file.
-/// Throws: `file_error` where the file cannot be written; an old file is then still there.
+/// Throws: `file_error` if the file cannot be written; an old file is then still there.
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info = {});
 
-/// Puts the epochs of a post-training into the report at `path`. Does nothing where the report there is not of the
+/// Puts the epochs of a post-training into the report at `path`. Does nothing if the report there is not of the
 /// training's plan.
-/// Throws: `file_error` where the file cannot be read or written.
+/// Throws: `file_error` if the file cannot be read or written.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now);
 
 namespace detail {
@@ -74,7 +74,7 @@ COMP_INLINE std::string page(std::string_view title, const std::vector<std::pair
 /// An observer that writes the report when the search is done. While the search runs it writes what is known so far, so
 /// that one can watch it in a browser. As an observer of a post-training, in the same process or a later one, it adds
 /// the epochs to the report.
-/// Throws: `file_error` where the file cannot be written when the search starts or ends.
+/// Throws: `file_error` if the file cannot be written when the search starts or ends.
 class html_report {
  public:
   /// `path` is made absolute here, because a trainer may change the working directory.

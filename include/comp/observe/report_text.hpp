@@ -200,8 +200,8 @@ COMP_INLINE void write_html(const outcome& result, const std::string& path, cons
   detail::write_file(path, html_text(result, info));
 }
 
-// The training replaces the one of the last epoch. Where the report is of another plan, or the user has put another
-// file there, the file stays as it is.
+// The training replaces the one of the last epoch. If the report is of another plan, or the user has put another file
+// there, the file stays as it is.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now) {
   constexpr std::string_view begin = "<script type=\"application/json\" id=\"data\">", end = "</script>";
   if (now.plans.empty() || now.so_far.epochs.empty()) return;

@@ -52,8 +52,8 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
           {"count", values.size()}};
 }
 
-/// Returns a contestant's loss against FP32's; null where it was not judged. "limit" is the line that the difference
-/// had to stay under, which is not the tolerance where roundings alone lead FP32's losses apart (loss_test.hpp).
+/// Returns: a contestant's loss against FP32's; null if it was not judged. "limit" is the line that the difference had
+/// to stay under, which is not the tolerance if roundings alone lead FP32's losses apart (loss_test.hpp).
 inline json loss_json(const contestant& c, const outcome& result) {
   json to = change_json(change_of(c, result));
   if (to.is_null()) return to;
@@ -182,7 +182,7 @@ inline json operators_json(const outcome& result) {
   return all;
 }
 
-/// Returns the casts that a batch under the found plan needs, the ten largest one by one. Null where it needs none, and
+/// Returns the casts that a batch under the found plan needs, the ten largest one by one. Null if it needs none, and
 /// for a plan that the backend's own autocast runs, since only that knows its casts.
 inline json casts_json(const outcome& result) {
   if (result.plan.count_lowered(result.graph) == 0 || result.plan.runs_autocast()) return nullptr;
@@ -206,7 +206,7 @@ inline json casts_json(const outcome& result) {
 
 /// Returns the losses of FP32 and of the found plan, or of the accepted plan that lowers more, on the same batches, and
 /// the mean of their differences so far, which is what was judged; at most 500 of each, evenly spread, with the last
-/// batch among them. Null where there are none, or scores decided instead of losses.
+/// batch among them. Null if there are none, or if scores decided instead of losses.
 inline json curves_json(const outcome& result) {
   constexpr std::size_t most = 500;
   if (result.criterion == criterion::scores || result.contest.empty()) return nullptr;
@@ -259,7 +259,7 @@ inline std::string use_code(const report_info& info) {
 }  // namespace detail
 
 /// Returns all figures of a search. "comp" is the label of the found plan, "rule_based" that of the fastest rule-based
-/// one whose loss was accepted, or of all if none was, each null where there is none. "of" holds `info`.
+/// one whose loss was accepted, or of all if none was, each null if there is none. "of" holds `info`.
 inline json summary(const outcome& result, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
@@ -313,7 +313,7 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   return to;
 }
 
-/// Writes the figures to a file. Throws: `file_error` where it cannot be written; an old file is then still there.
+/// Writes the figures to a file. Throws: `file_error` if it cannot be written; an old file is then still there.
 inline void write_summary(const outcome& result, const std::string& path, const report_info& info = {}) {
   detail::write_file(path, summary(result, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }

@@ -8,9 +8,9 @@
 //     search.tell({.loss = loss});
 //   }
 // It is the search of comp::two_stage, and the training after it, on a trainer whose batches are the loop's. The loop
-// cannot give a batch again, so FP32 and a plan take turns (losses/turns.hpp), and a plan whose losses explode or are
-// not finite is left at once. All batches are training. A loop that can keep its state and put it back
-// (loop_info::save, restore) is back before the last block of batches of a plan that is rejected.
+// cannot give a batch again, so FP32 and a plan take turns (losses/turns.hpp). A plan whose losses explode or are not
+// finite is left at once, and a rejected plan is not tried again. All batches are training; only those of a rejected
+// plan's last block are undone, if the loop can keep its state and put it back (loop_info::save, restore).
 // The search runs in a thread of its own, so that it can wait for a batch anywhere; of the two threads one always waits
 // for the other. With a coroutine each function between the search and a batch would have to be one.
 #pragma once
@@ -149,28 +149,31 @@ class loop_trainer {
     if (puts_back) about_.restore();
     return plan_;
   }
-  /// As wait(), and keeps the state if a block of another plan than FP32 begins. The last such state stays until FP32,
-  /// or a plan that is trusted, has trained a batch that the search did not object to: it may be the first to lose one.
-  /// If the state is damaged then, that one is put back, and the search is told of a lost batch.
+  /// As wait(), and has the loop keep its state before a block of another plan than FP32. The kept state stays until
+  /// FP32, or a trusted plan, has trained a batch to which the search did not object, because damage that the block did
+  /// may first show there. If the weights are not finite when the kept state would be dropped, the kept state is put
+  /// back, and the search is told of a lost batch.
   const plan& begin_batch() {
     while (true) {
       const plan& next = wait();
       std::unique_lock lock{mutex_};
-      const bool stays = is_kept_ && !another_has_trained_, trusts = is_fp32() || plan_ == trusted_;
-      const bool begins = begins_block_ && !(trusts && stays && plan_ != kept_plan_);
-      const bool drops = is_kept_ && (begins || !stays), keeps = begins && !is_fp32() && !over_ && about_.save;
+      const bool is_unconfirmed = is_kept_ && !another_has_trained_, is_trusted = is_fp32() || plan_ == trusted_;
+      // A trusted plan confirms the block before it, and begins a block of its own only after that.
+      const bool new_block = begins_block_ && !(is_trusted && is_unconfirmed && plan_ != kept_plan_);
+      const bool drops_kept = is_kept_ && (new_block || !is_unconfirmed);
+      const bool keeps_state = new_block && !is_fp32() && !over_ && about_.save;
       lock.unlock();  // the loop's functions may wait for another lock
-      const bool sound = !(drops || keeps) || !about_.is_sound || about_.is_sound();
-      if (drops && kept_is_sound_ && !sound && lose_batch()) continue;
-      if (keeps) about_.save();
+      const bool is_sound = !(drops_kept || keeps_state) || !about_.is_sound || about_.is_sound();
+      if (drops_kept && kept_is_sound_ && !is_sound && lose_batch()) continue;
+      if (keeps_state) about_.save();
       lock.lock();
       another_has_trained_ = false;
-      begins_block_ = begins_block_ && !begins;
-      if (drops || begins) is_kept_ = keeps;
-      if (!keeps) return next;
+      begins_block_ = begins_block_ && !new_block;
+      if (drops_kept || new_block) is_kept_ = keeps_state;
+      if (!keeps_state) return next;
       kept_batches_ = batches_;
       kept_plan_ = plan_;
-      kept_is_sound_ = sound;
+      kept_is_sound_ = is_sound;
       return next;
     }
   }
@@ -243,17 +246,17 @@ class loop_trainer {
   std::condition_variable changed_ = {};
   bool begins_block_ = false;         // a plan was set, and no batch has begun under it
   bool is_kept_ = false;              // the loop keeps the state before the last block of another plan than FP32
-  comp::plan kept_plan_ = {};         // whose block that is
+  comp::plan kept_plan_ = {};         // the plan of that block
   bool kept_is_sound_ = false;        // the kept state is finite
-  comp::plan trusted_ = {};           // harm that first shows in its batches is another plan's
-  bool another_has_trained_ = false;  // the last batch was another plan's, and none has begun since
-  bool puts_back_ = false;            // the loop is to put that state back
-  std::size_t batches_ = 0, kept_batches_ = 0;  // that led to the loop's state, and to the kept one
-  double last_seconds_ = 0;                     // of a batch
+  comp::plan trusted_ = {};           // a bad batch under this plan is attributed to the plan before it
+  bool another_has_trained_ = false;  // the last batch was under another plan than kept_plan_, and none has begun since
+  bool puts_back_ = false;            // wait() is to have the loop put the kept state back
+  std::size_t batches_ = 0, kept_batches_ = 0;  // how many batches led to the loop's state, and to the kept state
+  double last_seconds_ = 0;                     // what the last batch took
   bool asked_ = false;                          // the search waits for a batch
   bool ended_ = false;                          // the loop gives no more batches
   bool over_ = false;                           // the search and the training after it are over
-  bool times_operators_ = false;                // in the next batch
+  bool times_operators_ = false;                // the loop is to time the operators of the next batch
   std::optional<sample> answer_ = {};
   std::vector<op_time> operator_times_ = {};  // of the last batch
   std::optional<outcome> found_ = {};

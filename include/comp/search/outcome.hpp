@@ -108,11 +108,9 @@ struct outcome {
   comp::hardware hardware = {};        // the machine that was searched on
   std::vector<precision> precisions = {};  // those searched; FP32 comes first
   sample baseline = {};                    // FP32's batches, from the search's start
-  std::size_t trained_batches =
-      0;  // how many batches of the training the search did; the trainer's state is the one after them
-  std::size_t batches_per_epoch = 0;  // 0: not known
-  /// if a plan damaged the state and the trainer cannot restore it: the batch, counted from 0, since which no loss is
-  /// of use
+  std::size_t trained_batches = 0;         // the training's batches up to the trainer's state, which the search did
+  std::size_t batches_per_epoch = 0;       // 0: not known
+  /// The batch, counted from 0, since which every loss is bad, if a plan damaged a state that cannot be restored.
   std::optional<std::size_t> damaged_since = {};
   sample trained = {};                     // the `trained_batches` as one run
   std::vector<contestant> contest = {};    // the contest's plans; FP32 comes first
@@ -120,8 +118,7 @@ struct outcome {
   std::size_t recalled = 0;                // how many of `trials` a ledger had
   std::vector<op_evidence> evidence = {};  // what a guided search learned of each operator
   std::vector<op_reason> reasons = {};     // why each operator has its precision
-  std::vector<comp::plan> fallbacks =
-      {};  // what a training may go back to: the winner first, the most conservative plan last
+  std::vector<comp::plan> fallbacks = {};  // plans to fall back to: the winner first, the most conservative one last
   std::array<stage_cost, 5> costs = {};    // by `stage`
   double run_seconds = 0;                  // time of all runs, undone ones too
   double batch_seconds = 0;                // median time of a batch under the winner

@@ -146,7 +146,7 @@ class search_run {
     if (budget().is_too_short()) {
       winner = winner_or_fp32(judge_rules_alone(session_, plans_, budget()));
     } else if (start_.guide != nullptr) {
-      guided_search search{session_, *start_.guide, plans_.where_to_start(run_.fp32(), judges_states())};
+      guided_search search{session_, *start_.guide, plans_.where_to_start(run_.fp32(), may_lower_states())};
       const comp::plan best = search.find();
       winner = find_winner({best, search.accepted_plan(), search.least_memory()}, &search);
       log_.evidence = search.evidence_beside(log_.contest[winner].plan);
@@ -211,7 +211,7 @@ class search_run {
 
   // Returns: true if states may be lowered. Their harm grows with the training, so that they stay in FP32 unless a long
   // test from one state can judge them. Warns if the graph has some and they may not.
-  bool judges_states() {
+  bool may_lower_states() {
     const bool may = run_.restores() && settings_.criterion == criterion::batch_losses &&
                      settings_.stages != stages::times_only && budget().judges_states();
     const auto state =

@@ -49,9 +49,8 @@ struct early_cut {
   double slower_than_fp32 = 1.5;  // cut if three in four batches take more than this many times FP32's median
   double slower_than_best = 1.2;  // the same, of the fastest accepted candidate's
   std::size_t batches = 6;        // batches before times are judged, after the first
-  double at_once = 4;  // before that: cut if even its quickest batch takes this many times as long as these limits
-  double diverged =
-      2.0;  // cut when its mean loss is above FP32's on the same batches by this many times FP32's mean |loss|
+  double at_once = 4;     // before that: cut if even its quickest batch takes this many times as long as these limits
+  double diverged = 2.0;  // cut if its mean loss is above FP32's of the same batches by this many of FP32's mean |loss|
   std::size_t loss_batches = 8;  // batches before divergence is judged
 };
 
@@ -82,8 +81,7 @@ struct search_settings {
   std::int64_t memory_limit = 0;                               // bytes that the plan may need; 0: no limit
   double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this fraction at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
-  std::vector<precision> precisions =
-      {};  // the low precisions to search, the preferred one first; empty: what runs fast
+  std::vector<precision> precisions = {};    // low ones to search, in order of preference; empty: those that run fast
   comp::tie losses_tie = comp::tie::kind;    // which operators change together in stage 1; guided ties none
   comp::tie times_tie = comp::tie::kind;     // the same in stage 2
   comp::stages stages = comp::stages::both;  // which stages run

@@ -63,9 +63,9 @@ class bisection {
   }
 
   /// Takes the answer to the last question: whether its items were accepted together.
-  void tell(bool yes) {
+  void tell(bool accepted_together) {
     ++questions_asked_;
-    if (yes) {
+    if (accepted_together) {
       accept(question_size_);
       if (bisected_ > 0) bisected_ -= question_size_;
       rejected_in_a_row_ = 0;

@@ -39,7 +39,7 @@ class accepted_operators {
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) evidence_[i] = evidence_of(i, wanted[i]);
     add(accepted_);
-    search_.run.restore(last_ ? *last_ : search_.trials.reference().start());
+    search_.run.restore(accepted_state_ ? *accepted_state_ : search_.trials.reference().start());
     return accepted_;
   }
 
@@ -47,7 +47,7 @@ class accepted_operators {
   /// accepted plan.
   const plan& find_again(const plan& wanted) {
     begin_from_fp32();
-    budget_.keep_batches(0);
+    budget_.set_trained_batches(0);
     return find(wanted);
   }
 
@@ -98,8 +98,8 @@ class accepted_operators {
     levels_.clear();
     for (const precision p : accepted_) levels_.push_back({p});
     evidence_.resize(accepted_.size());
-    before_.clear();
-    last_.reset();
+    earlier_accepted_.clear();
+    accepted_state_.reset();
   }
   void add(const plan& p) {
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -109,8 +109,9 @@ class accepted_operators {
   // Returns: the seconds of a batch that `p` saves over `accepted_`.
   double gain(const plan& p) const { return std::max(costs_.batch_seconds(accepted_) - costs_.batch_seconds(p), 0.0); }
 
-  // Returns: true if the losses of `p` are accepted. `quick`: the fewest batches decide; judge_at_level() later repeats
-  // the test for the plan that came of it.
+  // Judges the losses of `p`. If they are accepted, `p` becomes `accepted_`, and its batches count as training.
+  // Returns: true if they are. `quick`: the fewest batches decide; judge_at_level() later repeats the test for the plan
+  // that came of it.
   bool ask(const plan& p, bool quick = false) {
     if (!quick) search_.trials.set_max_batches(budget_.batches_of_a_test());
     const auto* before = search_.trials.find(p);
@@ -121,10 +122,10 @@ class accepted_operators {
       if (answer.trial.accepted) budget_.record_time(answer.trial.seconds);
     }
     if (!answer.trial.accepted) return false;
-    if (accepted_ != fp32()) before_.push_back(accepted_);
+    if (accepted_ != fp32()) earlier_accepted_.push_back(accepted_);
     accepted_ = p;
-    if (answer.end) last_ = answer.end;
-    budget_.keep_trial(answer.trial);
+    if (answer.end) accepted_state_ = answer.end;
+    budget_.count_trial_as_training(answer.trial);
     return true;
   }
 
@@ -132,15 +133,15 @@ class accepted_operators {
   // accepted before it is judged instead.
   void judge_at_level() {
     std::vector<plan> earlier;
-    earlier.swap(before_);
+    earlier.swap(earlier_accepted_);
     while (accepted_ != fp32() && !search_.trials.find(accepted_)->is_final) {
       const plan now = accepted_;
       if (ask(now)) return;
       accepted_ = earlier.empty() ? fp32() : earlier.back();
       if (!earlier.empty()) earlier.pop_back();
       const auto* before = search_.trials.find(accepted_);
-      last_ = before != nullptr ? before->end : std::nullopt;
-      budget_.keep_batches(last_ ? last_->trained.batches : 0);
+      accepted_state_ = before != nullptr ? before->end : std::nullopt;
+      budget_.set_trained_batches(accepted_state_ ? accepted_state_->trained.batches : 0);
     }
   }
 
@@ -204,7 +205,11 @@ class accepted_operators {
     std::vector<double> gains;
     double all = 0;
     std::size_t safe = 0;
-    for (const item& i : items) gains.push_back(i.gain), all += i.gain, safe += !scored && i.order == 0;
+    for (const item& i : items) {
+      gains.push_back(i.gain);
+      all += i.gain;
+      if (!scored && i.order == 0) ++safe;
+    }
     bisection parts{gains, safe, scored, bisection_, places_by_policy(items)};
     const auto plan_of = [&](const std::vector<std::size_t>& question) {
       plan p = base;
@@ -215,9 +220,9 @@ class accepted_operators {
     plan rejected = wanted;
     for (auto question = parts.next(); question && budget_.seconds_left(all) > 0; question = parts.next()) {
       const plan p = plan_of(*question);
-      const bool yes = ask(p, true);
-      if (!yes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
-      parts.tell(yes);
+      const bool passes = ask(p, true);
+      if (!passes) rejected = p;  // once a part of it is accepted, the harm is attributed to the rest
+      parts.tell(passes);
       if (parts.harmful().size() > records) record_harm(items[parts.harmful()[records++]].op, rejected);
     }
     accepted_ = plan_of(parts.accepted());
@@ -233,20 +238,18 @@ class accepted_operators {
     std::vector<item> items;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == accepted_[i]) continue;
-      const double now = costs.seconds[i][index_of(accepted_[i])], then = costs.seconds[i][index_of(wanted[i])];
-      items.push_back({i, std::max(now - then, 1e-4 * now), order[i]});
+      const double seconds = costs.seconds[i][index_of(accepted_[i])], low = costs.seconds[i][index_of(wanted[i])];
+      items.push_back({i, std::max(seconds - low, 1e-4 * seconds), order[i]});
     }
     sort_by_harm(items);
     return items;
   }
 
   void record_harm(std::size_t op, const plan& rejected) {
-    op_evidence& of = evidence_[op];
-    of.what = op_evidence::kind::harmful;
-    of.low = rejected[op];
-    of.others_low = 0;
-    for (std::size_t i = 0; i < rejected.size(); ++i) of.others_low += i != op && rejected[i] != fp32()[i] ? 1U : 0U;
-    if (const auto* answer = search_.trials.find(rejected)) of.difference = answer->verdict.difference;
+    op_evidence harm{.what = op_evidence::kind::harmful, .low = rejected[op]};
+    for (std::size_t i = 0; i < rejected.size(); ++i) harm.others_low += i != op && rejected[i] != fp32()[i] ? 1U : 0U;
+    if (const auto* answer = search_.trials.find(rejected)) harm.difference = answer->verdict.difference;
+    evidence_[op] = harm;
   }
 
   // Returns: what is known of an operator now. `wanted`: the precision that was to be found out about.
@@ -272,8 +275,8 @@ class accepted_operators {
   question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};
-  std::vector<plan> before_ = {};        // accepted before `accepted_`, each a part of the next
-  std::optional<checkpoint> last_ = {};  // the state after the batches that judged `accepted_`
+  std::vector<plan> earlier_accepted_ = {};        // accepted before `accepted_`, each a part of the next
+  std::optional<checkpoint> accepted_state_ = {};  // the state after the batches that judged `accepted_`
 };
 
 }  // namespace comp

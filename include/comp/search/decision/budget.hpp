@@ -44,7 +44,7 @@ class search_budget {
 
   /// Returns: settings under which the contest takes at most about a twentieth of the training. With a tight budget
   /// FP32 does not run again if enough of its batches were already timed with the found plan. `pairs`: how many were.
-  race_settings contest(std::size_t pairs) const {
+  race_settings contest_settings(std::size_t pairs) const {
     race_settings chosen = settings_.race;
     if (per_epoch_ > 0 && guided_)
       chosen.contest_rounds = std::clamp(planned() / 40, chosen.min_rounds, chosen.contest_rounds);
@@ -118,14 +118,14 @@ class question_budget {
       : search_{search}, per_epoch_{batches_per_epoch} {}
 
   /// From now on the batches that judged an accepted plan count as training, in place of those before.
-  void keep_trial(const trial& accepted) {
+  void count_trial_as_training(const trial& accepted) {
     kept_ = accepted.sample.batches;
     counted_ = search_.log.trials.size();
   }
   /// Sets how many batches count as training, when an accepted plan is given up.
-  void keep_batches(std::int64_t batches) { kept_ = batches; }
+  void set_trained_batches(std::int64_t batches) { kept_ = batches; }
   /// Counts the batches of races among accepted plans as training. `seconds`: of a batch under the fastest of them.
-  void keep_races(double seconds) {
+  void count_races_as_training(double seconds) {
     record_time(seconds);
     for (; counted_ < search_.log.trials.size(); ++counted_) {
       const trial& t = search_.log.trials[counted_];
@@ -156,7 +156,7 @@ class question_budget {
   /// Returns: how many batches a test of losses may have. A whole test may take what is left of the budget, each of its
   /// batches with one of FP32's, and always a few.
   std::size_t batches_of_a_test() const {
-    const std::size_t least = 2 * search_.trials.least();
+    const std::size_t least = 2 * search_.trials.min_batches();
     const std::size_t epoch = std::max(per_epoch_ > 0 ? per_epoch_ : 256, least);
     const double more = std::max(seconds_left(0), 0.0) / (2 * search_.trials.fp32_seconds());
     const double most = static_cast<double>(search_.log.baseline.batches) + more;

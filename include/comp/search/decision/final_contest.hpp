@@ -96,7 +96,7 @@ class final_contest {
     found_ = std::move(found);
     search_.run.timed(stage::contest, [&] { time_all(); });
     // What operators cost was learned from steps that are not compiled, so it says nothing of compiled ones.
-    if (costs_hold()) guided_->learn(contest());
+    if (costs_apply()) guided_->learn(contest());
     describe_contest(search_.log, search_.trials);
     for (const contestant& c : contest()) {
       if (c.lost > 0) search_.trials.expect_lost(c.lost, c.seconds.size());
@@ -123,14 +123,14 @@ class final_contest {
  private:
   std::vector<contestant>& contest() const { return search_.log.contest; }
   bool judges_losses() const { return search_.settings.stages != stages::times_only; }
-  bool costs_hold() const { return guided_ != nullptr && !search_.log.compiled; }
+  bool costs_apply() const { return guided_ != nullptr && !search_.log.compiled; }
   race_batches batches() const {
     return {.trains = guided_ != nullptr,
             .same_batches = search_.trials.lengths_differ(),
             .as_trained = search_.log.compiled};
   }
   double predict(const plan& p) const {
-    return costs_hold() ? guided_->predict(p) : std::numeric_limits<double>::quiet_NaN();
+    return costs_apply() ? guided_->predict(p) : std::numeric_limits<double>::quiet_NaN();
   }
 
   void time_all() {
@@ -146,7 +146,7 @@ class final_contest {
       const std::size_t of_found =
           answer != nullptr && !search_.log.compiled ? answer->trial.sample.batch_seconds.size() : 0;
       const std::size_t pairs = std::min(of_found, search_.log.baseline.batch_seconds.size());
-      contest() = time_contest(search_.run, budget_.contest(pairs), std::move(racers), batches());
+      contest() = time_contest(search_.run, budget_.contest_settings(pairs), std::move(racers), batches());
       if (search_.log.compiled) require_compiled(contest().front());
     } else {
       contest().push_back(fp32_contestant(search_.run));
@@ -254,7 +254,7 @@ class final_contest {
       contestant& c = contest()[at];
       const bool pays = settings.slowdown > 0 || budget_.fits_instead(c, contest().front()) ||
                         (c.over_fp32.ratio > 1 && !is_undecided(c));
-      return at == 0 || (pays && is_accepted(c));
+      return at == 0 || (pays && judge_contestant(c));
     };
     for (int bisected = 0;;) {
       const auto order = ranking(
@@ -307,7 +307,7 @@ class final_contest {
   }
 
   // A part of an accepted plan is expected to train; before it is taken it is judged itself. The state stays.
-  bool is_accepted(contestant& c) {
+  bool judge_contestant(contestant& c) {
     if (!judges_losses()) return true;
     if (search_.run.rejects(c.plan)) {
       c.status = status::not_finite;
@@ -336,7 +336,7 @@ class final_contest {
   // quarter of the whole budget at least. That of states always has as many batches as any.
   void expect_growing_harm(const plan& p) const {
     constexpr std::size_t most = search_budget::most_for_growing_harm;
-    if (search_.trials.by_epochs() || !may_grow(p)) return;
+    if (search_.trials.judges_whole_runs() || !may_grow(p)) return;
     const double batches_left = guided_ != nullptr ? guided_->batches_left() : 0;
     const std::size_t least = lowers_states(p, search_.log.graph) ? most : std::min(budget_.batches() / 4, most);
     search_.trials.expect_growth(
@@ -358,18 +358,19 @@ class final_contest {
     if (!at) return winner;
     contestant& rules = contest()[*at];
     if (is_fp32) {
-      if (!is_accepted(rules)) return 0;
+      if (!judge_contestant(rules)) return 0;
       search_.run.warn(why_rules_stand_for_fp32(rules));
       return *at;
     }
     paired_speedup gain{};
-    search_.run.timed(stage::contest,
-                      [&] { gain = gain_over_rules(search_.run, budget_.contest(0), won, rules, in_race, batches()); });
+    search_.run.timed(stage::contest, [&] {
+      gain = gain_over_rules(search_.run, budget_.contest_settings(0), won, rules, in_race, batches());
+    });
     // The backend's own autocast is no plan of operators, so no costs are known of it.
     const bool faster_by_costs =
-        costs_hold() && !rules.plan.runs_autocast() && guided_->is_faster(won.plan, rules.plan);
+        costs_apply() && !rules.plan.runs_autocast() && guided_->is_faster(won.plan, rules.plan);
     if (gain.clearly_faster() || (gain.ratio > 1 && faster_by_costs)) return winner;
-    if (!is_accepted(rules)) return winner;
+    if (!judge_contestant(rules)) return winner;
     if (gain.ratio > 1) search_.run.warn(why_rules_are_kept(won, rules, gain));
     return *at;
   }

@@ -37,18 +37,19 @@ class ratio_noise {
     const double middle = median(off);
     for (double& o : off) o = std::abs(o - middle);
     const double weight = static_cast<double>(n - 1);
+    // 1.5: a normal variable's standard deviation over its median absolute deviation.
     deviation_ += (1.5 * median(off) - deviation_) * weight / (weight_ + weight);
     weight_ += weight;
   }
   /// Returns: the standard deviation of the logarithm of two batches' ratio.
   double of_a_batch() const { return deviation_; }
-  /// Returns: the same for the median of `n` ratios.
-  double of_mean(std::size_t n) const {
+  /// Returns: the same for the median of `n` ratios: a normal variable's median varies 1.25 times as much as its mean.
+  double of_median(std::size_t n) const {
     return 1.25 * deviation_ / std::sqrt(static_cast<double>(std::max<std::size_t>(n, 1)));
   }
 
  private:
-  double deviation_ = 0.05, weight_ = 3;
+  double deviation_ = 0.05, weight_ = 3;  // before any race: 5%, which counts as three ratios
 };
 
 /// Returns: the expected value of max(x, 0) for a normal variable x: what a plan gains that is not taken if it turns
@@ -163,9 +164,8 @@ class guided_search {
       });
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
-    const plan small =
-        costs_.cheapest(from_.levels, from_.rules, memory_price());  // operators that save memory may be wanted later
-    return mix(wanted, small, is_high);
+    const plan small = costs_.cheapest(from_.levels, from_.rules, memory_price());
+    return mix(wanted, small, is_high);  // operators that save memory may be wanted later
   }
 
   // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
@@ -192,7 +192,7 @@ class guided_search {
     enter(cheapest_accepted({all}, byte_price()));
     for (const plan& rule : from_.rules) enter(accepted_.restrict_to_accepted(rule));
     timed_.insert(all);
-    if (first.size() > 1) compare(first, search_.settings.race.min_rounds);
+    if (first.size() > 1) race_and_learn(first, search_.settings.race.min_rounds);
     const double price = byte_price();
     for (std::size_t i = 0; i < chosen_.questions; ++i) {
       const plan best = fastest_plan();
@@ -203,7 +203,7 @@ class guided_search {
         continue;
       }
       std::vector<racer> two{{.plan = best}, {.plan = *next}};
-      compare(two, rounds_of_question);
+      race_and_learn(two, rounds_of_question);
     }
     return fastest_plan();
   }
@@ -246,7 +246,7 @@ class guided_search {
     const double seconds = costs_.batch_seconds(p), gain = costs_.batch_seconds(best) - seconds,
                  spread = costs_.spread(p, best);
     const bool is_race = accepted_.is_accepted(p);
-    const double count = static_cast<double>(is_race ? rounds_of_question : search_.trials.least());
+    const double count = static_cast<double>(is_race ? rounds_of_question : search_.trials.min_batches());
     const double error = seconds * noise_.of_a_batch() / std::sqrt(count);
     // How far the answer is expected to move the estimate: s^2 / sqrt(s^2 + e^2), as in the knowledge gradient.
     const double informative_spread = spread * spread / std::hypot(spread, error);
@@ -278,8 +278,8 @@ class guided_search {
     if (search_.trials.find(question)->trial.accepted) timed_.insert(question);
   }
 
-  // Asks once about the formats that store less than those that were accepted, if memory counts: by time alone nobody
-  // would.
+  // Judges once the formats that store less than the accepted ones. Call it if memory counts: next_question() asks only
+  // about plans that save time.
   void judge_smaller() {
     const plan& all = accepted_.accepted_plan();
     const plan small = costs_.cheapest(open_levels(), {all}, memory_price());
@@ -295,7 +295,7 @@ class guided_search {
 
   // Races the plans and learns their times relative to the first racer's, because the machine's load cancels in a
   // ratio.
-  void compare(std::vector<racer>& racers, std::size_t rounds) {
+  void race_and_learn(std::vector<racer>& racers, std::size_t rounds) {
     race{search_.run,
          stage::times,
          search_.settings.race,
@@ -307,7 +307,7 @@ class guided_search {
       if (r.status == status::ok) timed_.insert(r.plan);
     }
     learn(racers);
-    accepted_.budget().keep_races(costs_.batch_seconds(fastest_plan()));
+    accepted_.budget().count_races_as_training(costs_.batch_seconds(fastest_plan()));
   }
   // Learns how much times vary, and each racer's time relative to the first.
   void learn(const std::vector<racer>& racers) {
@@ -316,7 +316,7 @@ class guided_search {
     for (const racer& r : racers) {
       const std::size_t both = std::min(base.seconds.size(), r.seconds.size());
       if (&r == &base || r.status != status::ok || base.status != status::ok || both == 0) continue;
-      costs_.learn(r.plan, base.plan, 1 / compare_paired(base.seconds, r.seconds).ratio, noise_.of_mean(both));
+      costs_.learn(r.plan, base.plan, 1 / compare_paired(base.seconds, r.seconds).ratio, noise_.of_median(both));
     }
   }
 
@@ -371,7 +371,7 @@ class guided_search {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};
       if (p == best) two.pop_back();
-      compare(two, search_.settings.race.max_rounds);
+      race_and_learn(two, search_.settings.race.max_rounds);
     }
     return peaks_.contains(p) ? peaks_.at(p) : 0;
   }
@@ -387,7 +387,8 @@ class guided_search {
   plan least_ = {};
   learned_costs costs_;
   accepted_operators accepted_;
-  std::set<plan> timed_ = {}, questions_ = {};  // those whose losses were asked about; none is asked about twice
+  std::set<plan> timed_ = {};      // accepted plans among which fastest_plan() chooses
+  std::set<plan> questions_ = {};  // plans whose losses were asked about; none is asked about twice
   std::mt19937_64 random_{1};
   ratio_noise noise_ = {};
   std::map<plan, std::int64_t> peaks_ = {};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learns on a trainer what operators and casts cost: from a profile in FP32 and one in each low precision, if the
-// backend can profile, and then from whole batches. It then finds the cheapest plan under these costs. And orders
-// operators by how much lowering them is thought to harm: by the errors that the backend measures (`sensitivity`), or
-// else by the policy's lists.
+// backend can profile, and then from whole batches. It then finds the cheapest plan under these costs. `harm_order`
+// orders operators by the harm that lowering them is expected to do: by the errors that the backend measures
+// (`sensitivity`), or else by the policy's lists.
 #pragma once
 
 #include <algorithm>
@@ -34,16 +34,16 @@ namespace detail {
 /// operator takes time proportional to its edges only.
 class cast_changes {
  public:
-  cast_changes(const plan_costs& costs, const plan& p) : costs_{costs}, counts_(costs.tensors.size()), of_(p.size()) {
+  cast_changes(const plan_costs& costs, const plan& p)
+      : costs_{costs}, plan_{p}, counts_(costs.tensors.size()), uses_(p.size()) {
     for (std::uint32_t t = 0; t < costs.tensors.size(); ++t) {
-      of_[costs.tensors[t].producer].push_back({t, 0});
+      uses_[costs.tensors[t].producer].push_back({t, 0});
       for (const auto reader : costs.tensors[t].readers) {
         ++counts_[t][index_of(p[reader])];
-        if (of_[reader].empty() || of_[reader].back().tensor != t) of_[reader].push_back({t, 0});
-        ++of_[reader].back().reads;
+        if (uses_[reader].empty() || uses_[reader].back().tensor != t) uses_[reader].push_back({t, 0});
+        ++uses_[reader].back().reads;
       }
     }
-    plan_ = &p;
   }
 
   /// Returns: the seconds that the casts around `op` cost more when it is in `to` than when it is in `from`. All other
@@ -58,22 +58,22 @@ class cast_changes {
 
   double around(std::size_t op, precision as) const {
     double sum = 0;
-    for (const use& u : of_[op]) {
+    for (const use& u : uses_[op]) {
       const shared_tensor& t = costs_.tensors[u.tensor];
-      auto wanted = counts_[u.tensor];
-      wanted[index_of((*plan_)[op])] -= u.reads;
-      wanted[index_of(as)] += u.reads;
-      const precision from = t.producer == op ? as : (*plan_)[t.producer];
-      wanted[index_of(from)] = 0;
-      for (const precision to : all_precisions) sum += wanted[index_of(to)] > 0 ? costs_.cast(t, from, to) : 0;
+      auto readers = counts_[u.tensor];
+      readers[index_of(plan_[op])] -= u.reads;
+      readers[index_of(as)] += u.reads;
+      const precision from = t.producer == op ? as : plan_[t.producer];
+      readers[index_of(from)] = 0;
+      for (const precision to : all_precisions) sum += readers[index_of(to)] > 0 ? costs_.cast(t, from, to) : 0;
     }
     return sum;
   }
 
   const plan_costs& costs_;
-  const plan* plan_ = nullptr;
+  const plan& plan_;
   std::vector<std::array<std::uint32_t, precision_count>> counts_;  // per tensor and precision: readers
-  std::vector<std::vector<use>> of_;                                // per operator
+  std::vector<std::vector<use>> uses_;                              // per operator
 };
 
 /// Returns: the factor for an operator's measured error. An error is measured in a few steps, and hides what builds
@@ -93,11 +93,11 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
     if (std::find(wanted.begin(), wanted.end(), low) == wanted.end()) continue;
     run.restore(start);
     const auto measure = [low](auto& trainer) {
-      std::vector<double> each;
+      std::vector<double> measured;
       for (const op_error& e : trainer.sensitivity(low)) {
-        each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity : std::max(e.output, e.gradient));
+        measured.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity : std::max(e.output, e.gradient));
       }
-      return each;
+      return measured;
     };
     const std::vector<double> errors = run.record_numbers(fp32, fmt::format("sensitivity to {}", name(low)),
                                                           purpose::sensitivity, measure, index_of(low));
@@ -276,9 +276,9 @@ class learned_costs {
     constexpr const char* instead = "costs were estimated from operations and bytes";
     try {
       const std::vector<double> flat = search_.run.record_numbers(p, "profile", purpose::profile, [](auto& trainer) {
-        std::vector<double> each;
-        for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
-        return each;
+        std::vector<double> seconds;
+        for (const op_time& t : trainer.profile()) seconds.insert(seconds.end(), {t.forward, t.backward});
+        return seconds;
       });
       std::vector<op_time> times(flat.size() / 2);
       for (std::size_t i = 0; i < times.size(); ++i) times[i] = {flat[2 * i], flat[2 * i + 1]};

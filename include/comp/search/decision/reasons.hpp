@@ -81,9 +81,9 @@ inline std::string reason_of(const op_info& op, const decision& by_policy, op_ro
   if (segment == segment_kind::alone) return "no list names it and no decided operator is near: FP32";
   if (segment == segment_kind::follows)
     return fmt::format("the decided operators around it agree: follows them in {}", name(chosen));
-  const char* where = segment == segment_kind::decided ? "no list names it" : "the decided operators around it differ";
-  return history.any_race ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
-                          : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
+  const char* why = segment == segment_kind::decided ? "no list names it" : "the decided operators around it differ";
+  return history.any_race ? fmt::format("{}: batches were fastest with {}", why, name(chosen))
+                          : fmt::format("{}, and no plans were timed in turns: {}", why, name(chosen));
 }
 
 /// Returns: what the precision is worth; empty if costs are not known. For a lowered operator, for example, "bf16
@@ -91,15 +91,16 @@ inline std::string reason_of(const op_info& op, const decision& by_policy, op_ro
 /// of a batch and add 3 us of casts".
 inline std::string worth_of(const op_evidence& f, precision chosen, precision base) {
   if (!std::isfinite(f.saves) || !std::isfinite(f.casts)) return {};
-  const bool is = chosen == f.low;
-  std::string text = fmt::format("{} {}", name(f.low), is ? "" : "would ");
-  text += f.saves > 0   ? fmt::format("save{} {} of a batch", is ? "s" : "", short_time(f.saves))
-          : f.saves < 0 ? fmt::format("take{} {} longer itself", is ? "s" : "", short_time(-f.saves))
-                        : fmt::format("save{} nothing itself", is ? "s" : "");
-  if (f.casts > 0) text += fmt::format(" and add{} {} of casts", is ? "s" : "", short_time(f.casts));
-  if (f.casts < 0) text += fmt::format(" and spare{} {} of casts", is ? "s" : "", short_time(-f.casts));
+  const bool is_low = chosen == f.low;
+  const char* const s = is_low ? "s" : "";  // "saves", or "would save"
+  std::string text = fmt::format("{} {}", name(f.low), is_low ? "" : "would ");
+  text += f.saves > 0   ? fmt::format("save{} {} of a batch", s, short_time(f.saves))
+          : f.saves < 0 ? fmt::format("take{} {} longer itself", s, short_time(-f.saves))
+                        : fmt::format("save{} nothing itself", s);
+  if (f.casts > 0) text += fmt::format(" and add{} {} of casts", s, short_time(f.casts));
+  if (f.casts < 0) text += fmt::format(" and spare{} {} of casts", s, short_time(-f.casts));
   const double gain = f.saves - f.casts;
-  if (is && gain != 0)
+  if (is_low && gain != 0)
     text += fmt::format(", {} would take {} {}", name(base), short_time(std::abs(gain)), gain > 0 ? "longer" : "less");
   return text;
 }

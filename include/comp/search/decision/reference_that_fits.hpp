@@ -52,7 +52,7 @@ class reference_that_fits {
     std::sort(order_.begin(), order_.end(),
               [&](std::size_t a, std::size_t b) { return harm[a] != harm[b] ? harm[a] < harm[b] : a < b; });
     const std::size_t planned = settings.planned_epochs * run_.log().batches_per_epoch;
-    if (planned > 0) left_ = planned / 20 / batches_;
+    if (planned > 0) questions_left_ = planned / 20 / batches_to_judge;
   }
 
   /// Returns: the plan. A twentieth of the training may be spent on finding it. No batch counts as training.
@@ -106,21 +106,24 @@ class reference_that_fits {
       if (found[op] == fp32_[op]) bytes_of_fp32 += bytes_saved_[op];
       if (found[op] != fp32_[op] && !asked_[op]) suspects.push_back(op);
     }
-    has_room_ = std::max(has_room_, bytes_of_fp32);
+    known_to_fit_ = std::max(known_to_fit_, bytes_of_fp32);
     sample low;
-    while (!suspects.empty() && left_ > 0) {
+    while (!suspects.empty() && questions_left_ > 0) {
       const std::vector<std::size_t> to_raise = take_next(suspects);
       if (to_raise.empty()) continue;
       plan p = low_;
       for (const std::size_t op : to_raise) p[op] = fp32_[op];
-      if (low.batches == 0) low = train(found, batches_);
-      const sample high = train(p, batches_);
+      if (low.batches == 0) low = train(found, batches_to_judge);
+      const sample high = train(p, batches_to_judge);
       if (high.status == status::out_of_memory) {
-        no_room_ = std::min(no_room_, bytes_saved_[to_raise.front()]);
+        known_not_to_fit_ = std::min(known_not_to_fit_, bytes_saved_[to_raise.front()]);
         continue;
       }
-      --left_;
-      for (const std::size_t op : to_raise) has_room_ = std::max(has_room_, bytes_saved_[op]), asked_[op] = true;
+      --questions_left_;
+      for (const std::size_t op : to_raise) {
+        known_to_fit_ = std::max(known_to_fit_, bytes_saved_[op]);
+        asked_[op] = true;
+      }
       if (is_better(high, low)) return to_raise;
     }
     return {};
@@ -133,9 +136,9 @@ class reference_that_fits {
     double bytes = 0;
     for (; !suspects.empty(); suspects.pop_back()) {
       bytes += bytes_saved_[suspects.back()];
-      if (bytes > has_room_ && !operators.empty()) break;
-      if (bytes < no_room_) operators.push_back(suspects.back());
-      if (bytes > has_room_) {
+      if (bytes > known_to_fit_ && !operators.empty()) break;
+      if (bytes < known_not_to_fit_) operators.push_back(suspects.back());
+      if (bytes > known_to_fit_) {
         suspects.pop_back();
         break;
       }
@@ -149,7 +152,7 @@ class reference_that_fits {
     return !path.empty() && mean_of(path) > settings_.tolerance;
   }
 
-  static constexpr std::size_t batches_ = 8;  // that judge raised operators
+  static constexpr std::size_t batches_to_judge = 8;  // of each of the two plans that raised operators are judged by
 
   evaluator& run_;
   const search_settings& settings_;
@@ -158,9 +161,9 @@ class reference_that_fits {
   std::vector<std::size_t> order_ = {};   // the operators that may be lowered, least harmful first
   std::vector<double> bytes_saved_ = {};  // per operator, the bytes of its outputs that lowering it saves
   std::vector<bool> asked_ = std::vector<bool>(fp32_.size());
-  // Bytes above those of `low_` that are known to fit, and that are known not to.
-  double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();
-  std::size_t left_ = 64;  // how often operators may still be put back to FP32 and judged
+  // [bytes] above those of `low_`.
+  double known_to_fit_ = 0, known_not_to_fit_ = std::numeric_limits<double>::infinity();
+  std::size_t questions_left_ = 64;  // how often operators may still be put back to FP32 and judged
 };
 
 }  // namespace comp

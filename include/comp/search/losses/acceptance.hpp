@@ -27,8 +27,8 @@ inline double acceptance_line(double fp32_loss, double tolerance) {
 /// Returns: true if all three hold: `candidate` ended well; each of its losses is below acceptance_line() of FP32's or
 /// no worse than FP32's; its share of batches whose loss is not finite exceeds FP32's by at most `tolerance`.
 /// `higher_is_better`: losses are maximised.
-inline bool accepted(const sample& fp32, const sample& candidate, double tolerance = paper_tolerance,
-                     bool higher_is_better = false) {
+inline bool passes_paper_rule(const sample& fp32, const sample& candidate, double tolerance = paper_tolerance,
+                              bool higher_is_better = false) {
   if (!candidate.ok() || candidate.losses.size() != fp32.losses.size()) return false;
   const auto lost_share = [](const sample& s) {
     return static_cast<double>(s.not_finite) / static_cast<double>(std::max<std::int64_t>(s.batches, 1));

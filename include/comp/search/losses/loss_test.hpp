@@ -56,13 +56,15 @@ struct loss_evidence {
 namespace detail {
 
 /// Returns: half the width of a one-sided confidence sequence, which is wrong at some n with a chance of `level`. It
-/// holds for all n at once, so that one may look after each batch. It is tightest at 32 batches.
+/// holds for all n at once, so that one may look after each batch:
+///   error * t(sqrt(2 (n r + 1) / (n r) * log(1 + sqrt(n r + 1) / (2 level))))
+/// with r = (a + log(a + 1) + 1) / 32 and a = 2 log(1 / (2 level)), which make it tightest at n = 32.
 inline double sequence_radius(const series_mean& series, std::size_t batches, double level) {
   level = std::clamp(level, 1e-12, 0.5);
-  const double tuned = 2 * std::log(1 / (2 * level)), rate = (tuned + std::log(tuned + 1) + 1) / 32;
-  const double n = static_cast<double>(batches), spent = n * rate + 1;
+  const double a = 2 * std::log(1 / (2 * level)), r = (a + std::log(a + 1) + 1) / 32;
+  const double nr = static_cast<double>(batches) * r;
   return series.error *
-         student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), series.freedom);
+         student_t(std::sqrt(2 * (nr + 1) / nr * std::log(1 + std::sqrt(nr + 1) / (2 * level))), series.freedom);
 }
 
 /// Returns: by how much the mean of one more FP32 run may be above the mean of `fp32_runs` runs by roundings alone; one
@@ -231,8 +233,8 @@ class loss_verdicts {
     const auto n = static_cast<std::size_t>(candidate.batches);
     loss_verdict worst;
     if (candidate.curve.size() != n || fp32_.curve.size() < n) {  // no curve: the paper's rule
-      worst.answer = accepted(fp32_, candidate, settings_.tolerance, loss_sign() < 0) ? loss_answer::accepted
-                                                                                      : loss_answer::rejected;
+      worst.answer = passes_paper_rule(fp32_, candidate, settings_.tolerance, loss_sign() < 0) ? loss_answer::accepted
+                                                                                               : loss_answer::rejected;
       return worst;
     }
     const std::size_t losses = std::min(candidate.curves.size(), fp32_.curves.size());
@@ -310,7 +312,7 @@ inline loss_verdict judge_epoch(evaluator& run, reference_run& reference, const 
     return detail::judge_score(run, reference, settings.tolerance, candidate);
   const bool higher = settings.direction == loss_direction::higher_is_better;
   const double fp32 = reference.so_far().loss;
-  const bool as_good = accepted(reference.so_far(), candidate, settings.tolerance, higher);
+  const bool as_good = passes_paper_rule(reference.so_far(), candidate, settings.tolerance, higher);
   return {.answer = as_good ? loss_answer::accepted : loss_answer::rejected,
           .difference = (higher ? -1 : 1) * (candidate.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32)),
           .line = settings.tolerance};

@@ -84,7 +84,7 @@ class loss_trials {
     comp::trial trial = {};
     loss_verdict verdict = {};
     bool is_final = true;  // false: a quick answer, which the whole test may change
-    bool at_end = true;    // while it is judged: the trainer is in the state after its batches
+    bool at_end = true;    // during judge() alone: the trainer is in the state after the plan's batches
     // The state after the batches of an accepted candidate; empty once a plan at least as fast is accepted.
     std::optional<checkpoint> end = {};
   };
@@ -102,7 +102,7 @@ class loss_trials {
     min_batches_ = least, max_batches_ = std::max(most, least);
     early_cut_ = cut;
     constexpr std::size_t before_turns = 64;  // in which FP32 shows what it loses, and how long it takes
-    if (!by_epochs()) return (void)reference_.train_until(min_batches_);
+    if (!judges_whole_runs()) return (void)reference_.train_until(min_batches_);
     if (by_turns() && log_.batches_per_epoch > before_turns) return (void)reference_.train_until(before_turns);
     const bool by_scores = settings_.criterion == criterion::scores;
     const trial t = reference_.train_first_that_fits(
@@ -119,33 +119,33 @@ class loss_trials {
 
   /// Sets the number of batches after which a plan is accepted or rejected by what they say, even if that is little.
   void set_max_batches(std::size_t batches) { max_batches_ = std::max(batches, min_batches_); }
-  std::size_t least() const { return min_batches_; }
+  std::size_t min_batches() const { return min_batches_; }
   /// Reports that a plan lost `lost` of `batches` batches that FP32 does not lose. Rare lost batches need many batches
   /// to show: from now on plans are judged by as many as show one nine times in ten. Plans that were accepted by fewer
   /// are judged again when they are next asked about.
   void expect_lost(std::size_t lost, std::size_t batches) {
-    constexpr double nine_in_ten = 2.3;
+    constexpr double nine_in_ten = 2.3;  // -log(0.1): so many expected, none comes one time in ten (Poisson)
     const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
     const double most_batches = planned > 0 ? std::clamp(planned / 20, 16.0, 256.0) : 256;
     const double enough_batches = nine_in_ten * static_cast<double>(batches) / static_cast<double>(lost);
-    raise_least(static_cast<std::size_t>(std::min(enough_batches, most_batches)));
+    raise_min_batches(static_cast<std::size_t>(std::min(enough_batches, most_batches)));
   }
   /// From now on plans are judged by `batches` batches at least, and growing harm counts as what it would grow to.
   /// Plans that were accepted by fewer are judged again when they are next asked about.
   void expect_growth(std::size_t batches) {
-    raise_least(batches);
+    raise_min_batches(batches);
     const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
     losses_.expect_growth_until(std::max(planned, 1000.0));
   }
   /// From now on no plan is cut because another one is faster: the contest knows how fast each is.
   void keep_slow_plans() { early_cut_.slower_than_best = std::numeric_limits<double>::infinity(); }
   /// Returns: true if whole runs are judged, not batches from the same state.
-  bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
+  bool judges_whole_runs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
   /// Returns: true if FP32 and a plan take turns, because batches cannot be repeated (turns.hpp).
   bool by_turns() const { return !run_.restores() && settings_.criterion != criterion::scores; }
 
   /// Returns: the state after FP32's batches, from which the training goes on if FP32 wins; empty if it is not known.
-  std::optional<checkpoint> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
+  std::optional<checkpoint> fp32_end() const { return judges_whole_runs() ? epoch_end_ : reference_.end(); }
 
   /// Returns: the last answer for `p`; nullptr if it was not judged.
   const result* find(const plan& p) const {
@@ -155,24 +155,24 @@ class loss_trials {
 
   /// Judges `p`. A quick answer may not be `is_final`; a call that is not quick then runs the whole test.
   const result& judge(const plan& p, const loss_question& asked = {}) {
-    // The quick answer that the whole test now replaces. Its batches count if a test has fewer than 16 batches or it
-    // has too few. Otherwise the test begins anew, because these batches are the reason why the plan was chosen.
-    result unsettled;
+    // The whole test replaces a quick answer. The quick answer's batches count if it has too few, or if a test may have
+    // fewer than 16. Else the test begins anew, because the plan was chosen for what these batches showed.
+    result quick_answer;
     if (const auto at = results_.find(p); at != results_.end()) {
       if (run_.rejects(p)) reject(at->second);
-      const bool has_enough_batches = by_epochs() || !at->second.trial.accepted ||
+      const bool has_enough_batches = judges_whole_runs() || !at->second.trial.accepted ||
                                       static_cast<std::size_t>(at->second.trial.sample.batches) >= min_batches_;
       if (has_enough_batches && (asked.quick || at->second.is_final)) return at->second;
-      if (min_batches_ < 16 || !has_enough_batches) unsettled = std::move(at->second);
+      if (min_batches_ < 16 || !has_enough_batches) quick_answer = std::move(at->second);
       results_.erase(at);
     }
-    result judgement = by_turns()    ? judge_in_turns(p, asked.label)
-                       : by_epochs() ? judge_whole_epoch(p, asked.label)
-                                     : judge_same_batches(p, asked, unsettled);
+    result judgement = by_turns()            ? judge_in_turns(p, asked.label)
+                       : judges_whole_runs() ? judge_whole_epoch(p, asked.label)
+                                             : judge_same_batches(p, asked, quick_answer);
     while (!asked.quick && !judgement.is_final) {
-      run_.record(judgement.trial, unsettled.trial.sample.batches);
-      unsettled = std::move(judgement);
-      judgement = judge_same_batches(p, asked, unsettled);
+      run_.record(judgement.trial, quick_answer.trial.sample.batches);
+      quick_answer = std::move(judgement);
+      judgement = judge_same_batches(p, asked, quick_answer);
     }
     if (judgement.trial.accepted && judgement.at_end && !leaves_sound(judgement.trial)) run_.reject(p);
     if (run_.rejects(p)) reject(judgement);
@@ -186,8 +186,8 @@ class loss_trials {
       run_.restore_kept_state();
     }
     // A quick answer that was judged again without a further batch is recorded already.
-    const bool ran = unsettled.trial.sample.batches == 0 || judgement.trial.repeat != unsettled.trial.repeat;
-    if (ran) run_.record(judgement.trial, unsettled.trial.sample.batches);
+    const bool ran = quick_answer.trial.sample.batches == 0 || judgement.trial.repeat != quick_answer.trial.repeat;
+    if (ran) run_.record(judgement.trial, quick_answer.trial.sample.batches);
     return results_.emplace(p, std::move(judgement)).first->second;
   }
 
@@ -221,7 +221,7 @@ class loss_trials {
     judgement.end.reset();
   }
 
-  void raise_least(std::size_t batches) {
+  void raise_min_batches(std::size_t batches) {
     min_batches_ = std::max(min_batches_, batches);
     max_batches_ = std::max(max_batches_, min_batches_);
   }
@@ -236,14 +236,15 @@ class loss_trials {
       judgement.trial =
           run_.run(stage::losses, p, asked.label, run_more, purpose::judge, {}, before.trial.sample.seconds);
       judgement.at_end = !judgement.trial.recalled;
-    } else if ((judgement.at_end = before.end.has_value())) {
-      run_.restore(*before.end);
+    } else {
+      judgement.at_end = before.end.has_value();
+      if (before.end) run_.restore(*before.end);
     }
     judgement.verdict.answer = loss_answer::rejected;
     if (candidate.ok()) {
       const checkpoint here = run_.save();
-      reference_.train_until(
-          static_cast<std::size_t>(candidate.batches));  // a recalled candidate may have more batches than FP32 has run
+      // A recalled candidate may have more batches than FP32 has run.
+      reference_.train_until(static_cast<std::size_t>(candidate.batches));
       if (!judgement.at_end && !asked.quick && recalled_too_few(candidate)) {
         judgement.is_final = judgement.trial.accepted = false;
         return judgement;
@@ -421,6 +422,7 @@ class loss_trials {
     return mean_of(std::span{path}.first(std::min(min_batches_, path.size())));
   }
 
+  // Returns: after how many batches the losses are looked at next. A look reads all of them, so looks become rarer.
   static std::size_t next_look(std::size_t n) { return n + (n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2); }
 
   result judge_whole_epoch(const plan& p, std::string label) {

@@ -44,11 +44,14 @@ struct state_probe {
   bool failed = false;       // FP32's step threw an exception
 };
 
+/// FP32's batches that show what a state is: as many as a damaged one loses in a row.
+inline constexpr std::int64_t probe_batches = lost_in_a_row_that_damage;
+
 /// Trains FP32 from the trainer's state. The trainer is left after these batches.
 inline state_probe probe_state(evaluator& run, const trial& begun) {
   state_probe found{.extreme = run.trainer().count_extreme()};
   try {
-    run.train(begun, run.fp32(), static_cast<std::size_t>(lost_in_a_row_that_damage), found.next, never_cut);
+    run.train(begun, run.fp32(), static_cast<std::size_t>(probe_batches), found.next, never_cut);
   } catch (const interrupted&) {
     throw;
   } catch (const settings_error&) {
@@ -69,19 +72,20 @@ inline std::span<const double> later_half(std::span<const double> losses) { retu
 /// they may be so after a restart of the learning rate.
 inline bool looks_wrong(const state_probe& probe, const checkpoint& here, const outcome& log) {
   constexpr std::size_t cheap = 256;  // batches
-  const unchecked_batches& path = here.unchecked;
-  if (probe.extreme > path.extreme || probe.next.not_finite > 0 || (probe.failed && path.extreme < 0)) return true;
+  const unchecked_batches& unchecked = here.unchecked;
+  if (probe.extreme > unchecked.extreme || probe.next.not_finite > 0) return true;
+  if (probe.failed && unchecked.extreme < 0) return true;
   const std::vector<double> losses = finite_of(probe.next.curve);
   const auto later = later_half(losses);
   if (later.empty()) return false;
   if (std::ranges::all_of(later, [&](double loss) { return explodes(log, loss); })) return true;
-  if (path.count > cheap) return false;
+  if (unchecked.count > cheap) return false;
   const auto are_above = [&](const std::vector<double>& curve) {
     const recent_losses last{curve, loss_sign_of(log)};
     const auto is_above = [&](double loss) { return loss_sign_of(log) * loss > 2 * last.high - last.low; };
     return last.enough && std::ranges::all_of(later, is_above);
   };
-  const std::vector<double>& before = path.from->trained.curve;
+  const std::vector<double>& before = unchecked.from->trained.curve;
   return are_above(here.trained.curve) || are_above(before.empty() ? log.baseline.curve : before);
 }
 
@@ -105,8 +109,8 @@ inline bool is_damaged(const state_probe& state, const state_probe& fp32, const 
 /// alone made the state or the trainer cannot restore one. `keep`: the four count as training if nothing looks wrong.
 /// Throws: what FP32's step throws from the sound state.
 inline std::optional<sample> replace_damaged(evaluator& run, stage where, bool keep = false) {
-  const unchecked_batches path = run.unchecked();
-  if (path.from == nullptr) return {};
+  const unchecked_batches unchecked = run.unchecked();
+  if (unchecked.from == nullptr) return {};
   checkpoint here = run.save();
   sample fp32_instead;
   const trial t = run.run_and_record(
@@ -115,10 +119,10 @@ inline std::optional<sample> replace_damaged(evaluator& run, stage where, bool k
         sample result{.loss = 0};
         const detail::state_probe found = detail::probe_state(run, begun);
         const bool wrong = detail::looks_wrong(found, here, run.log());
-        keep = keep && !wrong && found.next.batches == lost_in_a_row_that_damage;
+        keep = keep && !wrong && found.next.batches == detail::probe_batches;
         if (wrong) {
-          run.restore(*path.from);
-          run.train(begun, run.fp32(), path.count, fp32_instead, detail::never_cut);
+          run.restore(*unchecked.from);
+          run.train(begun, run.fp32(), unchecked.count, fp32_instead, detail::never_cut);
           const checkpoint fp32 = run.save();
           if (detail::is_damaged(found, detail::probe_state(run, begun), run.log())) {
             here = fp32;
@@ -164,11 +168,11 @@ inline void require_undamaged(evaluator& run) {
   run.trainer().set_precision(run.log().plan);
 }
 
-/// Returns: false if the trainer counts more extreme values in its state than in the last sound state. The trainer is
-/// left as leave_sound() says. Costs no batch if it counts no more.
+/// As leave_sound(), if the trainer counts more extreme values in its state than in the last sound state; else the
+/// state is taken for sound, which costs no batch.
 inline bool leave_finite(evaluator& run, stage where) {
-  const unchecked_batches& path = run.unchecked();
-  return path.from == nullptr || run.trainer().count_extreme() <= path.extreme || leave_sound(run, where);
+  const unchecked_batches& unchecked = run.unchecked();
+  return unchecked.from == nullptr || run.trainer().count_extreme() <= unchecked.extreme || leave_sound(run, where);
 }
 
 }  // namespace comp

@@ -60,7 +60,8 @@ inline round_of_turns compare_round(const std::vector<double>& reference, const 
   const std::size_t block[2] = {lengths.reference, lengths.candidate}, half = order_of_turns.size() / 2;
   std::size_t at[2] = {number * half * block[0], number * half * block[1]};
   const double r = static_cast<double>(block[0]), c = static_cast<double>(block[1]);
-  // The weights of FPPF and of PFFP by which a quadratic trend cancels.
+  // The weights of FPPF and of PFFP by which a quadratic trend cancels although FP32's blocks are shorter: 1/2
+  // each for blocks of the same length.
   const double weights[2] = {(c + 2 * r) / (c + r) / 3, (2 * c + r) / (c + r) / 3};
   double difference = 0, scale = 0, squares = 0, freedom = 0, lost[2] = {};
   for (std::size_t turn = 0; turn < order_of_turns.size(); ++turn) {
@@ -84,11 +85,12 @@ inline round_of_turns compare_round(const std::vector<double>& reference, const 
           spread * (1 / of_reference + 1 / of_candidate) + chance};
 }
 
-/// Returns: the harm that the begun round `number` shows beyond doubt: the plan's mean is above each of the reference's
-/// losses, and no polynomial explains that whose degree is the number of the plan's blocks. No harm if there is doubt.
-inline harm_estimate harm_beyond_doubt(const std::vector<double>& reference, const std::vector<double>& candidate,
-                                       std::size_t number, const turn_lengths& lengths, double tolerance,
-                                       double loss_sign) {
+/// Returns: the harm that the begun round `number` shows beyond doubt; none if there is doubt. It is beyond doubt if
+/// the plan's mean is above each of the reference's losses, and a polynomial whose degree is the number of the plan's
+/// blocks does not explain that.
+inline harm_estimate clear_harm_in_round(const std::vector<double>& reference, const std::vector<double>& candidate,
+                                         std::size_t number, const turn_lengths& lengths, double tolerance,
+                                         double loss_sign) {
   constexpr double errors = 4;
   const std::size_t half = order_of_turns.size() / 2;
   const std::span<const double> all[2] = {reference, candidate};
@@ -120,7 +122,7 @@ inline loss_verdict judge_turns(const std::vector<double>& reference, const std:
   constexpr double clear_errors = 2.4, one_in_seven = 1.1, vague = 0.05;
   const std::size_t rounds = std::min(reference.size() / lengths.reference, candidate.size() / lengths.candidate) /
                              (order_of_turns.size() / 2);
-  const harm_estimate begun = harm_beyond_doubt(reference, candidate, rounds, lengths, tolerance, loss_sign);
+  const harm_estimate begun = clear_harm_in_round(reference, candidate, rounds, lengths, tolerance, loss_sign);
   if (begun.harm > 0 || (rounds == 0 && last))
     return {.answer = loss_answer::rejected, .difference = begun.harm, .radius = begun.error, .line = tolerance};
   if (rounds == 0) return {};

@@ -106,18 +106,19 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   if (c.seconds.empty()) c.status = t.sample.status;
   if (c.peak_bytes == 0) c.peak_bytes = t.sample.peak_bytes;
   if (log.compiled) return;
-  const std::vector<double>&fp32_seconds = log.baseline.batch_seconds, &own_seconds = t.sample.batch_seconds;
-  const std::size_t pairs = std::min(fp32_seconds.size(), own_seconds.size());
-  if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6) {
-    if (pairs > 6) {  // both ran the same batches, though not in turns
-      c.over_fp32 =
-          compare_paired(std::span{fp32_seconds}.subspan(1, pairs - 1), std::span{own_seconds}.subspan(1, pairs - 1));
+  constexpr std::size_t enough = 6;  // pairs; fewer give no 95% interval
+  const std::vector<double>&fp32_seconds = log.baseline.batch_seconds, &judged_seconds = t.sample.batch_seconds;
+  const std::size_t pairs = std::min(fp32_seconds.size(), judged_seconds.size());
+  if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < enough) {
+    if (pairs > enough) {  // both ran the same batches, though not in turns; the first pays for what is made once
+      c.over_fp32 = compare_paired(std::span{fp32_seconds}.subspan(1, pairs - 1),
+                                   std::span{judged_seconds}.subspan(1, pairs - 1));
     } else if (!std::isfinite(c.over_fp32.ratio) && t.sample.ok() && t.bounds.low > 0) {  // both ran in turns
       const double fp32_batch = trials.fp32_seconds();
       c.over_fp32 = {fp32_batch / t.seconds, {fp32_batch / t.bounds.high, fp32_batch / t.bounds.low}};
     }
   }
-  if (c.seconds.size() < 6) c.seconds = own_seconds;
+  if (c.seconds.size() < enough) c.seconds = judged_seconds;
 }
 
 /// Describes all contestants. One without batches to pair with FP32's is compared with a contestant that has some, and
@@ -173,7 +174,8 @@ inline std::string why_fp32_is_kept(std::string_view reference, const contestant
       why_not_accepted(faster, tolerance), setting("budget"), setting("tolerance"));
 }
 
-/// Returns: how many times as fast `a` is as `b`. Beside FP32 more rounds may say it (add_rounds()).
+/// Returns: how many times as fast `a` is as `b`. Against FP32 that is `over_fp32`, which may have more rounds
+/// (add_rounds()).
 inline paired_speedup speedup_over(const contestant& a, const contestant& b, const contestant& fp32) {
   if (&b == &fp32 && std::isfinite(a.over_fp32.ratio)) return a.over_fp32;
   if (&a == &fp32 && std::isfinite(b.over_fp32.ratio)) return inverse(b.over_fp32);

@@ -122,13 +122,14 @@ class race {
         });
     run_.restore(to);
     if (fp32.sample.status == status::failed) {
-      if (batches_.as_trained) return remove(racers.front(), status::failed), bad.seconds;
-      require_trained(run_, fp32.sample, fp32.sample.batches);
+      if (!batches_.as_trained) require_trained(run_, fp32.sample, fp32.sample.batches);
+      remove(racers.front(), status::failed);
+      return bad.seconds;
     }
     if (round_start_) round_start_ = from;
     if (detail::ends_badly(run_.log(), fp32.sample)) return bad.seconds;  // the data is at fault
     if (r.plan == run_.fp32()) {
-      leave(racers, before.low);
+      remove_damaging(racers, before.low);
       return fp32.sample.seconds / static_cast<double>(fp32.sample.batches);
     }
     const trial second_try = run_.run_and_record(stage_, r.plan, "a bad batch again", [&](const trial& begun) {
@@ -149,13 +150,13 @@ class race {
     } else if (!bad.ok() || before.low.empty() || before.low == r.plan) {
       remove(r, bad.ok() ? status::not_finite : bad.status);
     } else {
-      leave(racers, before.low);
+      remove_damaging(racers, before.low);
     }
     return second_try.sample.seconds / static_cast<double>(batches);
   }
 
   // Removes the racer whose plan damaged the state. The plan may have trained before this race.
-  void leave(std::vector<racer>& racers, const plan& damaging) {
+  void remove_damaging(std::vector<racer>& racers, const plan& damaging) {
     run_.reject(damaging);
     for (racer& r : racers) {
       if (r.plan == damaging) remove(r, status::not_finite);
@@ -168,12 +169,12 @@ class race {
   }
 
   bool is_contest() const { return stage_ == stage::contest; }
-  bool runs_on(const racer& r) const { return !r.has_left && r.rounds_at_most >= max_rounds_; }
+  bool stays_to_end(const racer& r) const { return !r.has_left && r.rounds_at_most >= max_rounds_; }
   const racer& fastest_racer(const std::vector<racer>& racers) const {
-    const auto first = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return runs_on(r); });
+    const auto first = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return stays_to_end(r); });
     const racer* best = first == racers.end() ? &racers.front() : &*first;
     for (const racer& r : racers) {
-      if (runs_on(r) && median(r.seconds) < median(best->seconds)) best = &r;
+      if (stays_to_end(r) && median(r.seconds) < median(best->seconds)) best = &r;
     }
     return *best;
   }

@@ -67,7 +67,7 @@ class any_trainer {
   virtual std::string signature() const = 0;
   virtual void post_training(bool on) = 0;
   virtual bool run_compiled(bool on) = 0;
-  /// Says that harm which first shows in batches of `p` is that of the plan before it; always so for FP32.
+  /// Says that `p` is known to train: a bad batch under `p` is attributed to the plan before it, as under FP32.
   virtual void trust(const plan& /*p*/) {}
   /// Says that the training after the search goes on under `p`, because it gave the plan before up, or changed it.
   virtual void go_on_under(const plan& /*p*/) {}

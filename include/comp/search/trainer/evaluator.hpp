@@ -110,8 +110,7 @@ class evaluator {
   const batch_clock& clock() const { return clock_; }
   /// Returns: the plan that "FP32" stands for.
   const plan& fp32() const { return fp32_; }
-  /// From now on harm that shows in batches of `p`, which was accepted, is taken for that of the plan before it, as it
-  /// is if FP32 is the first to show it.
+  /// From now on a bad batch under `p`, which was accepted, is attributed to the plan before it, as under FP32.
   void trust(const plan& p) {
     trusted_ = p;
     trainer_.trust(p);
@@ -141,7 +140,7 @@ class evaluator {
       ++log_.recalled;
       recalled_seconds_ += t.sample.seconds - seconds_before;
       seconds_ += t.sample.seconds - seconds_before;  // it was paid for, and budgets count it
-      if (p != fp32_ && trains(t.purpose)) expect_low(p);
+      if (p != fp32_ && trains(t.purpose)) begin_unchecked(p);
     } else {
       end_search_on_throw([&] { observers_.trial_started(t); });
       run_and_catch(t, [&] { return work(t); });
@@ -314,9 +313,9 @@ class evaluator {
     if (!t.sample.ok()) restore_kept_state();
   }
 
-  // Returns: true for a whole epoch, after which the trainer's score is asked for.
+  // Returns: true for a whole epoch, after which the trainer's score is asked for. Runs beside the training, which only
+  // give evidence, have a label.
   bool needs_score(const trial& t) const {
-    // A label says that it runs beside the training, as evidence.
     if (t.stage == stage::training) return t.label.empty();
     if (!restores()) return t.sample.batches > 1;
     return log_.criterion == criterion::scores && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
@@ -330,14 +329,14 @@ class evaluator {
     return std::min(wall_seconds, fp32.seconds / static_cast<double>(fp32.batches));
   }
 
-  // Sets `p`. The state from which the first plan other than FP32 trains on is kept, because FP32 trains these batches
-  // again if they damage the state.
   void begin_batches(const plan& p) {
     trainer_.set_precision(p);
-    if (!trusts(p)) expect_low(p);
+    if (!trusts(p)) begin_unchecked(p);
   }
   bool trusts(const plan& p) const { return p == fp32_ || p == trusted_; }
-  void expect_low(const plan& p) {
+  // Notes that batches under `p` follow, and keeps the state before the first of such batches: FP32 trains them again
+  // from there if they damage the state.
+  void begin_unchecked(const plan& p) {
     if (unchecked_.from == nullptr && restores())
       unchecked_ = {std::make_shared<const checkpoint>(save()), trainer_.count_extreme()};
     unchecked_.low = p;
@@ -350,8 +349,9 @@ class evaluator {
     if (unchecked_.from != nullptr) unchecked_.count += static_cast<std::size_t>(more.batches);
   }
 
-  // Returns: true if `p` is given up, because the last batch of `run` was lost and nothing can be restored. Batches
-  // that FP32 loses, too, are the data's fault. Throws: `damaged_training` when FP32 loses the batches that follow.
+  // For a trainer that cannot restore its state: answers a bad last batch of `run`. If the loop takes back the last
+  // block (take_back()), the block's plan is rejected; else `p` is, unless it is FP32 or the data may be the cause.
+  // Returns: true if the run of `p` ends here. Throws: `damaged_training` if FP32 then loses batch after batch.
   bool loses_for_good(const plan& p, const sample& run) {
     if (restores() || unchecked_.low.empty()) return false;
     if (!detail::ends_badly(log_, run)) {
@@ -387,12 +387,11 @@ class evaluator {
   }
 
   sample run_watched_epoch(const trial& begun, auto cut) {
-    sample epoch;
     saved_state_.reset();
     const detail::stopwatch watch;
     status cut_status = status::ok;
     const bool is_low = begun.plan != fp32_;
-    epoch = trainer_.run_epoch([&](const sample& so_far) {
+    sample epoch = trainer_.run_epoch([&](const sample& so_far) {
       tell_observers(begun, so_far);
       if (cut_status == status::ok) cut_status = cut(so_far);
       if (is_low && !restores() && is_own_fault(so_far)) cut_status = status::not_finite;

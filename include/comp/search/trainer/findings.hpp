@@ -360,9 +360,8 @@ class batch_clock {
   struct batch_times {
     std::vector<double> by_trainer = {}, by_clock = {};
   };
-  static constexpr double clear_log_ratio = 0.18;  // a ratio's logarithm above which two times differ: a fifth
-  static constexpr double shortest_batch =
-      0.5e-3;  // [s]; in shorter batches most of the time goes into calls and clocks
+  static constexpr double clear_log_ratio = 0.18;   // a ratio's logarithm above which two times differ: a fifth
+  static constexpr double shortest_batch = 0.5e-3;  // [s]; shorter ones are mostly calls and clocks
 
   // Returns: the medians of both times; nothing for few batches, which may be slow by chance.
   std::optional<median_times> medians_of(const plan& p) const {

@@ -15,7 +15,6 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -186,7 +185,9 @@ struct recent_losses {
     if (last.size() > 16) last.erase(last.begin(), last.end() - 16);
     for (double& loss : last) loss *= loss_sign;
     enough = last.size() >= 4;
-    if (enough) std::tie(low, high) = std::pair{*std::ranges::min_element(last), *std::ranges::max_element(last)};
+    if (!enough) return;
+    low = *std::ranges::min_element(last);
+    high = *std::ranges::max_element(last);
   }
   bool enough;
   double low = 0, high = 0;

@@ -26,8 +26,7 @@ struct guard_settings {
   double above = 1;          // suspicious is a loss above its recent highest level plus this many times its spread
   std::size_t batches = 20;  // a level is the mean of this many batches, or of a quarter of an epoch if that is less
   double worse = 0.05;       // a plan without progress is given up if FP32's loss is lower by this fraction
-  double evidence =
-      0.02;  // the fraction of the training's time that FP32 may take to check a plan that is not suspicious
+  double evidence = 0.02;    // the fraction of the training's time that FP32 may take to check a plan without suspicion
 };
 
 namespace detail {

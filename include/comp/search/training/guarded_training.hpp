@@ -74,7 +74,7 @@ class guarded_training {
   post_training::result run() {
     try {
       return train();
-    } catch (const damaged_training& damage) {  // it counts from the epoch's start
+    } catch (const damaged_training& damage) {  // `since` is counted from the epoch's start
       throw damaged_training{record_.batches() + damage.since};
     }
   }
@@ -83,7 +83,7 @@ class guarded_training {
   post_training::result train() {
     report_progress();
     while (result().epochs.size() < settings_.epochs) {
-      if (change_plan_where_due()) continue;  // its batches may reach the next change, or the end
+      if (change_plan_if_due()) continue;  // its batches may reach the next change, or the end
       if (settings_.guard.on && can_compare()) shadow_watch_.begin_epoch();
       epoch_watch watch{normal(), settings_.guard.on && !plans_.is_most_conservative(), loss_sign_};
       const bool in_block = watches_by_blocks() && blocks_.in_block();
@@ -123,7 +123,7 @@ class guarded_training {
   watched_epoch train_epoch(const plan& p, epoch_watch& watch) {
     if (record_.begun()) return train_batches(p, watch, log_.batches_per_epoch - record_.begun_batches(), "");
     trial t = run_.run_epoch(stage::training, p, "", std::ref(watch));
-    t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
+    t.accepted = passes_paper_rule(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
     run_.record(t);
     if (log_.batches_per_epoch == 0 && t.sample.ok()) log_.batches_per_epoch = t.sample.curve.size();
     if (t.sample.ok()) record_.warn_of_length(t.sample, log_.batches_per_epoch);
@@ -132,9 +132,9 @@ class guarded_training {
 
   // Trains `batches` batches of an epoch. `label`: empty if they end it.
   watched_epoch train_batches(const plan& p, epoch_watch& watch, std::size_t batches, std::string label) {
-    trial t = run_.run_and_record(stage::training, p, std::move(label), [&](const trial& as) {
+    trial t = run_.run_and_record(stage::training, p, std::move(label), [&](const trial& begun) {
       sample part;
-      run_.train(as, p, batches, part, std::ref(watch));
+      run_.train(begun, p, batches, part, std::ref(watch));
       return part;
     });
     return judge_end(std::move(t.sample), watch);
@@ -156,9 +156,9 @@ class guarded_training {
   bool ends_damaged(const std::vector<double>& losses) {
     if (losses.empty() || std::isfinite(losses.back())) return false;
     if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_damage;
-    const auto work = [&](const trial& as) {
+    const auto work = [&](const trial& begun) {
       sample next;
-      run_.train(as, run_.fp32(), static_cast<std::size_t>(lost_in_a_row_that_damage), next, [](const sample& so_far) {
+      run_.train(begun, run_.fp32(), static_cast<std::size_t>(probe_batches), next, [](const sample& so_far) {
         return std::isfinite(so_far.curve.back()) ? status::stopped_early : cut_if_not_finite(so_far);
       });
       return next;
@@ -227,13 +227,12 @@ class guarded_training {
   // check, and when the training ends. Returns: FP32's batches since the last sound state, if the plan's have damaged
   // it.
   std::optional<sample> fp32_in_place_of_damaged() {
-    const unchecked_batches& path = run_.unchecked();
-    if (path.from == nullptr) return {};
-    const double affordable = settings_.guard.evidence / 10 * static_cast<double>(path.count);
+    const unchecked_batches& unchecked = run_.unchecked();
+    if (unchecked.from == nullptr) return {};
+    const double affordable = settings_.guard.evidence / 10 * static_cast<double>(unchecked.count);
     const bool last = result().epochs.size() >= settings_.epochs;
-    if (checks_states() && (last || affordable >= lost_in_a_row_that_damage))
-      return replace_damaged(run_, stage::training);
-    return run_.trainer().count_extreme() > path.extreme ? replace_damaged(run_, stage::training) : std::nullopt;
+    if (checks_states() && (last || affordable >= probe_batches)) return replace_damaged(run_, stage::training);
+    return run_.trainer().count_extreme() > unchecked.extreme ? replace_damaged(run_, stage::training) : std::nullopt;
   }
   // The plan damaged the state, and `fp32` was trained in its place.
   void give_up_damaging_plan(const sample& fp32) {
@@ -272,8 +271,8 @@ class guarded_training {
     if (!fp32_is_better) {  // the epochs before may have damaged the state that both began from
       const std::exception_ptr failure = run_.failure();
       run_.restore(start);
-      if (const auto in_place = replace_damaged(run_, stage::training)) {
-        give_up_damaging_plan(*in_place);
+      if (const auto fp32_instead = replace_damaged(run_, stage::training)) {
+        give_up_damaging_plan(*fp32_instead);
         keep_state();
         return report_progress();
       }
@@ -344,7 +343,7 @@ class guarded_training {
   }
 
   // Returns: true if that took batches.
-  bool change_plan_where_due() {
+  bool change_plan_if_due() {
     if (auto due = changes_.take_due(record_.batches())) {
       // What was given up for its harm is not lowered again.
       const auto is_high = [&](std::size_t i) { return plans_.current()[i] == run_.fp32()[i]; };
@@ -442,7 +441,7 @@ class guarded_training {
   struct {
     std::size_t epoch = 0;
     std::optional<sample> begun = {};
-  } sound_;  // the epochs behind the last sound state
+  } sound_;  // the last sound state comes after so many epochs, and the part of the next one that is `begun`
 };
 
 inline void require_part(double finish) {

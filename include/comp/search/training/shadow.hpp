@@ -53,11 +53,14 @@ inline shadow_question shadow_of_check(double worse, std::size_t batches) {
   return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
 }
 
+/// Returns: end_of_path() of a path that only drifts: the mean of its last third is 5/6 of its end.
+inline double expected_end(const shadow_question& question, double batches) { return question.drift * 5 / 6 * batches; }
+
 /// Returns: the logarithm of how much likelier the path is with the drift than without one.
 inline double drift_likelihood(const shadow_question& question, std::span<const double> path) {
   if (path.size() < 4) return question.evidence;
   const path_mean end = end_of_path(path);
-  const double expected = question.drift * 5 / 6 * static_cast<double>(path.size());
+  const double expected = expected_end(question, static_cast<double>(path.size()));
   // At least this, for losses that repeat themselves to the bit.
   const double error = std::max(end.error, 1e-3 * question.line);
   return question.evidence + (end.mean * expected - expected * expected / 2) / (error * error);
@@ -77,7 +80,7 @@ inline double evidence_of_search(const outcome& search) {
 /// Returns: true if `batches` batches could tell the drift from wandering.
 inline bool could_tell(const shadow_question& question, std::span<const double> path, double batches) {
   const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));
-  return question.drift * 5 / 6 * batches > 1.4 * error;
+  return expected_end(question, batches) > 1.4 * error;
 }
 
 /// Judges a path. It is harmful if it ends above the line by more than FP32 itself wanders; suspicious if more batches

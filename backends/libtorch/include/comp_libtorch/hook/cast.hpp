@@ -52,8 +52,8 @@ struct cast_backward final : torch::autograd::Node {
   cast_backward() = default;
   /// For a copy that outlives its step. The engine runs nodes with higher numbers first. With the number of the step
   /// that made the copy, this node would run last, and the engine would hold its gradient until then.
-  struct kept {};
-  explicit cast_backward(kept /*copy*/) : Node{std::numeric_limits<std::uint64_t>::max() - 1} {}
+  struct kept_copy {};
+  explicit cast_backward(kept_copy /*copy*/) : Node{std::numeric_limits<std::uint64_t>::max() - 1} {}
   at::ScalarType type = at::kFloat;
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {

@@ -68,8 +68,8 @@ inline bool has_number_beyond_fp16(const c10::OperatorHandle& op, const torch::j
     const auto* maybe = arguments[i].type()->castRaw<c10::OptionalType>();
     const bool is_size =
         (maybe == nullptr ? *arguments[i].type() : *maybe->getElementType()).kind() == c10::IntType::Kind;
-    const double size = std::abs(value.toScalar().toDouble());
-    if (!is_size && std::isfinite(size) && size > std::numeric_limits<c10::Half>::max()) return true;
+    const double magnitude = std::abs(value.toScalar().toDouble());
+    if (!is_size && std::isfinite(magnitude) && magnitude > std::numeric_limits<c10::Half>::max()) return true;
   }
   return false;
 }

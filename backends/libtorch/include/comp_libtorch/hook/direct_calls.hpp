@@ -45,7 +45,7 @@ struct direct_call<Operator, Result(Arguments...)> {
   static Result run(c10::DispatchKeySet keys, Arguments... arguments) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
     std::array<at::Tensor, sizeof...(Arguments)> casts;
-    if (listener* hears = hearing()) {
+    if (listener* hears = present_listener()) {
       const inner_levels_pass guard;
       const std::array<const at::Tensor*, sizeof...(Arguments)> tensors{tensor_in(std::as_const(arguments))...};
       if (!hears->called_directly(handle(), tensors.data(), casts.data())) return run_boxed(keys, arguments...);

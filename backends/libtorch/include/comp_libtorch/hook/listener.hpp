@@ -59,9 +59,9 @@ inline bool only_autograd_sees(const at::TensorImpl& tensor) {
 inline bool in_transform() {
   return c10::impl::tls_local_dispatch_key_set().included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
-inline thread_local bool in_inner_level = false;  // of an operator in a transform, which was heard already
-/// While an operator runs that was heard in a transform. The transform dispatches it again at each of its inner levels,
-/// where a cast would be hidden from the outer levels' autograd.
+inline thread_local bool in_inner_level = false;  // a transform dispatches an operator again that has had its listener
+/// Lives while an operator runs that came to its listener in a transform. The transform dispatches it again at each of
+/// its inner levels; a cast there would be hidden from the outer levels' autograd, so there the listener is not called.
 class inner_levels_pass {
  public:
   inner_levels_pass() { in_inner_level = before_ || in_transform(); }
@@ -75,7 +75,7 @@ class inner_levels_pass {
 
 /// Returns: the listener that an operator comes to; null if there is none. The operators of a backward inside a region
 /// (torch.autograd.grad in a loss) come to none: their formats follow from the forward's.
-inline listener* hearing() {
+inline listener* present_listener() {
   if (listening == nullptr || in_inner_level) return nullptr;
   return torch::autograd::get_current_node().get() == listening_in ? listening : nullptr;
 }

@@ -211,7 +211,7 @@ class executor final : public session, public capturable {
   /// does not have it.
   std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     const auto argument = [&](std::size_t i) { return tensor_of(code_->instructions[next_], stack, i); };
-    if (is_next(op, argument) || find_in_composite(op)) return next_++;
+    if (is_next(op, argument) || go_to_in_composite(op)) return next_++;
     if (captures_) return find_captured(op, stack);
     if (!follows() || !composite_.empty()) return {};
     const c10::TensorImpl* parameter = nullptr;
@@ -265,7 +265,7 @@ class executor final : public session, public capturable {
   /// Goes to the next instruction of the running composite that is `op`, and begins the composite anew if none follows.
   /// A composite may be made of other operators than when it was recorded (a longer sequence, another kernel for
   /// another format). Returns: false if it has none.
-  bool find_in_composite(const c10::OperatorHandle& op) {
+  bool go_to_in_composite(const c10::OperatorHandle& op) {
     const auto [first, end] = composite_;
     for (std::size_t tried = 0, at = next_; tried < end - first; ++tried, ++at) {
       if (at >= end) at = first;
@@ -409,8 +409,8 @@ class executor final : public session, public capturable {
   bool has_unknown_ = false;
   bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
   bool captures_ = false;   // torch.compile runs the operators
-  captured_part captured_;  // while it does
-  std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> stand_ins_;  // the same, with their parameters
+  captured_part captured_;  // what it has captured so far
+  std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> stand_ins_;  // traced tensors; their parameters
 };
 
 }  // namespace comp::libtorch::detail

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch::detail {

@@ -54,7 +54,7 @@ class low_weights {
     entry& e = entries_[static_cast<std::size_t>(number)];
     if (e.region != regions_ && keep && e.is_of(parameter) && e.has_room()) {
       e.refresh();
-    } else if (e.region != regions_ || !e.is_of(parameter) || !e.unwritten()) {
+    } else if (e.region != regions_ || !e.is_of(parameter) || !e.is_unwritten()) {
       e.make(parameter, keep);
       remember(e);
     }
@@ -114,7 +114,7 @@ class low_weights {
       return !low.is_inference() || c10::InferenceMode::is_enabled();
     }
     /// Returns: whether nobody wrote the parameter or the copy since it was made, as far as writes are counted.
-    bool unwritten() const {
+    bool is_unwritten() const {
       return source_version == version(*source.unsafeGetTensorImpl()) &&
              low_version == version(*low.unsafeGetTensorImpl());
     }
@@ -148,7 +148,7 @@ class low_weights {
       // refuse a backward that is still to come (another network's)
       low = copy.variable_data();
       if (!source.requires_grad()) return;
-      auto node = make_node<cast_backward>(cast_backward::kept{});
+      auto node = make_node<cast_backward>(cast_backward::kept_copy{});
       node->type = source.scalar_type();
       node->add_next_edge(torch::autograd::impl::gradient_edge(source));
       torch::autograd::set_history(low, node);

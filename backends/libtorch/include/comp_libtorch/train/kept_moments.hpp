@@ -5,7 +5,7 @@
 // in the optimizer's own state, so that they are saved, restored and stored with it. A moment in blocks is a tensor of
 // bytes there, a row for each block: its 256 codes in E4M3, and the 4 bytes of its scale.
 // A step widens a piece of them, has ATen's fused kernel update it, and rounds it: no more than a piece is in FP32.
-// Where these kernels do not fit (fused_optimizer.hpp), all are widened for the optimizer's own step. The random bits
+// If these kernels do not fit (fused_optimizer.hpp), all are widened for the optimizer's own step. The random bits
 // follow from the number of the step and the element, so that a training is reproducible and ranks agree. Use by
 // setup::moments. Other optimizers, classes derived from these and what is not on a CPU keep FP32.
 #pragma once

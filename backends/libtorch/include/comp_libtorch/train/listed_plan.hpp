@@ -146,7 +146,7 @@ class listed_plan {
   region enter(std::string_view segment) {
     const std::lock_guard only_one{mutex_};
     const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
-    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) end_recording();
+    if (!planned_ && (program_.is_recorded() || std::ranges::all_of(settings_.segments, known))) end_recording();
     if (measurement_ && segment == settings_.segments.front()) measure_step();
     return planned_ && changes_nothing() ? program_.enter_unplanned() : program_.enter(segment);
   }

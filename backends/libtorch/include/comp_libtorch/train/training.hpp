@@ -383,7 +383,7 @@ class training {
 
   /// Trains a step to see its operators, and undoes it; does nothing if that is done.
   void record() {
-    if (program_.recorded()) return;
+    if (program_.is_recorded()) return;
     run_and_undo([&] {
       record_step(program_, [&] { train_next(); });
       return true;
