@@ -137,12 +137,40 @@ TEST_CASE("a region in LibTorch's autocast is an error that says so; where that 
   CHECK(s.forward().dtype() == torch::kFloat);
 }
 
-TEST_CASE("a region that was not recorded is an error") {
+TEST_CASE("a region is an error before any was recorded") {
   program p;
   CHECK_THROWS_WITH_AS(static_cast<void>(p.enter("generator")),
-                       doctest::Contains("region \"generator\" was not recorded (0 regions were): enter it once"),
+                       doctest::Contains("region \"generator\" is entered, and none was recorded: enter it while"),
                        comp::error);
   CHECK_THROWS_AS(p.set_plan(comp::plan{1}), comp::error);
+}
+
+TEST_CASE("a region that the recorded step did not enter runs as the plan runs most of each kind") {
+  torch::manual_seed(5);
+  torch::nn::Linear judge{8, 8}, make{8, 8};
+  const auto x = torch::randn({4, 8});
+  program p;
+  p.record(true);
+  {
+    const auto r = p.enter("judge");
+    (void)judge(x);
+  }
+  p.record(false);
+  const auto both = [&] {
+    const auto judged = [&] {
+      const auto r = p.enter("judge");
+      return judge(x);
+    }();
+    const auto r = p.enter("make");
+    return torch::zeros({4, 8}).lerp_(make(judged), 0.5);
+  };
+  CHECK(both().equal(make(judge(x)) / 2));
+  comp::plan low{p.graph().size()};
+  for (std::size_t i = 0; i < low.size(); ++i) low[i] = p.graph()[i].choosable ? comp::precision::bf16 : low[i];
+  p.set_plan(low);
+  CHECK_FALSE(both().equal(make(judge(x)) / 2));
+  CHECK(torch::allclose(both(), make(judge(x)) / 2, 0.05, 0.05));
+  CHECK(p.problems().unknown > 0);
 }
 
 TEST_CASE("a step of several segments is one graph; a segment may come several times") {

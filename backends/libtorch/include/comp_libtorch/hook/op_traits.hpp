@@ -122,7 +122,7 @@ inline op_traits read(const c10::OperatorHandle& op) {
     return returned.alias_info() != nullptr;
   });
   t.makes = t.aten && by_name::makes(t.word);
-  t.pointwise = op.hasTag(at::Tag::pointwise);
+  t.pointwise = op.hasTag(at::Tag::pointwise) && t.word != "lerp";  // which has the tag, and refuses them
   t.arithmetic = t.aten && has_name("add sub rsub mul div subtract multiply divide true_divide", t.word);
   t.convolves = t.aten && (t.word == "conv2d" || t.word == "conv3d");
   t.takes_view = schema.name() == "aten::view" && overload.empty();

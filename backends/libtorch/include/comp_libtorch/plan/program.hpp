@@ -88,7 +88,8 @@ class program {
   /// Opens a region: the operators of this thread belong to `segment` ("discriminator") until it ends. While recording,
   /// the first region of a segment is recorded. A step may enter several segments, and one several times. backward()
   /// and the optimizer stay outside.
-  /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
+  /// The operators of a segment that was not recorded run as most of their kind do.
+  /// Throws: `error` if none was recorded, and while LibTorch's autocast is on.
   /// Several threads may enter at once when nothing is recorded any more. Low copies of weights are then made anew in
   /// each region.
   COMP_INLINE region enter(std::string_view segment = "forward");
@@ -116,7 +117,7 @@ class program {
   COMP_INLINE bool has_recorded(std::string_view segment) const;
   /// Returns: whether the last recording was under a plan that may have changed what was recorded.
   COMP_INLINE bool is_unsure() const;
-  COMP_INLINE bool recorded() const;
+  COMP_INLINE bool is_recorded() const;
   /// The operators of all recorded segments in the order of their calls.
   COMP_INLINE const op_graph& graph() const;
 

@@ -79,12 +79,12 @@ class recorded_program {
   }
   bool has_open_region() const {
     const auto in_use = [](const segment& s) { return s.code.use_count() > 1; };
-    return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use);
+    return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use) || in_use(unrecorded_);
   }
   bool is_recording() const { return recording_ != nullptr; }
   bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has(segment, true); }
   bool is_unsure() const { return unsure_; }
-  bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
+  bool is_recorded() const { return recording_ == nullptr && !graph_.empty(); }
   const op_graph& graph() const { return graph_; }
 
   void set_plan(const plan& chosen) {
@@ -184,7 +184,7 @@ class recorded_program {
     require_no_open_region();
     chosen.device = settings_.device;
     settings_ = chosen;
-    if (recorded()) compile();
+    if (is_recorded()) compile();
   }
   std::int64_t kept_bytes() const { return weights_.bytes(); }
 
@@ -207,15 +207,24 @@ class recorded_program {
   std::unique_ptr<session> make_session(std::string_view segment) {
     if (recording_ != nullptr) return make_recording_session(segment);
     const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
-    require<error>(at != segments_.end(),
-                   "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
-                   segments_.size());
+    require<error>(!segments_.empty(),
+                   "region \"{}\" is entered, and none was recorded: enter it while record(true) holds", segment);
+    const detail::segment& known = at != segments_.end() ? *at : unrecorded_;
     if (plan_.runs_autocast()) return make_autocast(scalar_type(autocast_precision(plan_)));
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
-    const executor_context context{&graph_,        &settings_,    &weights_, &problems_, at->name, errors_,
-                                   autocast_plan_, autocast_low_, keeps,     &names_,    &by_name_};
-    return std::make_unique<executor>(context, at->code, profiler_.begin(settings_.device));
+    const executor_context context{.graph = &graph_,
+                                   .settings = &settings_,
+                                   .weights = &weights_,
+                                   .problems = &problems_,
+                                   .segment = known.name,
+                                   .errors = errors_,
+                                   .autocast_plan = autocast_plan_,
+                                   .low = autocast_low_,
+                                   .keeps_weights = keeps,
+                                   .names = &names_,
+                                   .choose = &by_name_};
+    return std::make_unique<executor>(context, known.code, profiler_.begin(settings_.device));
   }
 
   std::unique_ptr<session> make_recording_session(std::string_view segment) {
@@ -324,6 +333,7 @@ class recorded_program {
     for (segment& each : segments_) {
       each.code = std::make_shared<const code>(compiler.compile(each.calls));
     }
+    unrecorded_.code = std::make_shared<const code>(compiler.compile({}));
     if (settings_.weights == weight_casts::keep && !plan_.runs_autocast()) weights_.keep_known();
   }
 
@@ -345,6 +355,7 @@ class recorded_program {
   std::atomic<std::size_t> regions_since_low_ = 256;  // entered since a plan that lowers was replaced
   std::vector<recorded_op> ops_;
   std::vector<segment> segments_;
+  segment unrecorded_{.name = "entered later"};  // any region that the recorded step did not enter
   layer_products products_;
   std::size_t exchange_ = 0;         // the operator that exchanges gradients; 0: none
   std::vector<std::string> layers_;  // common names of graph_'s operators (layer_names.hpp)
@@ -377,7 +388,7 @@ COMP_INLINE bool program::has_open_region() const { return recorded_->has_open_r
 COMP_INLINE bool program::is_recording() const { return recorded_->is_recording(); }
 COMP_INLINE bool program::has_recorded(std::string_view segment) const { return recorded_->has_recorded(segment); }
 COMP_INLINE bool program::is_unsure() const { return recorded_->is_unsure(); }
-COMP_INLINE bool program::recorded() const { return recorded_->recorded(); }
+COMP_INLINE bool program::is_recorded() const { return recorded_->is_recorded(); }
 COMP_INLINE const op_graph& program::graph() const { return recorded_->graph(); }
 COMP_INLINE void program::set_plan(const plan& chosen) { recorded_->set_plan(chosen); }
 COMP_INLINE const plan& program::current_plan() const { return recorded_->current_plan(); }
