@@ -100,6 +100,39 @@ class Rules(unittest.TestCase):
                 self.assertEqual(got[0].dtype, want[0].dtype)
                 self.assertTrue(all(torch.equal(*pair) for pair in zip(got, want)))
 
+    def test_who_reads_a_tensor_beside_a_cast_that_left_it_as_it_was_reads_the_tensor_and_not_the_cast(self):
+        def normed(x):
+            h = x @ x
+            return (h.float() * 3).type_as(h) * 1.01 + h
+
+        def added(x):
+            h = x @ x
+            full = h.to(torch.float32)
+            return (full * full.square().mean()) @ x + h
+
+        for function in (normed, added):
+            net = Called(function, 8, 8)
+            want = values(net, torch.autocast('cpu', torch.bfloat16))
+            plan = in_plan(net, by_rules)
+            for _ in range(2):
+                for now, then in zip(values(net, plan), want):
+                    self.assertEqual(now.dtype, then.dtype)
+                    self.assertTrue(torch.equal(now, then))
+
+    def test_a_cast_that_left_its_tensor_as_it_was_is_that_tensor_for_what_is_written_in_place(self):
+        def written(x):
+            h = (x * 2)[1:]
+            full = h.float()
+            full.mul_(x[1:])
+            full[0].add_(1)
+            h.t_().sin_()
+            return full.float() * full * h
+
+        net = Called(written, 9, 8)
+        want = values(net, contextlib.nullcontext())
+        for now, then in zip(values(net, in_plan(net, lambda op, _: op.as_written)), want):
+            self.assertTrue(torch.equal(now, then))
+
     def test_rms_norm_reads_its_weight_in_fp32_beside_a_low_input(self):
         net = Called(lambda x: F.rms_norm(x @ x, (3,), net.weight), 3, 3)
         net.weight = nn.Parameter(torch.tensor([1.001, 0.999, 1.0003]))

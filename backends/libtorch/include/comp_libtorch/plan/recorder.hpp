@@ -7,6 +7,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -74,6 +75,45 @@ struct recorded_call {
   bool uniform = false;  // the composite takes tensors of one format only
 };
 
+/// Second identities of tensors. x.float() gives x itself if that is FP32 while it is recorded, but under a plan x may
+/// be low, and whoever reads x does not read the cast. So such a cast gives a twin of x, with its memory, its count of
+/// writes and its node, and operators run on x itself, so that values and gradients stay as they are.
+class twins {
+ public:
+  at::Tensor make(const at::Tensor& of) {
+    forget_unread();
+    const auto& impl = *of.unsafeGetTensorImpl();
+    at::Tensor twin{impl.shallow_copy_and_detach(impl.version_counter(), true)};
+    torch::autograd::impl::set_gradient_edge(twin, torch::autograd::impl::gradient_edge(of));
+    pairs_.insert_or_assign(twin.unsafeGetTensorImpl(), pair{address_of(twin), of});
+    return twin;
+  }
+  void forget_unread() {
+    std::erase_if(pairs_, [](const auto& known) { return known.second.twin.expired(); });
+  }
+  /// Returns: null for a tensor that is no twin.
+  const at::Tensor* original(const at::Tensor& twin) const {
+    const auto at = pairs_.find(twin.unsafeGetTensorImpl());
+    return at == pairs_.end() || at->second.twin.expired() ? nullptr : &at->second.original;
+  }
+  /// An operator has written in place: twins get the shapes and nodes that their originals have now.
+  void follow() {
+    for (const auto& [impl, known] : pairs_) {
+      const at::Tensor twin{known.twin.lock()};
+      if (!twin.defined()) continue;
+      twin.unsafeGetTensorImpl()->shallow_copy_from(known.original.getIntrusivePtr());
+      torch::autograd::impl::set_gradient_edge(twin, torch::autograd::impl::gradient_edge(known.original));
+    }
+  }
+
+ private:
+  struct pair {
+    tensor_address twin;
+    at::Tensor original;
+  };
+  std::unordered_map<const c10::TensorImpl*, pair> pairs_;
+};
+
 class recorder {
  public:
   /// `under_plan`: operators run in a plan's precisions while they are recorded, instead of FP32. `tries_low`: see
@@ -92,9 +132,9 @@ class recorder {
     bool is_own_low = false;  // reads a parameter that the model itself has in a low format
   };
 
-  /// Notes an operator that is about to run. `author`: the choice of the block in which it stands.
-  call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
-                  author_choice author) {
+  /// Notes an operator that is about to run, and has it read originals in place of twins. `author`: the choice of the
+  /// block in which it stands.
+  call begin_call(const c10::OperatorHandle& op, torch::jit::Stack& stack, std::size_t segment, author_choice author) {
     const op_traits& known = traits(op);
     const bool without_grad = (!at::GradMode::is_enabled() && !in_checkpoint) || has_script_derivative();
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
@@ -141,12 +181,17 @@ class recorder {
     }
     current.lowers = current.lowers && !current.is_own_low;
     current.op.result = known.makes && !current.lowers ? at::kFloat : current.op.full;
+    replace(
+        stack, known.arguments.size(), device_, [&](const at::Tensor& t) { return twins_.original(t) != nullptr; },
+        [&](const at::Tensor& t) { return *twins_.original(t); });
     return current;
   }
 
   /// Records an operator that has run; its results are on top of the stack.
-  void end_call(call current, const torch::jit::Stack& stack) {
+  void end_call(call current, torch::jit::Stack& stack) {
     const op_traits& known = traits(current.op.op);
+    if (known.writes) twins_.follow();
+    tell_apart(current, known, stack);
     const auto index = static_cast<std::int32_t>(ops_.size());
     has_lowered_ = has_lowered_ || current.lowers;
     at::Tensor first;
@@ -205,6 +250,7 @@ class recorder {
 
   /// Looks for results of a torch::autograd::Function that no operator has read.
   void end_of_segment() {
+    twins_.forget_unread();
     for (const auto& [impl, from] : origins_) {
       if (!from.without_grad || from.producer < 0) continue;
       if (auto alive = from.keep.lock()) look_for_function(at::Tensor{std::move(alive)}, from);
@@ -291,6 +337,33 @@ class recorder {
     current.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
                                  use == argument_use::affine && !has_bias_alone(known, current.arguments), from.value,
                                  from.parameter, is_wrapped_number(tensor) ? at::kFloat : from.without_plan(tensor)});
+  }
+
+  /// Replaces a result that is an argument: by the twin that was given for it, or, behind a cast to the format that it
+  /// has, by a new twin. Leaves and what no operator made are the same tensor under every plan.
+  void tell_apart(call& current, const op_traits& known, torch::jit::Stack& stack) {
+    if (!stack.back().isTensor() || !is_eligible(stack.back().toTensor(), device_)) return;
+    const at::Tensor result = stack.back().toTensor();
+    for_each_tensor(current.arguments, current.arguments.size(), [&](const at::Tensor& given, std::size_t i, int) {
+      const at::Tensor* original = twins_.original(given);
+      if (i != 0 || !result.is_same(original == nullptr ? given : *original)) return;
+      const bool casts = known.aten && has_name("to type_as", known.word) && find(given).producer >= 0;
+      if (casts && !(result.is_leaf() && result.requires_grad()) && can_have_twin(result)) {
+        const at::Tensor twin = twins_.make(result);
+        origin same = find(given);
+        same.keep = address_of(twin);
+        current.read.emplace_back(twin.unsafeGetTensorImpl(), same.value);
+        origins_.insert_or_assign(twin.unsafeGetTensorImpl(), std::move(same));
+        stack.back() = twin;
+      } else {
+        stack.back() = given;
+      }
+    });
+  }
+  static bool can_have_twin(const at::Tensor& tensor) {
+    return tensor.layout() == at::kStrided && !tensor.is_inference() && !has_symbolic_sizes(tensor) &&
+           !in_transform() && !tensor.key_set().has(c10::DispatchKey::Python) &&
+           !c10::impl::TorchDispatchModeTLS::any_modes_set();
   }
 
   static tensor_info described(const at::Tensor& tensor, const origin& from) {
@@ -381,6 +454,7 @@ class recorder {
   bool has_lowered_ = false;  // the plan has, so far
   bool unsure_ = false;
   op_names names_;
+  twins twins_;
   std::unordered_map<const c10::TensorImpl*, origin> origins_;
   std::unordered_map<const c10::StorageImpl*, writer> writers_;
   // By address, never dereferenced. A new node at an old address makes an operator hand on FP32 without need, no more.

@@ -88,12 +88,12 @@ class recording {
     const std::lock_guard only_one{mutex_};
     unsure_ = true;
   }
-  recorder::call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number,
+  recorder::call begin_call(const c10::OperatorHandle& op, torch::jit::Stack& stack, std::size_t number,
                             author_choice author) {
     const std::lock_guard only_one{mutex_};
     return recorder_.begin_call(op, stack, number, author);
   }
-  void end_call(recorder::call now, const torch::jit::Stack& stack) {
+  void end_call(recorder::call now, torch::jit::Stack& stack) {
     const std::lock_guard only_one{mutex_};
     const std::size_t number = now.op.segment;
     segments_[number].calls.push_back({.index = static_cast<std::uint32_t>(recorder_.ops().size())});
