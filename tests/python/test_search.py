@@ -639,6 +639,49 @@ class Trainings(unittest.TestCase):
         self.assertEqual(len(found.baseline.losses), 2)
         self.assertIn('make.linear', [op.name for op in found.operators])
 
+    def test_a_penalty_of_gradients_in_a_region_of_its_own(self):
+        job = Classification()
+
+        def step(plan, batch):
+            with plan:
+                loss = cross_entropy(job.net(batch[0]), batch[1])
+            gradients = torch.autograd.grad(loss, job.net.parameters(), create_graph=True)
+            with plan:
+                loss = loss + 1e-3 * sum(g.pow(2).sum() for g in gradients).sqrt()
+            loss.backward()
+            job.update()
+            return loss
+
+        found = job.search(step)
+        self.assertEqual([t.sample.message for t in found.trials if t.sample.status == 'failed'], [])
+
+    def test_a_net_that_is_trained_each_third_step(self):
+        torch.manual_seed(2)
+        make, judge = nn.Linear(4, 8), nn.Linear(8, 1)
+        optimizers = [torch.optim.SGD(net.parameters(), 1e-3) for net in (make, judge)]
+        data = [(i % 3 == 2, torch.randn(16, 8)) for i in range(9)]
+
+        def step(plan, batch):
+            third, real = batch
+            noise = torch.ones(16, 4)
+            with plan('judge'):
+                loss = judge(real).relu().mean() - judge(make(noise).detach()).relu().mean()
+            loss.backward()
+            if third:
+                with plan('make'):
+                    fooled = mse_loss(judge(make(noise)), torch.ones(16, 1))
+                fooled.backward()
+                optimizers[0].step()
+            optimizers[1].step()
+            make.zero_grad()
+            judge.zero_grad()
+            return loss
+
+        found = comp.search(
+            step, model={'make': make, 'judge': judge}, optimizer=optimizers, data=data, progress=False, race={'contest_rounds': 6}
+        )
+        self.assertEqual([t.sample.message for t in found.trials if t.sample.status == 'failed'], [])
+
     def test_gradient_accumulation_and_a_batch_that_is_consumed(self):
         job = Classification()
         x, y = some_images(64)

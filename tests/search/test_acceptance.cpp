@@ -4,7 +4,7 @@
 #include <comp/search/losses/acceptance.hpp>
 #include <limits>
 
-using comp::accepted;
+using comp::passes_paper_rule;
 using comp::sample;
 using comp::status;
 

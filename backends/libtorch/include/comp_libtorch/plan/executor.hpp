@@ -168,9 +168,10 @@ class executor final : public session, public capturable {
   }
 
  private:
-  /// Counts the region as a problem if it ran none of the recorded modules.
+  /// Counts the region as a problem if it ran other modules than the recorded ones. One without modules may be a part
+  /// of the loss, as a penalty of gradients is.
   void note_other_model() const {
-    if (!has_unknown_ || !code_->map.is_before_parameters(next_)) return;
+    if (!reads_other_ || !code_->map.is_before_parameters(next_)) return;
     context_.problems->add(&program_problems::mismatches, [&] {
       return fmt::format("region \"{}\" called none of the modules that it had when it was recorded", context_.segment);
     });
@@ -352,10 +353,10 @@ class executor final : public session, public capturable {
   /// Runs an operator that the recorded forward does not have, in the precision of its name in the plan file, else as
   /// most of its kind.
   void run_unknown(const c10::OperatorHandle& op, const op_traits& known, torch::jit::Stack& stack) {
-    has_unknown_ = true;
     std::string called;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       if (called.empty()) called = context_.names->name_of(known, tensor);
+      reads_other_ = reads_other_ || (tensor.requires_grad() && tensor.is_leaf());
     });
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
     const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
@@ -406,10 +407,10 @@ class executor final : public session, public capturable {
   std::size_t next_ = 0;
   range composite_ = {};
   bool goes_on_in_fp32_ = false;  // the forward has left the recorded sequence and goes on in FP32
-  bool has_unknown_ = false;
-  bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
-  bool captures_ = false;   // torch.compile runs the operators
-  captured_part captured_;  // what it has captured so far
+  bool reads_other_ = false;      // an operator that was not recorded reads a parameter
+  bool is_repeat_ = false;        // it runs a part of a forward again, in the backward
+  bool captures_ = false;         // torch.compile runs the operators
+  captured_part captured_;        // what it has captured so far
   std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> stand_ins_;  // traced tensors; their parameters
 };
 
