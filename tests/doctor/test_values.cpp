@@ -2,6 +2,7 @@
 // Values that are counted in blocks are those that are counted one by one.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <comp/doctor/values.hpp>
 #include <limits>
@@ -17,6 +18,8 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 
 value_counts one_by_one(const std::vector<float>& values) {
+  std::array<double, comp::all_precisions.size()> overflows_from{};
+  for (const precision p : comp::all_precisions) overflows_from[static_cast<std::size_t>(p)] = comp::overflows_from(p);
   value_counts c;
   for (const float x : values) {
     const float size = std::abs(x);
@@ -29,9 +32,8 @@ value_counts one_by_one(const std::vector<float>& values) {
     c.sum += static_cast<double>(size);
     const int exponent = x == 0 || size < 0x1p-126F ? value_counts::lowest_exponent : std::ilogb(size);
     ++c.exponents[static_cast<std::size_t>(exponent - value_counts::lowest_exponent)];
-    for (const precision p : comp::all_precisions) {
-      c.overflows[static_cast<std::size_t>(p)] += static_cast<double>(size) >= comp::overflows_from(p);
-    }
+    for (std::size_t p = 0; p < overflows_from.size(); ++p)
+      c.overflows[p] += static_cast<double>(size) >= overflows_from[p];
     if (x == 0) continue;
     c.smallest = c.largest > 0 ? std::min(c.smallest, size) : size;
     c.largest = std::max(c.largest, size);

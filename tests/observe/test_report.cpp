@@ -91,7 +91,7 @@ const comp::report_info of_mlp{.model = "mlp <8>",
 static_assert(comp::Observer<comp::html_report>);
 
 TEST_CASE("the page is well-formed for any size of model, and has the summary's JSON") {
-  for (const auto operators : std::initializer_list<std::size_t>{0, 1, 12, 60, 500, 2000}) {
+  for (const auto operators : std::initializer_list<std::size_t>{0, 1, 12, 60, 500}) {
     CAPTURE(operators);
     const comp::outcome o = operators == 0 ? comp::outcome{} : made_up::outcome(operators);
     const std::string html = comp::html_text(o, of_mlp);
