@@ -124,7 +124,10 @@ TEST_CASE("choices of the backend that make no sense are refused, by field") {
 }
 
 TEST_CASE("a listing tells an operator's precision before the model is known, and what it hands on") {
-  const auto handing_on = changed([](auto& ops) { ops[2].hands_on_fp32 = true; });
+  const auto handing_on = changed([](auto& ops) {
+    ops[2].hands_on_fp32 = true;
+    ops[3].outputs = {{.dtype = comp::precision::bf16}};
+  });
   const scratch folder;
   comp::save(chosen, handing_on, made_up::machine(), folder / "plan.json");
   const auto listing = comp::load_listing(folder / "plan.json");
@@ -132,6 +135,8 @@ TEST_CASE("a listing tells an operator's precision before the model is known, an
   CHECK(listing.chosen(0) == chosen[0]);
   CHECK((*listing.operators)[2].hands_on_fp32);
   CHECK_FALSE((*listing.operators)[3].hands_on_fp32);
+  CHECK((*listing.operators)[2].gives == comp::precision::fp32);
+  CHECK((*listing.operators)[3].gives == comp::precision::bf16);
   CHECK_NOTHROW(listing.require_operator(3, model[3].name, model[3].kind));
   CHECK(has(message_of<comp::plan_error>([&] { listing.require_operator(3, "other", model[3].kind); }),
             "its operator 3 is \"block0.softmax3\" (\"softmax\"), the model's is \"other\" (\"softmax\")"));

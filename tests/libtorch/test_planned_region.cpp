@@ -391,6 +391,20 @@ TEST_CASE("a model's own conversions to a low format are recorded as they are, i
   }
 }
 
+TEST_CASE("what a model converts by itself is not widened, as the file says what it gives without a plan") {
+  const scratch_file file;
+  torch::nn::Sequential net{torch::nn::Linear{4, 4}, torch::nn::Linear{4, 4}};
+  net->ptr(1)->to(at::kBFloat16);
+  const auto x = torch::randn({3, 4}), scales = torch::rand(2);
+  const job it{net.ptr(), [=]() mutable {
+                 const auto h = net->begin()->forward(x);
+                 return ((net->begin() + 1)->forward(x.to(at::kBFloat16) * scales[1]) + h).sum();
+               }};
+  save_low(it, file.str());
+  lt::planned_region planned{{{"", *it.model}}, file.str(), {.forced = true}};
+  for (int i = 0; i < 3; ++i) CHECK(inside(planned, it.loss).dtype() == at::kBFloat16);
+}
+
 TEST_CASE("a part that the model has in BF16 itself runs as its author wrote it, from the first forward on") {
   for (const auto low : {precision::fp32, precision::bf16}) {
     CAPTURE(name(low));

@@ -12,7 +12,7 @@
 //     "later": [ {"batch": 9000, "plan": "111", "reason": "..."} ] }
 // `execution` holds the backend's choices (core/execution.hpp) and may be missing. "hands_on_fp32": true marks an
 // operator whose results are cast back to FP32, "author": "autocast off" one that the model's own code fixes
-// (core/op_info.hpp).
+// (core/op_info.hpp), "gives": "bf16" one that gives this format without a plan, as x.bfloat16() does.
 // `later` holds the plans that a training changes to, each with its first batch; the training's first batch is 0.
 // `plan` and `operators` say the same twice and must agree; either may be left out. To change precisions by hand, edit
 // one of them and delete the other. A plan that was saved without its model has neither `operators` nor `model`, and
@@ -53,6 +53,7 @@ struct plan_listing {
     std::string name, kind;
     precision chosen = precision::fp32, as_written = precision::fp32;
     bool hands_on_fp32 = false;
+    precision gives = precision::fp32;  // without a plan, if that is low
     author_choice author = author_choice::none;
 
     friend void fields(auto& io, entry& e) {
@@ -61,6 +62,7 @@ struct plan_listing {
       io("precision", e.chosen);
       io("as_written", e.as_written, if_any);
       io("hands_on_fp32", e.hands_on_fp32, if_any);
+      io("gives", e.gives, if_any);
       io("author", e.author, if_any, author_choice::autocast_on);
     }
   };

@@ -27,7 +27,9 @@ inline plan_listing listing_of(const plan& p, const op_graph& graph, const hardw
                        .made_for = machine};
   for (std::size_t i = 0; i < p.size(); ++i) {
     const op_info& op = graph[i];
-    listing.operators->push_back({op.name, op.kind, p[i], op.as_written, op.hands_on_fp32, op.author});
+    const bool gives_low = !op.outputs.empty() && is_low(op.outputs.front().dtype);
+    const precision gives = gives_low ? op.outputs.front().dtype : precision::fp32;
+    listing.operators->push_back({op.name, op.kind, p[i], op.as_written, op.hands_on_fp32, gives, op.author});
   }
   return listing;
 }

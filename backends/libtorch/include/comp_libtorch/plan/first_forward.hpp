@@ -212,6 +212,7 @@ class first_forward final : public recording_session {
     const bool lowers = now.op.role == op_role::choosable && is_lowered(now.info, choice.chosen.forward);
     has_lowered_ = has_lowered_ || lowers;
     if (has_lowered_ && !plan_->autocast && has_script_derivative()) refuse_script_derivative();
+    now.gives_low = choice.gives_low;
     now.lowers = now.lowers || (plan_->autocast && author != author_choice::autocast_on) || lowers;
     calls_->push_back({op, now.op, choice});
     if (plan_->autocast) {

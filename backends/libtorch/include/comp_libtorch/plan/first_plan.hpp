@@ -16,6 +16,7 @@ namespace comp::libtorch::detail {
 struct first_choice {
   product_precisions chosen = {};
   bool hands_on_fp32 = false;
+  bool gives_low = false;  // without a plan, too
 };
 
 /// A plan for operators that are not recorded yet.

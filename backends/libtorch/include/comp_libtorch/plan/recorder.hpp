@@ -129,6 +129,7 @@ class recorder {
     std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> read = {};  // tensors and their values
     std::vector<at::IValue> arguments = {};
     bool lowers = false;      // by a plan, itself or something that it reads: low results count as full ones
+    bool gives_low = false;   // without a plan, too
     bool is_own_low = false;  // reads a parameter that the model itself has in a low format
   };
 
@@ -394,7 +395,8 @@ class recorder {
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && is_below(tensor.scalar_type(), current.op.full);
     const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
-    const bool converted = under_plan_ && has_lowered_ && is_low && makes && !current.lowers && !same;
+    const bool converted =
+        under_plan_ && has_lowered_ && is_low && makes && !current.lowers && !current.gives_low && !same;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
     now.lowered = is_low && (current.lowers || converted);

@@ -235,7 +235,11 @@ class listed_plan {
     plan.choose = [this, known](std::size_t i, const op_info& op, const std::string& layer) {
       if (!by_name()) listing_.require_operator(i, op.name, op.kind);
       const auto* listed = by_name() ? known->find(layer) : &(*listing_.operators)[i];
-      return first_choice{known->chosen(layer, op.kind, op.as_written), listed != nullptr && listed->hands_on_fp32};
+      first_choice choice{known->chosen(layer, op.kind, op.as_written)};
+      if (listed == nullptr) return choice;
+      choice.hands_on_fp32 = listed->hands_on_fp32;
+      choice.gives_low = is_low(listed->gives);
+      return choice;
     };
     return plan;
   }
