@@ -81,7 +81,7 @@ def _chosen(policy: Any, strategy: Any, batches_strategy: Any) -> dict[str, Any]
     }
 
 
-def _dice_of(data: Any) -> list[tuple[torch.Generator, torch.Tensor]]:
+def _generators_of(data: Any) -> list[tuple[torch.Generator, torch.Tensor]]:
     """The generators of a DataLoader and its sampler, from which the search draws epochs, as they are."""
     drawn = [getattr(part, "generator", None) for part in (data, getattr(data, "sampler", None))]
     return [(each, each.get_state()) for each in drawn if isinstance(each, torch.Generator)]
@@ -227,7 +227,7 @@ def search(
             data=type(data).__name__,
             use_command='with comp.plan("plan.json", model): ...',
         )
-        dice = _dice_of(data)
+        generators = _generators_of(data)
         before = None if keep else _whole_state(job, states_on)
         try:
             with job.watch:
@@ -246,6 +246,6 @@ def search(
         job.tell_of_data(inner.batches_per_epoch)
         if before is not None:
             _put_whole_state(job, before)
-            for generator, place in dice:
+            for generator, place in generators:
                 generator.set_state(place)
         return Outcome(inner, job, progress)
