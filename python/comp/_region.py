@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 import threading
@@ -236,21 +237,25 @@ class _CheckpointPlace:
 def _follow_checkpoints() -> None:
     """Wraps a function of torch.utils.checkpoint, once. It runs a part of the forward again in the backward, outside of
     any region, so the wrapper opens one there."""
-    original = getattr(checkpoints, "_checkpoint_without_reentrant_generator", None)
+    named = "_checkpoint_without_reentrant_generator"
+    name = f"{named}_impl" if hasattr(checkpoints, f"{named}_impl") else named  # in newer torch
+    original = getattr(checkpoints, name, None)
     if original is None or hasattr(original, "told_by_comp"):
         return
+    signature = inspect.signature(original)
 
-    def told(
-        function: Any, preserve: Any = True, context_fn: Any = checkpoints.noop_context_fn, *rest: Any, **more: Any
-    ) -> Any:
-        debug = rest[1] if len(rest) > 1 else more.get("debug", False)
-        if not _open.regions or debug or capturing():
-            return original(function, preserve, context_fn, *rest, **more)
-        place = _CheckpointPlace(_open.regions[-1], *context_fn())
-        return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
+    def told(*given: Any, **more: Any) -> Any:
+        if not _open.regions or capturing():
+            return original(*given, **more)
+        bound = signature.bind(*given, **more)
+        if bound.arguments.get("debug", False):
+            return original(*given, **more)
+        place = _CheckpointPlace(_open.regions[-1], *bound.arguments.get("context_fn", checkpoints.noop_context_fn)())
+        bound.arguments["context_fn"] = lambda: (place.forward(), place.again())
+        return original(*bound.args, **bound.kwargs)
 
     told.told_by_comp = True  # type: ignore[attr-defined]
-    setattr(checkpoints, "_checkpoint_without_reentrant_generator", told)
+    setattr(checkpoints, name, told)
 
 
 def _follow_scripts() -> None:
