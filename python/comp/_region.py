@@ -177,7 +177,7 @@ def _follow_compilation() -> None:
     if original is None or hasattr(original, "told_by_comp"):
         return
 
-    def told(callback: Any) -> Any:
+    def choose(callback: Any) -> Any:
         chosen = original(callback)
         if not (_open.regions or _open.again) or chosen is None or chosen is False:
             return chosen
@@ -194,6 +194,14 @@ def _follow_compilation() -> None:
             return original(compilers.callback(callback))
         compilers.tell("torch.compiler.set_stance() compiles it later")
         return None
+
+    count = getattr(frames, "set_fullgraph_compiled_frame_count", lambda _: None)
+
+    def told(callback: Any) -> Any:
+        chosen = choose(callback)
+        if chosen is None:
+            count(-1)  # newer torch wants a compiled frame of fullgraph=True; below 0 it counts none
+        return chosen
 
     told.told_by_comp = True  # type: ignore[attr-defined]
     setattr(frames, "_callback_from_stance", told)
