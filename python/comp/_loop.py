@@ -143,10 +143,11 @@ class _Steps:
     def enter(self) -> None:
         self._put_back()
         loop, lbfgs = self.loop(), self._curvature()
-        plan, before = "" if loop is None else loop.letters, self._kept.last_plan
-        if lbfgs is not None and before and plan != before:
-            lbfgs.state[lbfgs._params[0]]["n_iter"] = 0
-        self._kept.last_plan = plan
+        if loop is not None and lbfgs is not None:
+            plan, before = loop.letters, self._kept.last_plan
+            if before and plan != before:
+                lbfgs.state[lbfgs._params[0]]["n_iter"] = 0
+            self._kept.last_plan = plan
         self._formats = [(p, p.dtype) for model in self._models for p in model.parameters()]
 
     def leave(self) -> None:

@@ -177,10 +177,7 @@ def _follow_compilation() -> None:
     if original is None or hasattr(original, "told_by_comp"):
         return
 
-    def choose(callback: Any) -> Any:
-        chosen = original(callback)
-        if not (_open.regions or _open.again) or chosen is None or chosen is False:
-            return chosen
+    def choose(callback: Any, chosen: Any) -> Any:
         if runs_as_captured(chosen):
             return unheard(chosen)
         if _open.again or _open.checkpoints:
@@ -198,7 +195,10 @@ def _follow_compilation() -> None:
     count = getattr(frames, "set_fullgraph_compiled_frame_count", lambda _: None)
 
     def told(callback: Any) -> Any:
-        chosen = choose(callback)
+        chosen = original(callback)
+        if not (_open.regions or _open.again) or chosen is None or chosen is False:
+            return chosen
+        chosen = choose(callback, chosen)
         if chosen is None:
             count(-1)  # newer torch wants a compiled frame of fullgraph=True; below 0 it counts none
         return chosen

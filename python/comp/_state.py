@@ -104,7 +104,7 @@ class OtherState:
 
     def save(self) -> dict[str, Any]:
         return {
-            "buffers": [{name: copied(b, self._device) for name, b in buffers_of(m).items()} for m in self._models],
+            "buffers": [copied(buffers_of(m), self._device) for m in self._models],
             "optimizers": [self._saved(each) for each in self._optimizers],
             "others": self.others(),
             "frozen": [p for m in self._models for p in m.parameters() if not p.requires_grad],
@@ -172,10 +172,7 @@ class OtherState:
         groups = [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         return {
             "groups": groups,
-            "state": {
-                p: copied(dict(entry) if isinstance(entry, dict) else entry, self._device)
-                for p, entry in optimizer.state.items()
-            },
+            "state": {p: copied(entry, self._device) for p, entry in optimizer.state.items()},
         }
 
     @staticmethod

@@ -19,7 +19,7 @@ from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._compile import CompiledPlans
 from comp._data import Batches, own
-from comp._models import forward_parameters, modules_of, named_parameters
+from comp._models import Named, forward_parameters, modules_of, named_parameters
 from comp._moments import Moments
 from comp._optimizers import OptimizerWatch
 from comp._region import Region, depth, forget_beyond
@@ -36,6 +36,7 @@ class _Glue:
         step: Callable[[Region, Any], Any],
         score: Callable[[], float] | None,
         models: Mapping[str, nn.Module],
+        parameters: Named,
         audit: Audit,
         watch: OptimizerWatch,
         compiled: CompiledPlans,
@@ -44,6 +45,7 @@ class _Glue:
         self._step = step
         self._score = score
         self._models = models
+        self._parameters = parameters
         self._audit = audit
         self._watch = watch
         self._compiled = compiled
@@ -58,7 +60,7 @@ class _Glue:
         before = depth()
         batch = own(value)
         self._watch.before_step()
-        formats = [(n, p, p.dtype) for model in self._models.values() for n, p in model.named_parameters()]
+        formats = [(n, p, p.dtype) for _, parameters in self._parameters for n, p in parameters]
         stored: list[str] = []
         try:
             with self._moments:
@@ -92,7 +94,7 @@ class _Glue:
             warnings.warn(sentence, stacklevel=2)
 
 
-def _put_formats_back(formats: Sequence[tuple[str, nn.Parameter, torch.dtype]]) -> list[str]:
+def _put_formats_back(formats: Sequence[tuple[str, torch.Tensor, torch.dtype]]) -> list[str]:
     """Gives parameters the formats that they had. Returns: what was changed, in words."""
     changed = [each for each in formats if each[1].dtype is not each[2]]
     for _, p, written in changed:
@@ -218,7 +220,7 @@ class Job:
         if self.ranks is not None:
             self.about_data += batches.agree(self.ranks)
         self.compiled = CompiledPlans()
-        self._glue = _Glue(step, score, self.models, self.audit, self.watch, self.compiled, self.moments)
+        self._glue = _Glue(step, score, self.models, self.parameters, self.audit, self.watch, self.compiled, self.moments)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
             models=held,
