@@ -34,10 +34,13 @@ stage() {
     return
   fi
   sed -nE '/^    [a-z]* *: (YES|NO)( \(.*\))?$/p' "$folder.log" # the summary: which backends and parts are built
+  # What is in the areas' folders and what their tests run; the programs of some areas are in another's folder.
   mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^(((tests/)?($areas)|python/comp)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
+  # shellcheck disable=SC2086 # several names
+  mapfile -t -O ${#targets[@]} targets < <(meson introspect --tests "$folder" | python3 tools/built_tests.py programs "$folder" $2)
   compile "$folder" "${targets[@]}" || broken+=("$folder did not build whole")
   # shellcheck disable=SC2086 # several names
-  mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py $2)
+  mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py built "$folder" $2)
   # A slow machine that does other things besides takes several times as long as these tests take elsewhere.
   meson test -C "$folder" --no-rebuild --print-errorlogs --timeout-multiplier 4 "${tests[@]}" || true
   [[ -f $folder/meson-logs/testlog.json ]] || broken+=("$folder was not tested")

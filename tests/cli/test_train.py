@@ -109,28 +109,28 @@ class Train(Runs):
         for model, data, more in (('bert', squad, ('--size', 'tiny')), ('gan', mnist, ())):
             with self.subTest(model):
                 self.out = self.folder / model
-                got = self.succeeds(*more, model=model, data=data, limit='64', batch='16')
+                got = self.succeeds(*more, model=model, data=data, limit='16', batch='4')
                 scores = [epoch['score'] for epoch in json.loads((self.out / 'training.json').read_text())['epochs'] if epoch['score'] is not None]
                 self.assertTrue(scores and all(0 <= score <= 1 for score in scores), scores)  # a loss below 0 is what others have
                 metadata, tensors = safetensors(self.out / 'checkpoint.safetensors')
                 self.assertTrue(any(name.startswith('optimizer.second.') for name in tensors))
                 one_more = got.stdout.count('\nepoch ') + 1
-                again = self.succeeds(*more, '--epochs', str(one_more), '--resume', model=model, data=data, limit='64',
-                                   batch='16')
+                again = self.succeeds(*more, '--epochs', str(one_more), '--resume', model=model, data=data, limit='16',
+                                   batch='4')
                 self.assertIn(f'epoch {one_more:3}:', again.stdout)
         self.out = self.folder / 'other'
         plan = str(self.folder / 'gan' / 'plan.json')
-        other = self.train('--plan', plan, '--size', 'tiny', model='bert', data=squad, limit='64', batch='16')
+        other = self.train('--plan', plan, '--size', 'tiny', model='bert', data=squad, limit='16', batch='4')
         self.refused(other, 'plan.json')
         in_one = ('--attention', 'one', '--size', 'tiny')
         other = self.train('--plan', str(self.folder / 'bert' / 'plan.json'), *in_one, model='bert', data=squad,
-                           limit='64', batch='16')
+                           limit='16', batch='4')
         self.refused(other, 'is for another model')
-        self.succeeds(*in_one, model='bert', data=squad, limit='64', batch='16')
+        self.succeeds(*in_one, model='bert', data=squad, limit='16', batch='4')
         self.assertIn('"block1.attention.heads"', (self.out / 'plan.json').read_text())
-        other = self.train('--size', 'convolutional', model='gan', data=mnist, limit='64', batch='16')
+        other = self.train('--size', 'convolutional', model='gan', data=mnist, limit='16', batch='4')
         self.refused(other, 'use --backend libtorch')
-        other = self.train('--accumulate', '2', model='gan', data=mnist, limit='64', batch='16')
+        other = self.train('--accumulate', '2', model='gan', data=mnist, limit='16', batch='4')
         self.refused(other, '2 micro-batches for a step of 2 phases')
 
     def test_help_can_be_followed(self):
@@ -248,7 +248,7 @@ class Train(Runs):
     def test_models_that_make_up_their_data_are_searched_without_any(self):
         for model in ('gcn', 'gat', 'simplenet'):
             with self.subTest(model):
-                small = ['--batch', '16', '--limit', '64'] if model == 'simplenet' else []
+                small = ['--batch', '4', '--limit', '16'] if model == 'simplenet' else []
                 line = [TRAIN, '--model', model, *small, '--epochs', '1', '--threads', '1']
                 got = subprocess.run([*line, '--out', str(self.out / model)], text=True, capture_output=True, timeout=SECONDS)
                 self.assertEqual(got.returncode, 0, got.stderr)

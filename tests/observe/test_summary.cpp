@@ -361,7 +361,7 @@ TEST_CASE("the summary of a large model is no larger than its operators make it"
 
 TEST_CASE("an outcome with nothing in it has a summary and a table") {
   CHECK(comp::summary({})["comp"].is_null());
-  CHECK(has(comp::table({}), "whole search"));
+  CHECK(has(comp::table(comp::outcome{}), "whole search"));
 }
 
 TEST_CASE_FIXTURE(with_folder, "the summary is written whole, or the path is named") {

@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Definitions of what the LibTorch backend's headers declare, for programs that link to it (core/linkage.hpp):
-// trainers, their steps, and plans from files.
-#include <comp_libtorch/train/listed_plan.hpp>
-#include <comp_libtorch/train/optimizer_gradients.hpp>
-#include <comp_libtorch/train/step_parts.hpp>
-#include <comp_libtorch/train/training.hpp>
-
-static_assert(!COMP_HEADER_ONLY, "libcomp_libtorch is compiled with -DCOMP_HEADER_ONLY=0");
