@@ -113,7 +113,7 @@ class device : public layers, public contractions, public pools, public losses, 
   }
 };
 
-/// Has what a Device may have beside, which tests override.
+/// A Device with optional parts, for tests to override: a clock, precisions, random rounding, noise and ranges.
 struct capable_device : device {
   virtual double seconds() const { return 0; }
   auto supported_precisions() const { return std::vector{precision::fp32, precision::bf16, precision::fp8_e4m3}; }

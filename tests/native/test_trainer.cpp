@@ -233,12 +233,12 @@ TEST_CASE("losses that are not finite one after the other end the epoch and are 
 /// that of the one whose logits should say `of`.
 struct overflowing : reference::device {
   double most = 1024, of = 0, seen = 0;
-  double given(double scale) { return seen = scale, scale > most ? std::numeric_limits<double>::infinity() : scale; }
+  double overflow(double scale) { return seen = scale, scale > most ? std::numeric_limits<double>::infinity() : scale; }
   tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) override {
-    return reference::device::mse_loss_backward(x, target, given(scale));
+    return reference::device::mse_loss_backward(x, target, overflow(scale));
   }
   tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) override {
-    return reference::device::binary_cross_entropy_backward(x, target, target == of ? given(scale) : scale);
+    return reference::device::binary_cross_entropy_backward(x, target, target == of ? overflow(scale) : scale);
   }
 };
 TEST_CASE(
