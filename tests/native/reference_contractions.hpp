@@ -7,7 +7,8 @@
 namespace comp::native::reference {
 
 struct contractions {
-  tensor linear(const tensor& x, parameter& w, parameter* b) {
+  virtual ~contractions() = default;
+  virtual tensor linear(const tensor& x, parameter& w, parameter* b) {
     const std::int64_t k = w.extents[1], n = w.extents[0], rows = x.size() / k;
     shape to = x.shape();
     to.back() = n;
@@ -21,8 +22,8 @@ struct contractions {
     }
     return y;
   }
-  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
-                         bool need_parameters = true) {
+  virtual tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                                 bool need_parameters = true) {
     const std::int64_t k = w.extents[1], n = w.extents[0], rows = x.size() / k;
     auto* dw = need_parameters ? &w.to_add() : nullptr;
     auto* db = need_parameters && b ? &b->to_add() : nullptr;

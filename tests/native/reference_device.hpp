@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
 #include <comp_native/device.hpp>
 #include <cstdint>
@@ -20,7 +21,8 @@
 
 namespace comp::native::reference {
 
-/// Memory, parameters and optimizers; the operators come from the bases.
+/// Memory, parameters and optimizers; the operators come from the bases. What tests watch or change is virtual: a
+/// Device that overrides it is trained by trainer<reference::device>, which the compiler then makes once for all tests.
 class device : public layers, public contractions, public pools, public losses, public graphs {
  public:
   using tensor = reference::tensor;
@@ -28,21 +30,21 @@ class device : public layers, public contractions, public pools, public losses, 
   using parameter = reference::parameter;
   using parameter_state = reference::parameter_state;
 
-  tensor upload(std::span<const float> from, shape s, comp::precision p) {
+  virtual tensor upload(std::span<const float> from, shape s, comp::precision p) {
     return {std::move(s), p, std::vector<double>(from.begin(), from.end())};
   }
   indices upload(std::span<const std::int32_t> from, shape s) { return {std::move(s), {from.begin(), from.end()}}; }
   std::vector<float> download(const tensor& t) { return {t.values().begin(), t.values().end()}; }
-  tensor cast(const tensor& t, comp::precision p) { return t.viewed(t.shape(), p); }
+  virtual tensor cast(const tensor& t, comp::precision p) { return t.viewed(t.shape(), p); }
   tensor reshape(const tensor& t, shape s) {
     require<error>(elements(s) == t.size(), "reshape of {} elements to {} (they must agree): fix the shape", t.size(),
                    elements(s));
     return t.viewed(std::move(s), t.precision());
   }
-  void synchronize() {}
-  std::int64_t live_bytes() const { return 0; }
-  std::int64_t peak_bytes() const { return 0; }
-  void reset_peak() {}
+  virtual void synchronize() {}
+  virtual std::int64_t live_bytes() const { return 0; }
+  virtual std::int64_t peak_bytes() const { return 0; }
+  virtual void reset_peak() {}
 
   parameter make_parameter(std::span<const float> from, shape s, bool trainable = true) {
     return {std::move(s), std::vector<double>(from.begin(), from.end()), trainable};
@@ -53,7 +55,7 @@ class device : public layers, public contractions, public pools, public losses, 
   void set_values(parameter& p, std::span<const float> from) { p.value.assign(from.begin(), from.end()); }
   void zero_gradient(parameter& p) { p.fresh = true; }
   void set_trainable(parameter& p, bool on) { p.trainable = on; }
-  parameter_state snapshot(const parameter& p) const { return {p.value, p.first, p.second}; }
+  virtual parameter_state snapshot(const parameter& p) const { return {p.value, p.first, p.second}; }
   void restore(parameter& p, const parameter_state& s) {
     p.value = s.value;
     p.first = s.first;
@@ -109,6 +111,16 @@ class device : public layers, public contractions, public pools, public losses, 
       }
     }
   }
+};
+
+/// A Device with optional parts, for tests to override: a clock, precisions, random rounding, noise and ranges.
+struct capable_device : device {
+  virtual double seconds() const { return 0; }
+  auto supported_precisions() const { return std::vector{precision::fp32, precision::bf16, precision::fp8_e4m3}; }
+  virtual bool supports(const op_info&, comp::precision) const { return true; }
+  virtual void round_by(dropout_key) {}
+  virtual tensor normal(const dropout_key&, const native::shape& size, comp::precision p) { return {size, p}; }
+  virtual int range(const char*) { return 0; }
 };
 
 }  // namespace comp::native::reference

@@ -11,6 +11,7 @@
 namespace comp::native::reference {
 
 struct layers {
+  virtual ~layers() = default;
   /// The elements that a batch norm reduces together: channel c of (B,C,H,W) or (B,C).
   static void for_each_of_channel(const tensor& x, std::int64_t c, auto f) {
     const std::int64_t channels = x.axis(1), plane = x.size() / (x.axis(0) * channels);
@@ -18,8 +19,8 @@ struct layers {
       for (std::int64_t i = 0; i < plane; ++i) f((b * channels + c) * plane + i);
     }
   }
-  with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
-                                parameter& variance, const batch_norm_options& o) {
+  virtual with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
+                                        parameter& variance, const batch_norm_options& o) {
     const std::int64_t channels = x.axis(1);
     const double count = static_cast<double>(x.size() / channels);
     with_saved<tensor> result{tensor{x.shape(), x.precision()},
@@ -43,8 +44,8 @@ struct layers {
     }
     return result;
   }
-  tensor batch_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
-                             parameter& beta, const batch_norm_options& o) {
+  virtual tensor batch_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
+                                     parameter& gamma, parameter& beta, const batch_norm_options& o) {
     tensor dx{x.shape(), dy.precision()};
     const double count = static_cast<double>(x.size() / x.axis(1));
     auto& dgamma = gamma.to_add();
@@ -66,7 +67,7 @@ struct layers {
     return dx;
   }
 
-  with_saved<tensor> layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) {
+  virtual with_saved<tensor> layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) {
     const std::int64_t c = x.axis(-1), rows = x.size() / c;
     with_saved<tensor> result{tensor{x.shape(), x.precision()},
                               {tensor{{rows}, precision::fp32}, tensor{{rows}, precision::fp32}}};
@@ -82,8 +83,8 @@ struct layers {
     }
     return result;
   }
-  tensor layer_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
-                             parameter& beta, double) {
+  virtual tensor layer_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
+                                     parameter& gamma, parameter& beta, double) {
     const std::int64_t c = x.axis(-1), rows = x.size() / c;
     tensor dx{x.shape(), dy.precision()};
     auto& dgamma = gamma.to_add();
@@ -158,17 +159,17 @@ struct layers {
   tensor activate_backward(activation kind, const tensor& dy, const tensor& x, const tensor& y) {
     return map(dy, [&](auto i) { return dy[i] * slope(kind, x[i], y[i]); });
   }
-  tensor dropout(const tensor& x, double p, const dropout_key& key) {
+  virtual tensor dropout(const tensor& x, double p, const dropout_key& key) {
     return map(x, [&](auto i) { return keeps(p, key, static_cast<std::uint64_t>(i)) ? x[i] / (1 - p) : 0; });
   }
-  tensor dropout_backward(const tensor& dy, double p, const dropout_key& key) { return dropout(dy, p, key); }
+  tensor dropout_backward(const tensor& dy, double p, const dropout_key& key) { return layers::dropout(dy, p, key); }
   tensor add(const tensor& a, const tensor& b) {
     return map(a, [&](auto i) { return a[i] + b[i]; });
   }
-  tensor mul(const tensor& a, const tensor& b) {
+  virtual tensor mul(const tensor& a, const tensor& b) {
     return map(a, [&](auto i) { return a[i] * b[i]; });
   }
-  tensor sum(std::span<const tensor> all) {
+  virtual tensor sum(std::span<const tensor> all) {
     return map(all[0], [&](auto i) {
       double total = 0;
       for (const tensor& t : all) total += t[i];

@@ -88,6 +88,7 @@ struct pools {
 
 /// Means over the targets that are not negative.
 struct losses {
+  virtual ~losses() = default;
   static double targets_in(const index_tensor& target) {
     return static_cast<double>(std::ranges::count_if(target.values, [](auto t) { return t >= 0; }));
   }
@@ -114,15 +115,15 @@ struct losses {
   tensor cross_entropy_backward(const std::vector<tensor>& saved, const index_tensor& target, double scale) {
     return layers{}.log_softmax_backward(nll_loss_backward(saved[0], target, scale), saved[0]);
   }
-  void mse_loss(const tensor& x, const tensor& target, double* loss) {
+  virtual void mse_loss(const tensor& x, const tensor& target, double* loss) {
     double sum = 0;
     for (std::int64_t i = 0; i < x.size(); ++i) sum += (x[i] - target[i]) * (x[i] - target[i]);
     *loss = sum / static_cast<double>(x.size());
   }
-  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
+  virtual tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
     return layers::map(x, [&](auto i) { return 2 * scale * (x[i] - target[i]) / static_cast<double>(x.size()); });
   }
-  void binary_cross_entropy(const tensor& x, double target, double* loss) {
+  virtual void binary_cross_entropy(const tensor& x, double target, double* loss) {
     double sum = 0;
     for (std::int64_t i = 0; i < x.size(); ++i) {
       const double yes = 1 / (1 + std::exp(-x[i]));
@@ -130,7 +131,7 @@ struct losses {
     }
     *loss = sum / static_cast<double>(x.size());
   }
-  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
+  virtual tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
     return layers::map(
         x, [&](auto i) { return scale / static_cast<double>(x.size()) * (1 / (1 + std::exp(-x[i])) - target); });
   }

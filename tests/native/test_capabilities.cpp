@@ -120,7 +120,7 @@ TEST_CASE_FIXTURE(on_reference, "an epoch begun batch by batch and finished is t
 TEST_CASE("a device that does not round has no sensitivities, and an operator that throws leaves the state") {
   struct failing : reference::device {
     bool fails = false;
-    tensor linear(const tensor& x, parameter& w, parameter* b) {
+    tensor linear(const tensor& x, parameter& w, parameter* b) override {
       comp::require<comp::error>(!fails || x.precision() == precision::fp32, "no linear in {} (a test's): none",
                                  name(x.precision()));
       return reference::device::linear(x, w, b);
@@ -128,7 +128,7 @@ TEST_CASE("a device that does not round has no sensitivities, and an operator th
   } device;
   model_builder net{"net", input_kind::values, {8, 6}};
   net.input().linear("a", 24).batch_norm("norm").dropout("drop", 0.2).linear("head", 2).mse_loss("loss");
-  trainer<failing> t{device, net.finish(), regression_data{64}, regression_data{16}, {.optimizer = adam(0.01)}};
+  reference_trainer t{device, net.finish(), regression_data{64}, regression_data{16}, {.optimizer = adam(0.01)}};
   t.run_batch();
   const auto saved = t.save();
   const auto losses = [&] { return std::vector{t.run_batch().loss, t.run_batch().loss, t.validate()}; };
@@ -150,39 +150,36 @@ TEST_CASE("a device that does not round has no sensitivities, and an operator th
 }
 
 TEST_CASE("a sensitivity is the relative error of what one operator gives, and of the gradients that it makes") {
-  struct off_by_parts : reference::device {  // linears, when they are lowered
-    tensor linear(const tensor& x, parameter& w, parameter* b) {
+  struct off_by_parts : reference::capable_device {  // linears, when they are lowered
+    tensor linear(const tensor& x, parameter& w, parameter* b) override {
       tensor y = reference::device::linear(x, w, b);
-      if (off(x)) times(y.values(), 1.01);
+      for (double& v : y.values()) v *= off(x) ? 1.01 : 1;
       return y;
     }
     tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
-                           bool need_parameters) {
+                           bool need_parameters) override {
       const std::vector<double> before = w.fresh ? std::vector<double>(w.value.size()) : w.gradient;
       tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
       for (std::size_t i = 0; off(x) && i < before.size(); ++i) w.gradient[i] += 0.5 * (w.gradient[i] - before[i]);
       if (need_dx) of_inputs = squares(dx.values());
       return dx;
     }
-    void mse_loss(const tensor& x, const tensor& target, double* loss) {
+    void mse_loss(const tensor& x, const tensor& target, double* loss) override {
       reference::device::mse_loss(x, target, loss);
       if (off(x)) *loss *= 4;
     }
     bool runs = true;
     double of_inputs = 0;  // of what the last one gave
-    bool supports(const comp::op_info&, precision) const { return runs; }
+    bool supports(const comp::op_info&, precision) const override { return runs; }
     static bool off(const tensor& x) { return x.precision() == precision::bf16; }
     static double squares(const std::vector<double>& values) {
       return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
-    }
-    static void times(std::vector<double>& values, double factor) {
-      for (double& v : values) v *= factor;
     }
   } device;
   model_builder net{"net", input_kind::values, {8, 6}};
   const value twice = net.input().linear("twice", 24);  // read by two operators, whose gradients add up
   twice.relu("relu").add("both", twice.tanh("tanh")).linear("head", 2).mse_loss("loss");
-  trainer<off_by_parts> t{device, net.finish(), regression_data{64}, regression_data{16}};
+  trainer<reference::capable_device> t{device, net.finish(), regression_data{64}, regression_data{16}};
   constexpr double infinite = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(squared_error{nan, 1}.relative() == infinite);
   CHECK(squared_error{1, 0}.relative() == 1);
@@ -207,7 +204,7 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
 TEST_CASE("a sensitivity's gradients are those of all inputs") {
   struct off_by_one : reference::device {
     int low = 0;
-    tensor mul(const tensor& a, const tensor& b) {
+    tensor mul(const tensor& a, const tensor& b) override {
       tensor y = reference::device::mul(a, b);
       const bool of_first = a.precision() == precision::bf16 && ++low == 2;  // the forward, then each gradient
       for (double& v : y.values()) v *= of_first ? 1.5 : 1;
@@ -217,7 +214,7 @@ TEST_CASE("a sensitivity's gradients are those of all inputs") {
   model_builder net{"net", input_kind::values, {8, 6}};
   const value x = net.input().linear("x", 4);
   x.mul("it", x.tanh("other")).linear("head", 2).mse_loss("loss");
-  trainer<off_by_one> t{device, net.finish(), regression_data{64}, regression_data{16}};
+  reference_trainer t{device, net.finish(), regression_data{64}, regression_data{16}};
   const double error = t.sensitivity(precision::bf16)[2].gradient;
   CHECK(error > 0.1);
   CHECK(error < 0.5);
@@ -226,20 +223,20 @@ TEST_CASE("a sensitivity's gradients are those of all inputs") {
 TEST_CASE("a sensitivity runs operators as a training step does") {
   struct watching : reference::device {
     int dropped = 0, by_batch = 0, all = 0;
-    tensor dropout(const tensor& x, double p, const dropout_key& key) {
+    tensor dropout(const tensor& x, double p, const dropout_key& key) override {
       ++dropped;
       CHECK(key.everywhere);  // one mask in both precisions, in fused operators too
       return reference::device::dropout(x, p, key);
     }
     with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
-                                  parameter& variance, const batch_norm_options& o) {
+                                  parameter& variance, const batch_norm_options& o) override {
       ++all, by_batch += o.training;
       return reference::device::batch_norm(x, gamma, beta, mean, variance, o);
     }
   } device;
   model_builder net{"net", input_kind::values, {8, 6}};
   net.input().linear("a", 4).batch_norm("norm").dropout("drop", 0.5).linear("head", 2).mse_loss("loss");
-  trainer<watching> t{device, net.finish(), regression_data{64}, regression_data{16}};
+  reference_trainer t{device, net.finish(), regression_data{64}, regression_data{16}};
   (void)t.sensitivity(precision::bf16);
   CHECK(device.dropped > 1);
   CHECK(device.all == 2);  // in FP32 and lowered

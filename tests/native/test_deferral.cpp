@@ -21,7 +21,7 @@ namespace {
 struct refusing_device : reference::device {
   struct captured_work {};
   int asked = 0, looks = 0, waits = 0;
-  void synchronize() { ++waits; }
+  void synchronize() override { ++waits; }
   void defer_losses(bool) {}
   void guard_update(std::span<parameter* const>, const update_guard&) {}
   step_seen end_step() { return ++looks, step_seen{true, 0}; }

@@ -20,6 +20,8 @@ using namespace comp::native::testing;
 using comp::plan;
 using comp::precision;
 using comp::sample;
+using reference_trainer = trainer<reference::device>;
+using capable_trainer = trainer<reference::capable_device>;
 
 namespace {
 
@@ -44,15 +46,15 @@ struct losing : reference::device {
     if (const auto at = lost.find(losses++); at != lost.end()) *loss = at->second;
     told.push_back(*loss);
   }
-  void mse_loss(const tensor& x, const tensor& target, double* loss) {
+  void mse_loss(const tensor& x, const tensor& target, double* loss) override {
     reference::device::mse_loss(x, target, loss);
     spoil(loss);
   }
-  void binary_cross_entropy(const tensor& x, double target, double* loss) {
+  void binary_cross_entropy(const tensor& x, double target, double* loss) override {
     reference::device::binary_cross_entropy(x, target, loss);
     spoil(loss);
   }
-  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
+  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) override {
     return reference::device::mse_loss_backward(x, target, scale > most ? beyond : scale);
   }
 };
@@ -72,7 +74,7 @@ double mean_of(const std::vector<double>& all) {
 
 TEST_CASE("an epoch with lost batches is the mean of the others, and its message is of the first") {
   losing device;
-  trainer<losing> t{device, of_values(), regression_data{64}, regression_data{16}};
+  reference_trainer t{device, of_values(), regression_data{64}, regression_data{16}};
   device.lost = {{0, not_a_number}, {2, beyond}, {3, not_a_number}, {7, not_a_number}};
   const sample epoch = t.run_epoch();
   CHECK(epoch.ok());
@@ -95,7 +97,7 @@ TEST_CASE("an epoch with lost batches is the mean of the others, and its message
 TEST_CASE("a loss that was lost is told rather than the steps that were skipped beside it") {
   losing device;
   device.most = 32768;
-  trainer<losing> t{device, of_values(), regression_data{64}, regression_data{16}};
+  reference_trainer t{device, of_values(), regression_data{64}, regression_data{16}};
   t.set_precision(plan{t.graph().size(), precision::fp16});
   device.lost = {{4, not_a_number}};
   const sample epoch = t.run_epoch();
@@ -114,7 +116,7 @@ TEST_CASE("a loss that was lost is told rather than the steps that were skipped 
 TEST_CASE("without a score of its own a model of several phases has minus the sum of their losses") {
   losing device;
   const auto images = bars({1, 2, 3}, 3, 16, 1);
-  trainer<losing> t{device, small_gan(8), images, images};
+  reference_trainer t{device, small_gan(8), images, images};
   const double score = t.validate();
   const std::vector<double>& l = device.told;
   REQUIRE(l.size() == 6);  // of two batches the maker's, and the judge's two, of which the mean counts
@@ -124,7 +126,7 @@ TEST_CASE("without a score of its own a model of several phases has minus the su
 TEST_CASE("where a phase is lost, those behind it are left out of that step, and the next step has the next batch") {
   losing device;
   const auto images = bars({1, 2, 3}, 3, 40, 1);
-  trainer<losing> t{device, small_gan(8), images, images};
+  reference_trainer t{device, small_gan(8), images, images};
   device.lost = {{0, not_a_number}};
   const auto values = [&] {
     std::vector<std::vector<double>> all;
@@ -157,43 +159,34 @@ TEST_CASE("where a phase is lost, those behind it are left out of that step, and
   CHECK(t.run_batch().message == "loss nan in step 8 (it left the range of its precision): use more FP32");
 }
 
-namespace {
-
-/// A clock that products of 24 units move: in step n by forward_of[n], and ten times as much on the way back. An upload
-/// moves it, too. Work is done when it is waited for.
-struct clocked : reference::device {
-  std::vector<double> forward_of;
-  double now = 0, given = 0;
-  std::size_t forwards = 0, backwards = 0, fails_at = 99;
-  double seconds() const { return now; }
-  void synchronize() { now += std::exchange(given, 0); }
-  using reference::device::upload;
-  tensor upload(std::span<const float> from, shape s, comp::precision p) {
-    given += 1000;
-    return reference::device::upload(from, std::move(s), p);
-  }
-  tensor linear(const tensor& x, parameter& w, parameter* b) {
-    comp::require<comp::error>(forwards != fails_at, "no product {} (a test's): none", fails_at);
-    if (w.extents[0] == 24) given += forward_of[forwards++];
-    return reference::device::linear(x, w, b);
-  }
-  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
-                         bool need_parameters) {
-    if (w.extents[0] == 24) given += 10 * forward_of[backwards++];
-    return reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
-  }
-};
-
-}  // namespace
-
 TEST_CASE("a profile's times are medians of the steps after the first, of all micro-batches, in both directions") {
-  clocked device;
+  // A clock that products of 24 units move: in step n by forward_of[n], and ten times as much on the way back. An
+  // upload moves it, too. Work is done when it is waited for.
+  struct clocked : reference::capable_device {
+    std::vector<double> forward_of;
+    double now = 0, given = 0;
+    std::size_t forwards = 0, backwards = 0, fails_at = 99;
+    double seconds() const override { return now; }
+    void synchronize() override { now += std::exchange(given, 0); }
+    using reference::device::upload;
+    tensor upload(std::span<const float> from, shape s, comp::precision p) override {
+      given += 1000;
+      return reference::device::upload(from, std::move(s), p);
+    }
+    tensor linear(const tensor& x, parameter& w, parameter* b) override {
+      comp::require<comp::error>(forwards != fails_at, "no product {} (a test's): none", fails_at);
+      if (w.extents[0] == 24) given += forward_of[forwards++];
+      return reference::device::linear(x, w, b);
+    }
+    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
+                           bool need_parameters) override {
+      if (w.extents[0] == 24) given += 10 * forward_of[backwards++];
+      return reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
+    }
+  } device;
   device.forward_of = {64, 64, 1, 1, 8, 8, 2, 2, 64, 64};  // two micro-batches a step
-  trainer<clocked> t{device,
-                     of_values(),
-                     regression_data{64},
-                     regression_data{16},
-                     {.scaling = {.micro_batches = 2}, .profile_steps = 3}};
+  const training chosen{.scaling = {.micro_batches = 2}, .profile_steps = 3};
+  capable_trainer t{device, of_values(), regression_data{64}, regression_data{16}, chosen};
   const auto weights = t.network().parameters()[0].value;
   const auto times = t.profile();
   CHECK(t.network().parameters()[0].value == weights);
@@ -215,35 +208,30 @@ TEST_CASE("a profile's times are medians of the steps after the first, of all mi
   CHECK(t.network().times()[0].forward == 0);  // nothing is timed any more
 }
 
-namespace {
-
-/// Whoever else writes examples waits until the thread that made the trainer writes one, too.
-struct waiting_data : regression_data {
-  struct gate {
-    std::mutex mutex;
-    std::condition_variable opened;
-    const std::thread::id maker = std::this_thread::get_id();
-    bool open = false;
-    std::size_t written = 0;
-  };
-  std::shared_ptr<gate> at = std::make_shared<gate>();
-  void write(std::size_t i, const example_spans& to) const {
-    std::unique_lock lock{at->mutex};
-    if (std::this_thread::get_id() == at->maker) at->open = true, at->opened.notify_all();
-    at->opened.wait(lock, [this] { return at->open; });
-    ++at->written;
-    lock.unlock();
-    regression_data::write(i, to);
-  }
-};
-
-}  // namespace
-
 TEST_CASE("a run's clock begins when its first batches are loaded") {
-  struct watching : reference::device {
+  // Whoever else writes examples waits until the thread that made the trainer writes one, too.
+  struct waiting_data : regression_data {
+    struct gate {
+      std::mutex mutex;
+      std::condition_variable opened;
+      const std::thread::id maker = std::this_thread::get_id();
+      bool open = false;
+      std::size_t written = 0;
+    };
+    std::shared_ptr<gate> at = std::make_shared<gate>();
+    void write(std::size_t i, const example_spans& to) const {
+      std::unique_lock lock{at->mutex};
+      if (std::this_thread::get_id() == at->maker) at->open = true, at->opened.notify_all();
+      at->opened.wait(lock, [this] { return at->open; });
+      ++at->written;
+      lock.unlock();
+      regression_data::write(i, to);
+    }
+  };
+  struct watching : reference::capable_device {
     std::shared_ptr<waiting_data::gate> data;
     mutable std::vector<std::size_t> written_at = {};
-    double seconds() const {
+    double seconds() const override {
       const std::lock_guard lock{data->mutex};
       written_at.push_back(data->written);
       return 0;
@@ -251,7 +239,7 @@ TEST_CASE("a run's clock begins when its first batches are loaded") {
   } device;
   const waiting_data data{{64}};
   device.data = data.at;
-  trainer<watching> t{device, of_values(), data, regression_data{16}, {.loading_threads = 1}};
+  capable_trainer t{device, of_values(), data, regression_data{16}, {.loading_threads = 1}};
   t.run_batch();
   CHECK(device.written_at.at(0) >= 16);  // the batch and the next one
 }
@@ -259,7 +247,7 @@ TEST_CASE("a run's clock begins when its first batches are loaded") {
 TEST_CASE("a trainer's batches are drawn by its seed, its validation's are in order, and each setting is kept") {
   struct noting : reference::device {
     std::vector<std::size_t> seen = {};
-    void mse_loss(const tensor& x, const tensor& target, double* loss) {
+    void mse_loss(const tensor& x, const tensor& target, double* loss) override {
       for (std::int64_t i = 0; i < target.size(); i += 2) seen.push_back(static_cast<std::size_t>(target[i]));
       reference::device::mse_loss(x, target, loss);
     }
@@ -272,7 +260,7 @@ TEST_CASE("a trainer's batches are drawn by its seed, its validation's are in or
   };
   const auto seen_by = [&](training settings, auto run) {
     device.seen.clear();
-    trainer<noting> t{device, of_values(), numbered{20}, numbered{11}, settings};
+    reference_trainer t{device, of_values(), numbered{20}, numbered{11}, settings};
     run(t);
     return device.seen;
   };
@@ -293,7 +281,7 @@ TEST_CASE("a trainer's batches are drawn by its seed, its validation's are in or
 
 TEST_CASE_FIXTURE(on_reference, "a score is that of all examples at once, whatever the batches and the last one are") {
   const auto score = [&](const model& m, const data_source& data) {
-    return trainer<reference::device>{device, m, data, data}.validate();
+    return reference_trainer{device, m, data, data}.validate();
   };
   const auto classes = [](std::int64_t batch) {
     return native_models::mlp({.batch = batch, .input = {1, 2, 3}, .hidden = {24}, .outputs = 3});
@@ -308,7 +296,7 @@ TEST_CASE_FIXTURE(on_reference, "a score is that of all examples at once, whatev
   CHECK(score(classes(8), images) == doctest::Approx(static_cast<double>(right) / 19).epsilon(1e-12));
   const double whole = score(of_values(19), regression_data{19});
   CHECK(score(of_values(8), regression_data{19}) == doctest::Approx(whole).epsilon(1e-9));
-  trainer<reference::device> larger{device, of_values(32), regression_data{64}, regression_data{19}};
+  reference_trainer larger{device, of_values(32), regression_data{64}, regression_data{19}};
   CHECK(larger.validate() == doctest::Approx(whole).epsilon(1e-9));  // one batch that is not full
   network<reference::device> values{device, of_values(19), 0};
   loader targets{regression_data{19}, {.batch = 19, .shuffle = false}};
@@ -319,14 +307,14 @@ TEST_CASE_FIXTURE(on_reference, "a score is that of all examples at once, whatev
 }
 
 TEST_CASE("no random numbers are drawn twice: not in training, in validation, in rounding, or with another seed") {
-  struct drawing : reference::device {
+  struct drawing : reference::capable_device {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> masks, roundings, noises;
-    void round_by(dropout_key key) { roundings.emplace_back(key.seed, key.draw); }
-    tensor dropout(const tensor& x, double p, const dropout_key& key) {
+    void round_by(dropout_key key) override { roundings.emplace_back(key.seed, key.draw); }
+    tensor dropout(const tensor& x, double p, const dropout_key& key) override {
       masks.emplace_back(key.seed, key.draw);
       return reference::device::dropout(x, p, key);
     }
-    tensor normal(const dropout_key& key, const shape& size, comp::precision p) {
+    tensor normal(const dropout_key& key, const shape& size, comp::precision p) override {
       noises.emplace_back(key.seed, key.draw);
       return {size, p};
     }
@@ -342,7 +330,7 @@ TEST_CASE("no random numbers are drawn twice: not in training, in validation, in
   };
   for (const std::uint64_t seed : {0, 1}) {
     drawing device;
-    trainer<drawing> t{device, m, regression_data{32}, regression_data{24}, {.seed = seed}};
+    capable_trainer t{device, m, regression_data{32}, regression_data{24}, {.seed = seed}};
     t.run_epoch(), t.run_epoch();
     CHECK(t.save().draws == 16);
     add(device.masks, 8);
@@ -371,7 +359,7 @@ TEST_CASE_FIXTURE(on_reference, "a signature has the model, both data sets, the 
                         .keep_last = true,
                         .scaling = comp::scaling::fixed(8),
                         .score = {.reads = {"judge.out@real"}}};
-  const trainer<reference::device> t{device, small_gan(8), train, held, chosen};
+  const reference_trainer t{device, small_gan(8), train, held, chosen};
   CHECK(t.signature() == fmt::format("gan {:016x} | model's options {:016x} | {} | {} | batch 8 | {}",
                                      t.graph().fingerprint(), hash_of_options(t.model()), train.signature(),
                                      held.signature(), text(chosen)));
@@ -387,7 +375,7 @@ TEST_CASE_FIXTURE(on_reference, "a signature has the model, both data sets, the 
 
 TEST_CASE_FIXTURE(on_reference, "the state of another model is refused, and each phase's state comes back as its own") {
   const auto images = bars({1, 2, 3}, 3, 40, 1);
-  trainer<reference::device> gan{device, small_gan(8), images, images},
+  reference_trainer gan{device, small_gan(8), images, images},
       other{device, of_values(), regression_data{}, regression_data{}};
   CHECK_THROWS_WITH_AS(other.restore(gan.save()),
                        "state of 16 parameters for a model of 4 (it is another model's): save and restore one trainer",

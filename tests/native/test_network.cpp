@@ -20,26 +20,25 @@ struct watching : reference::device {
   std::map<std::string, int> casts;  // "fp32>bf16"
   std::vector<std::string> ran;
   int dropouts = 0;
-  bool asked_for_dx_of_input = false;
 
-  tensor cast(const tensor& t, precision p) {
+  tensor cast(const tensor& t, precision p) override {
     ++casts[fmt::format("{}>{}", name(t.precision()), name(p))];
     return reference::device::cast(t, p);
   }
-  tensor linear(const tensor& x, parameter& w, parameter* b) {
+  tensor linear(const tensor& x, parameter& w, parameter* b) override {
     ran.push_back(fmt::format("linear {}", name(x.precision())));
     return reference::device::linear(x, w, b);
   }
   tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
-                         bool need_parameters) {
+                         bool need_parameters) override {
     ran.push_back(fmt::format("linear back {} {}", name(dy.precision()), need_dx ? "dx" : "no dx"));
     return reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
   }
-  tensor dropout(const tensor& x, double p, const dropout_key& key) {
+  tensor dropout(const tensor& x, double p, const dropout_key& key) override {
     ++dropouts;
     return reference::device::dropout(x, p, key);
   }
-  tensor sum(std::span<const tensor> all) {
+  tensor sum(std::span<const tensor> all) override {
     ran.push_back(fmt::format("sum of {} {}", all.size(), name(all[0].precision())));
     return reference::device::sum(all);
   }
@@ -64,9 +63,9 @@ plan with_low(const comp::op_graph& graph, std::initializer_list<std::string_vie
 
 TEST_CASE("a tensor is cast once for all its readers of one precision, and its gradient once") {
   watching device;
-  network<watching> net{device, three_readers(), 1};
+  network<reference::device> net{device, three_readers(), 1};
   net.set_precision(with_low(net.graph(), {"a", "b", "c"}));
-  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   CHECK(device.casts == std::map<std::string, int>{{"bf16>fp32", 3}, {"fp32>bf16", 1}});  // mul reads a, b; add reads c
   device.casts.clear();
@@ -79,11 +78,11 @@ TEST_CASE("a tensor is cast once for all its readers of one precision, and its g
 
 TEST_CASE("a tensor is cast from its own values, and not from a copy that is rounded already") {
   watching device;
-  network<watching> net{device, three_readers(), 1};
+  network<reference::device> net{device, three_readers(), 1};
   plan p = with_low(net.graph(), {"a", "c"});
   for (std::size_t i = 0; i < p.size(); ++i) p[i] = net.graph()[i].name == "b" ? precision::fp16 : p[i];
   net.set_precision(p);
-  net.forward(uploaded(device, net.model(), random_batch(net.model(), 1)));
+  net.forward(uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1)));
   CHECK(device.casts.at("fp32>fp16") == 1);
   CHECK_FALSE(device.casts.contains("bf16>fp16"));
 }
@@ -100,9 +99,9 @@ TEST_CASE("each copy of a tensor is dropped behind the last operator that reads 
 
 TEST_CASE("gradients of readers in several precisions meet in the producer's") {
   watching device;
-  network<watching> net{device, three_readers(), 1};
+  network<reference::device> net{device, three_readers(), 1};
   net.set_precision(with_low(net.graph(), {"a", "b"}));
-  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   device.ran.clear();
   net.backward(batch);
@@ -116,9 +115,9 @@ TEST_CASE("a gradient that a product makes in a precision of its own is rounded 
   made.input().linear("a", 6).linear("b", 6).mse_loss("loss");
   model m = made.finish();
   m.separate_products = true;
-  network<watching> net{device, std::move(m), 1};
+  network<reference::device> net{device, std::move(m), 1};
   net.set_precision(with_low(net.graph(), {"b", "b.weight_gradient"}));
-  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   device.casts.clear();
   net.backward(batch);
@@ -127,9 +126,9 @@ TEST_CASE("a gradient that a product makes in a precision of its own is rounded 
 
 TEST_CASE("an FP32 plan casts nothing and a uniform low plan only the input") {
   watching device;
-  network<watching> net{
+  network<reference::device> net{
       device, native_models::gpt({.batch = 2, .vocabulary = 9, .context = 4, .layers = 1, .width = 8, .heads = 2}), 1};
-  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   net.backward(batch);
   CHECK(device.casts.empty());
@@ -143,8 +142,8 @@ TEST_CASE("a view has the precision of what it views") {
   watching device;
   model_builder made{"view", input_kind::values, {2, 3, 4, 4}};
   made.input().conv2d("conv", 4).flatten("flatten").linear("head", 3).cross_entropy_loss("loss");
-  network<watching> net{device, made.finish(), 1};
-  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  network<reference::device> net{device, made.finish(), 1};
+  const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.set_precision(with_low(net.graph(), {"conv", "head"}));
   net.forward(batch);
   CHECK(device.casts == std::map<std::string, int>{{"fp32>bf16", 1}, {"bf16>fp32", 1}});  // the image; the logits
@@ -187,8 +186,8 @@ TEST_CASE("evaluation draws no dropout, uses running statistics and changes noth
   watching device;
   model_builder made{"net", input_kind::values, {6, 4}};
   made.input().linear("a", 5).batch_norm("norm").dropout("dropout", 0.5).linear("head", 3).cross_entropy_loss("loss");
-  network<watching> net{device, made.finish(), 1};
-  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  network<reference::device> net{device, made.finish(), 1};
+  const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   CHECK(device.dropouts == 1);
   CHECK(net.draws() == 1);

@@ -56,33 +56,33 @@ TEST_CASE("operators on elements count as many operations for each as they take,
 }
 
 TEST_CASE("what was chosen of an operator reaches the Device, in both directions") {
-  struct noting : reference::device {
+  struct noting : reference::capable_device {
     std::string seen, ranges;
-    int range(const char* name) { return ranges += std::string{name} + " ", 0; }
+    int range(const char* name) override { return ranges += std::string{name} + " ", 0; }
     with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
-                                  parameter& variance, const batch_norm_options& o) {
+                                  parameter& variance, const batch_norm_options& o) override {
       seen += fmt::format("batch {} {} {}, ", o.eps, o.momentum, o.training);
       return reference::device::batch_norm(x, gamma, beta, mean, variance, o);
     }
     tensor batch_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
-                               parameter& beta, const batch_norm_options& o) {
+                               parameter& beta, const batch_norm_options& o) override {
       seen += fmt::format("back {} {} {}, ", o.eps, o.momentum, o.training);
       return reference::device::batch_norm_backward(dy, x, saved, gamma, beta, o);
     }
-    with_saved<tensor> layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) {
+    with_saved<tensor> layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) override {
       seen += fmt::format("layer {}, ", eps);
       return reference::device::layer_norm(x, gamma, beta, eps);
     }
     tensor layer_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
-                               parameter& beta, double eps) {
+                               parameter& beta, double eps) override {
       seen += fmt::format("back {}, ", eps);
       return reference::device::layer_norm_backward(dy, x, saved, gamma, beta, eps);
     }
   } device;
   model_builder net{"net", input_kind::values, {4, 3}};
   net.input().linear("a", 3).batch_norm("batch", {0.25, 0.5}).layer_norm("layer", {0.125}).mse_loss("loss");
-  network<noting> on{device, net.finish(), 1};
-  const auto batch = uploaded(device, on.model(), random_batch(on.model(), 1));
+  network<reference::capable_device> on{device, net.finish(), 1};
+  const auto batch = uploaded<reference::capable_device>(device, on.model(), random_batch(on.model(), 1));
   on.forward(batch);
   on.backward(batch);
   on.evaluate(batch);

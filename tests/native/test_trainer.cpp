@@ -18,11 +18,13 @@ using comp::plan;
 using comp::precision;
 using comp::sample;
 using reference_trainer = trainer<reference::device>;
+using capable_trainer = trainer<reference::capable_device>;
 
 static_assert(comp::Backend<reference_trainer>);
 static_assert(comp::detail::saves<reference_trainer> && comp::detail::stops<reference_trainer>);
 static_assert(comp::detail::profiles<reference_trainer> && comp::detail::validates<reference_trainer>);
 static_assert(comp::detail::signs<reference_trainer> && comp::detail::knows_hardware<reference_trainer>);
+static_assert(comp::detail::supports_some<capable_trainer>);
 
 namespace {
 
@@ -171,21 +173,18 @@ TEST_CASE_FIXTURE(on_reference, "what a step of several phases cannot do is refu
 }
 
 TEST_CASE("a run has the device's times and its peak without what saved states hold, and waits for each step") {
-  struct counting : reference::device {
+  struct counting : reference::capable_device {
     mutable double now = 0;
     int waits = 0, resets = 0;
-    std::int64_t live = 7;
-    double seconds() const { return ++now; }
-    void synchronize() { ++waits; }
-    void reset_peak() { ++resets; }
-    std::int64_t live_bytes() const { return live; }
-    std::int64_t peak_bytes() const { return 100; }
-    auto snapshot(const parameter& p) {
-      live += 5;
-      return reference::device::snapshot(p);
-    }
+    mutable std::int64_t live = 7;
+    double seconds() const override { return ++now; }
+    void synchronize() override { ++waits; }
+    void reset_peak() override { ++resets; }
+    std::int64_t live_bytes() const override { return live; }
+    std::int64_t peak_bytes() const override { return 100; }
+    parameter_state snapshot(const parameter& p) const override { return live += 5, reference::device::snapshot(p); }
   } device;
-  trainer<counting> t{device, regression(), regression_data{24}, regression_data{16}};
+  capable_trainer t{device, regression(), regression_data{24}, regression_data{16}};
   {
     const auto held = t.save();  // of four parameters
     const sample epoch = t.run_epoch();
@@ -230,22 +229,16 @@ TEST_CASE("losses that are not finite one after the other end the epoch and are 
   CHECK(t.run_batch().ok());
 }
 
-/// Makes the gradient of the linear operator infinite if the loss is scaled by more than `most`.
+/// Makes the gradient of the linear operator infinite if the loss is scaled by more than `most`, and of several losses
+/// that of the one whose logits should say `of`.
 struct overflowing : reference::device {
-  double most = 1024;
-  double seen = 0;
-  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
-    seen = scale;
-    return reference::device::mse_loss_backward(x, target,
-                                                scale > most ? std::numeric_limits<double>::infinity() : scale);
+  double most = 1024, of = 0, seen = 0;
+  double overflow(double scale) { return seen = scale, scale > most ? std::numeric_limits<double>::infinity() : scale; }
+  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) override {
+    return reference::device::mse_loss_backward(x, target, overflow(scale));
   }
-};
-/// The same of the loss whose logits should say `of`.
-struct overflowing_phase : reference::device {
-  double of = 0;
-  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
-    return reference::device::binary_cross_entropy_backward(
-        x, target, target == of && scale > 1024 ? std::numeric_limits<double>::infinity() : scale);
+  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) override {
+    return reference::device::binary_cross_entropy_backward(x, target, target == of ? overflow(scale) : scale);
   }
 };
 TEST_CASE(
@@ -253,9 +246,9 @@ TEST_CASE(
   const auto images = bars({1, 2, 3}, 3, 40, 1);
   for (const std::size_t hit : {0, 1}) {
     CAPTURE(hit);
-    overflowing_phase device;
+    overflowing device;
     device.of = hit == 0 ? 1 : 0;
-    trainer<overflowing_phase> t{device, small_gan(8), images, images};
+    reference_trainer t{device, small_gan(8), images, images};
     plan p{t.graph().size()};
     p[1] = precision::fp16;
     t.set_precision(p);
@@ -277,7 +270,7 @@ TEST_CASE(
 
 TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and is told") {
   overflowing device;
-  trainer<overflowing> t{device, regression(), regression_data{64}, regression_data{16}};
+  reference_trainer t{device, regression(), regression_data{64}, regression_data{16}};
   plan p{t.graph().size()};
   p[0] = precision::fp16;
   t.set_precision(p);
@@ -318,7 +311,7 @@ TEST_CASE("a gradient that is not finite without FP16 is reported, and the weigh
   overflowing device;
   device.most = 0;
   for (const double clip : {0.0, 1.0}) {
-    trainer<overflowing> t{device, regression(), regression_data{64}, regression_data{16}, {.clip_norm = clip}};
+    reference_trainer t{device, regression(), regression_data{64}, regression_data{16}, {.clip_norm = clip}};
     const auto before = t.network().trainable()[0]->value;
     const sample got = t.run_batch();
     CHECK(got.status == comp::status::not_finite);
@@ -333,18 +326,19 @@ TEST_CASE("a gradient that is not finite without FP16 is reported, and the weigh
 
 TEST_CASE("of a step's gradients those are named that are not finite, of a later phase's those that are its own") {
   struct damaging : reference::device {
-    std::int64_t outputs;  // of the layer whose gradient it damages
+    std::int64_t outputs = 2;  // of the layer whose gradient it damages
     tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx,
-                           bool need_parameters) {
+                           bool need_parameters) override {
       tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx, need_parameters);
       if (w.extents[0] == outputs && w.trainable) w.gradient[0] = std::numeric_limits<double>::quiet_NaN();
       return dx;
     }
-  } head{{}, 2}, judge{{}, 1};
-  trainer<damaging> t{head, regression(), regression_data{64}, regression_data{16}};
+  } device;
+  reference_trainer t{device, regression(), regression_data{64}, regression_data{16}};
   CHECK(t.run_batch().message.starts_with("gradients of head.weight not finite in step 0 "));
   const auto images = bars({1, 2, 3}, 3, 40, 1);
-  trainer<damaging> gan{judge, small_gan(8), images, images};
+  device.outputs = 1;
+  reference_trainer gan{device, small_gan(8), images, images};
   CHECK(gan.run_batch().message.starts_with("gradients of judge.out.weight not finite in step 0 "));
   const std::vector<std::string> names{"a", "b", "c", "d"};
   CHECK(first_names({names.data(), 3}) == "a, b, c");
@@ -406,22 +400,20 @@ struct slow_data : regression_data {
     ++*written;
   }
 };
-/// Notes how much was loaded when a linear layer began.
-struct watching_device : reference::device {
-  std::shared_ptr<std::atomic<int>> written = {};
-  std::vector<int> seen = {};
-  tensor linear(const tensor& x, parameter& w, parameter* b) {
-    seen.push_back(*written);
-    return reference::device::linear(x, w, b);
-  }
-};
 }  // namespace
 
 TEST_CASE("a profile times no operator while the loader is behind") {
   const slow_data data{{}, std::chrono::milliseconds{1}};
-  watching_device device;
+  struct watching : reference::device {
+    std::shared_ptr<std::atomic<int>> written = {};
+    std::vector<int> seen = {};  // how much was loaded when a linear layer began
+    tensor linear(const tensor& x, parameter& w, parameter* b) override {
+      seen.push_back(*written);
+      return reference::device::linear(x, w, b);
+    }
+  } device;
   device.written = data.written;
-  trainer<watching_device> t{device, regression(), data, regression_data{16}, {.shuffle = false, .profile_steps = 3}};
+  reference_trainer t{device, regression(), data, regression_data{16}, {.shuffle = false, .profile_steps = 3}};
   (void)t.profile();
   REQUIRE(device.seen.size() == 8);  // two layers of four steps
   for (int step = 0; step < 4; ++step) CHECK(device.seen[static_cast<std::size_t>(2 * step)] >= 8 * (step + 2));
@@ -629,18 +621,14 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
 }
 
 TEST_CASE("a plan is refused that gives an operator a precision which the Device runs others in") {
-  struct fp8_for_linear : reference::device {
-    static std::vector<precision> supported_precisions() {
-      return {precision::fp32, precision::bf16, precision::fp8_e4m3};
-    }
-    static bool supports(const comp::op_info& op, precision p) {
+  struct fp8_for_linear : reference::capable_device {
+    bool supports(const comp::op_info& op, precision p) const override {
       return op.choosable && (p != precision::fp8_e4m3 || op.kind == "linear");
     }
   } device;
   const auto images = bars({1, 8, 8}, 4, 40, 1);
-  CHECK_NOTHROW(trainer<fp8_for_linear>(device, small_images(), images, images).set_precision(plan{8}));
-  trainer<fp8_for_linear> t{device, regression(), regression_data{}, regression_data{}};
-  static_assert(comp::detail::supports_some<trainer<fp8_for_linear>>);
+  CHECK_NOTHROW(capable_trainer(device, small_images(), images, images).set_precision(plan{8}));
+  capable_trainer t{device, regression(), regression_data{}, regression_data{}};
   plan p{t.graph().size()};
   p[0] = precision::fp8_e4m3;
   CHECK_NOTHROW(t.set_precision(p));
