@@ -38,6 +38,14 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
     return {name: unwrapped(module) for name, module in given.items()}
 
 
+def require_step(step: Any) -> None:
+    """Raises: SettingsError for what is no function."""
+    if not callable(step):
+        raise SettingsError(
+            f"step is a {type(step).__name__} (a function of a plan and a batch is wanted): give def step(plan, batch)"
+        )
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside DistributedDataParallel, DataParallel or what torch.compile returns: its names are the model's."""
     while True:

@@ -20,7 +20,7 @@ from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._compile import CompiledPlans
 from comp._data import Batches, own
-from comp._models import Named, forward_parameters, in_evaluation, modules_of, named_parameters
+from comp._models import Named, forward_parameters, in_evaluation, modules_of, named_parameters, require_step
 from comp._moments import Moments
 from comp._optimizers import OptimizerWatch
 from comp._region import Region, depth, forget_beyond
@@ -151,10 +151,7 @@ class Job:
         exchange: bool | None = None,
         moments: bool = False,
     ) -> None:
-        if not callable(step):
-            raise SettingsError(
-                f"step is a {type(step).__name__} (a function of a plan and a batch is wanted): give def step(plan, batch)"
-            )
+        require_step(step)
         self.models = modules_of(model)
         self.optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
         self.others = others = OtherState(self.models, self.optimizers, state, states_on)
