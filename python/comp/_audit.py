@@ -4,6 +4,7 @@ changes among them is then saved and put back with the rest. A list of the user'
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -197,16 +198,12 @@ class Audit:
         """Learns what has changed since the last time. `whole`: also in what is not looked at around each step, which only
         a step can have changed."""
         often = self._often
-        moved = self._own.moved()
-        if whole:
-            moved += self._rest.moved()
+        moved = self._own.moved() + (self._rest.moved() if whole else [])
         if moved:
             for held in moved:
                 held.sight.body.often.add(held.path)
             self._arrange()
-        for held in self._own.alone:
-            self._update(held, by_step, whole)
-        for held in often if not moved else [*often, *moved]:
+        for held in itertools.chain(self._own.alone, often, moved):
             self._update(held, by_step, whole)
         if whole:
             for held in self._rest.alone:

@@ -12,6 +12,7 @@ import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -30,6 +31,7 @@ from comp._objects import (
     attributes,
     copy_of_iterator,
     generator_accessors,
+    is_array,
     is_iterator,
     may_hold_state,
     place_of,
@@ -49,21 +51,21 @@ _VALUE_TYPES = frozenset((frozenset, range, slice, Decimal, Fraction, date, date
 _CHOICES = frozenset((types.FunctionType, types.BuiltinFunctionType, types.ModuleType, functools.partial))
 
 
+@dataclass(eq=False)
 class Body:
     """An object, or a variable of a function, with the containers in it: what is saved and put back as a whole."""
 
-    def __init__(self, path: str, places: list[Place], owner: Any, counts: bool) -> None:
-        self.path = path
-        self.places = places
-        self.owner = owner  # None: the body is a variable. Held, so that no other object gets its identity, the key
-        self.counts = counts  # whether numbers by themselves are state
-        self.key: Any = None  # its object's identity, or its variable's
-        self.depth = 0  # steps from the roots
-        self.changed: set[str] = set()  # paths of what steps were seen to change
-        self.others: set[str] = set()  # paths of what changed between steps: the data and observers change it
-        self.often: set[str] = set()  # paths of places whose content has changed
-        self.of_library = False  # whether its object's class is a library's
-        self.stale = False  # whether it has new values that nobody has looked into
+    path: str
+    places: list[Place]
+    owner: Any  # None: the body is a variable. Held, so that no other object gets its identity, the key
+    counts: bool  # whether numbers by themselves are state
+    key: Any = None  # its object's identity, or its variable's
+    depth: int = 0  # steps from the roots
+    changed: set[str] = field(default_factory=set)  # paths of what steps were seen to change
+    others: set[str] = field(default_factory=set)  # paths of what changed between steps: the data and observers change it
+    often: set[str] = field(default_factory=set)  # paths of places whose content has changed
+    of_library: bool = False  # whether its object's class is a library's
+    stale: bool = False  # whether it has new values that nobody has looked into
 
     def goes_back(self, path: str) -> bool:
         """Whether a change of what is at this path is undone: not if only others than the step were seen to change it."""
@@ -86,13 +88,14 @@ def _content_of(place: Place) -> Any:
     return content
 
 
+@dataclass(eq=False, slots=True)
 class Held:
     """A place of a body, with the content that was read last. Contents are replaced, and never written into."""
 
-    __slots__ = ("sight", "path", "place", "content")
-
-    def __init__(self, sight: Snapshot, path: str, place: Place, content: Any) -> None:
-        self.sight, self.path, self.place, self.content = sight, path, place, content
+    sight: Snapshot
+    path: str
+    place: Place
+    content: Any
 
     def update(self) -> dict[str, str]:
         """Reads the place again. Returns: the path of each change, with the path of the variable, attribute or container
@@ -107,7 +110,6 @@ class Held:
             body.stale = not _LEAVES.issuperset(map(type, values))
         called = [self.sight.called(self.path, name) for name in names]
         return {each: each if self.place.variables else self.path for each in called}
-
 
     def is_large(self) -> bool:
         return len(self.content) > _LARGE
@@ -170,7 +172,7 @@ class Snapshot:
         if kind in _LEAVES or id(value) in known or id(value) in leave:
             return
         known.add(id(value))
-        if issubclass(kind, torch.Tensor) or _is_array(value):
+        if issubclass(kind, torch.Tensor) or is_array(value):
             if _has_values(value):
                 self.tensors.append((path, value))
                 own_module = issubclass(type(self.body.owner), nn.Module)
@@ -192,11 +194,6 @@ class Snapshot:
 
     def is_state(self) -> bool:
         return self.body.counts or bool(self.tensors or self.generators)
-
-
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) in (numpy.ndarray, numpy.memmap, numpy.recarray)
 
 
 def _is_number(value: Any) -> bool:
@@ -247,7 +244,7 @@ def _state_bytes(state: Any) -> bytes:
 def _is_state(value: Any) -> bool:
     """Whether a value is state, so that it matters if another value takes its place."""
     kind: Any = type(value)
-    if issubclass(kind, torch.Tensor) or _is_array(value):
+    if issubclass(kind, torch.Tensor) or is_array(value):
         return _has_values(value)
     if value is None or issubclass(kind, type):
         return False
@@ -299,10 +296,11 @@ class Marks:
     def changed(self) -> list[tuple[str, Any]]:
         """The paths of tensors that were written and of iterators that have moved, with these, and those of random
         generators, with None."""
-        seen = self.sight
-        found = [each for each, then in zip(seen.tensors, self.tensors) if mark_of(each[1]) != then]
-        found += [(path, None) for (path, read, _), then in zip(seen.generators, self.generators) if _state_bytes(read()) != then]
-        moved = zip(seen.iterators, self.iterators)
+        sight = self.sight
+        found = [each for each, then in zip(sight.tensors, self.tensors) if mark_of(each[1]) != then]
+        drawn = zip(sight.generators, self.generators)
+        found += [(path, None) for (path, read, _), then in drawn if _state_bytes(read()) != then]
+        moved = zip(sight.iterators, self.iterators)
         return found + [(path, it) for (path, *_, it), then in moved if not same_position(position_of(it), then)]
 
     def drawn_from(self) -> list[str]:
@@ -339,11 +337,9 @@ class Copy:
         if isinstance(value, torch.Tensor):
             if value.shape != then.shape:
                 value.data = then.to(value.device, copy=True)
-            value.detach().copy_(then)
-        else:
-            if value.shape != then.shape:
-                value.resize(then.shape, refcheck=False)
-            value[...] = then
+        elif value.shape != then.shape:
+            value.resize(then.shape, refcheck=False)
+        _assign(value, then)
 
 
 class Saved:
@@ -385,25 +381,26 @@ class Saved:
 
     def _put_content(self, held: Held, then: Any) -> list[str]:
         """Puts back what differs. What autograd made, say, is not put back."""
-        seen, now = self.sight, held.place.read()
+        sight, now, variables = self.sight, held.place.read(), held.place.variables
+        goes_back = sight.body.goes_back
         # A dict, because a key may be a tensor, which a list would compare.
-        names = dict.fromkeys(_differing(held.path, then, now, not held.place.variables))
-        names = {name: None for name in names if seen.body.goes_back(seen.called(held.path, name))}
-        if held.place.variables:
-            names = {name: None for name in names if then.get(name) is not _Made}
-        elif not seen.body.goes_back(held.path):
-            names = {}
+        names = dict.fromkeys(
+            name
+            for name in _differing(held.path, then, now, not variables)
+            if goes_back(sight.called(held.path, name))
+            and (then.get(name) is not _Made if variables else goes_back(held.path))
+        )
         if type(then) is dict and None not in names:
             put = {name: value for name, value in now.items() if name in then or name not in names}
             put.update((name, then[name]) for name in names if name in then)
             # The order of what a container holds goes back, too; what differs and is no state keeps its place.
-            put = put if held.place.variables or put.keys() != then.keys() else {name: put[name] for name in then}
+            put = put if variables or put.keys() != then.keys() else {name: put[name] for name in then}
         else:
             put = then
         if names:
             held.place.write(put)
         held.content = _content_of(held.place)
-        return [seen.called(held.path, name) for name in names] if held.place.variables else [held.path] * bool(names)
+        return [sight.called(held.path, name) for name in names] if variables else [held.path] * bool(names)
 
 
 def _copied(iterator: Any) -> Any:
@@ -417,7 +414,7 @@ def _tensors_in(value: Any) -> list[Any]:
     place = place_of(value)
     content = [value] if place is None else place.read()
     values = content.values() if type(content) is dict else content
-    return [v for v in values if (isinstance(v, torch.Tensor) or _is_array(v)) and _has_values(v)]
+    return [v for v in values if (isinstance(v, torch.Tensor) or is_array(v)) and _has_values(v)]
 
 
 def _assign(value: Any, then: Any) -> None:
@@ -502,7 +499,7 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, torch.Tensor) and _has_values(value):
         copy = own_part(value).detach().cpu().clone()
         return copy if own_part(value) is value else Part(copy)
-    if _is_array(value) and _has_values(value):
+    if is_array(value) and _has_values(value):
         return value.copy()
     if kind in (list, tuple, set):
         return kind(_plain(each, path) for each in value)
@@ -552,7 +549,7 @@ def _merged(now: Any, then: Any) -> Any:
             )
         _merged(own_part(now), then.values)
         return now
-    if isinstance(now, torch.Tensor) or _is_array(now):
+    if isinstance(now, torch.Tensor) or is_array(now):
         if type(now) is type(then) and now.shape == then.shape:
             with torch.no_grad():
                 _assign(now, then)

@@ -25,7 +25,7 @@ from comp import _ranks
 from comp._comp import FileError, RankTeam, SettingsError, TrainingProgress, __version__
 from comp._plain import NotPlain, plain, unplain
 from comp._shards import own_part, parts_in, spread
-from comp._state import copied, put, put_buffers, random_state, set_random_state
+from comp._state import can_be_saved, copied, put, put_buffers, random_state, set_random_state
 from comp._training import Job
 
 Callback = Callable[[TrainingProgress], Any]
@@ -130,7 +130,7 @@ def part(path: str | os.PathLike[str], rank: int) -> str:
 
 def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
     for each in job.optimizers:
-        if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+        if not can_be_saved(each):
             raise SettingsError(
                 f"optimizer is a {type(each).__name__} (it has no state_dict() and load_state_dict()): give one that can "
                 "be kept in a file, or no checkpoint"
@@ -263,10 +263,9 @@ def read_own(
             )
         return json.dumps(mark)
 
-    def read_part() -> str:
+    def read_part() -> None:
         if rank:
             kept.append(_part(path, rank, mark | {"rank": rank}, trusted))
-        return ""
 
     mark = json.loads(_ranks.on_each(ranks, read_first)[0])
     _ranks.on_each(ranks, read_part)

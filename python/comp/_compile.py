@@ -14,6 +14,7 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,36 +23,33 @@ import torch._functorch.config as tracing
 from comp._comp import CapturedPart, Regions
 
 
+@dataclass(eq=False)
 class _Capture:
     """One compilation: the region that is open, and which of its operators were captured."""
 
-    numbers = itertools.count()
-    open: dict[int, _Capture] = {}
+    regions: Regions
+    parameters: list[torch.Tensor]
+    first: int  # the number of the first operator
+    thread: int = field(default_factory=threading.get_ident)
+    part: CapturedPart | None = None
+    stray: str = ""
 
-    def __init__(self, regions: Regions, parameters: list[torch.Tensor]) -> None:
-        self.regions = regions
-        self.thread = threading.get_ident()
-        self.parameters = parameters
-        self.first = regions.next_operator()
-        self.part: CapturedPart | None = None
-        self.stray = ""
 
-    def begin(self, traced: list[torch.Tensor]) -> None:
-        self.regions.begin_capture(self.first, traced, self.parameters)
-
-    def finish(self) -> None:
-        self.part = self.regions.end_capture()
-        self.stray = self.stray or self.part.stray
+_numbers = itertools.count()
+_captures: dict[int, _Capture] = {}  # that go on, by their numbers
 
 
 def begin(number: int, *traced: torch.Tensor) -> None:
     """Called at the start of a captured graph, each time that a compiler traces it. `traced`: what stands for parameters."""
-    _Capture.open[number].begin(list(traced))
+    capture = _captures[number]
+    capture.regions.begin_capture(capture.first, list(traced), capture.parameters)
 
 
 def finish(number: int) -> None:
     """Called at its end."""
-    _Capture.open[number].finish()
+    capture = _captures[number]
+    capture.part = capture.regions.end_capture()
+    capture.stray = capture.stray or capture.part.stray
 
 
 for _call in (begin, finish):
@@ -60,7 +58,7 @@ for _call in (begin, finish):
 
 def capturing() -> bool:
     """Whether this thread compiles a graph."""
-    return any(each.thread == threading.get_ident() for each in list(_Capture.open.values()))
+    return any(each.thread == threading.get_ident() for each in list(_captures.values()))
 
 
 def _innermost_backend(callback: Any) -> Any:
@@ -94,23 +92,24 @@ def unheard(callback: Any, around: Callable[[Any], Any] = contextlib.nullcontext
     return capture
 
 
+@dataclass(eq=False)
 class _Backend:
     """A backend of torch.compile that compiles by the user's backend, with the casts of a plan."""
 
-    def __init__(self, compilers: Compilers, user: Callable[..., Any]) -> None:
-        self._compilers = compilers
-        self._user = user
+    _compilers: Compilers
+    _user: Callable[..., Any]
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         regions = self._compilers.regions
         of_parameters = [i for i, given in enumerate(inputs) if isinstance(given, torch.nn.Parameter)]
-        capture, number = _Capture(regions, [inputs[i] for i in of_parameters]), next(_Capture.numbers)
-        _Capture.open[number] = capture
+        number = next(_numbers)
+        capture = _Capture(regions, [inputs[i] for i in of_parameters], regions.next_operator())
+        _captures[number] = capture
         try:
             with _without_strict_cache():
                 compiled = self._user(_listened_to(graph, number, of_parameters), inputs)
         finally:
-            del _Capture.open[number]
+            del _captures[number]
             regions.go_to(capture.first)
         part = capture.part
         if part is None or capture.stray:
@@ -237,8 +236,7 @@ class CompiledPlans:
         compilations count, too."""
         self._codes.add(code)
         limits = torch._dynamo.config
-        name = "recompile_limit" if hasattr(limits, "recompile_limit") else "cache_size_limit"  # before torch 2.6
-        return limits.patch({name: (1 + len(self._compilers)) * getattr(limits, name)})
+        return limits.patch(recompile_limit=(1 + len(self._compilers)) * limits.recompile_limit)
 
     def forget(self) -> None:
         """Forgets what was compiled, so that Dynamo's limit is for what comes next."""

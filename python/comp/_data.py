@@ -65,17 +65,14 @@ class Batches:
 
     def __init__(self, data: Iterable[Any], batches_per_epoch: int | None = None) -> None:
         if batches_per_epoch is not None and batches_per_epoch < 1:
-            raise SettingsError(
-                f"batches_per_epoch is {batches_per_epoch} (an epoch has one at least): give more, or none"
-            )
+            raise SettingsError(f"batches_per_epoch is {batches_per_epoch} (an epoch has one at least): give more, or none")
         if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
             raise SettingsError(
-                f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list " "of batches"
+                f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list of batches"
             )
         if isinstance(data, Iterator):
             raise SettingsError(
-                f"data is a {type(data).__name__} (it is over after one epoch): give a DataLoader or a "
-                "list of batches"
+                f"data is a {type(data).__name__} (it is over after one epoch): give a DataLoader or a list of batches"
             )
         self._data = data
         self._at: Iterator[Any] | None = None
@@ -113,12 +110,10 @@ class Batches:
 
     def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
         """The next batch, the random generators' states if it changed them, its tensors; None at an epoch's end."""
-        if self._epoch is not None and self._given == self._epoch:
+        if self._given in (self._epoch, self._shortest):
+            if self._given != self._epoch:
+                self._at = None  # what is left of this rank's data is left out
             self._given = 0
-            return None
-        if self._given == self._shortest:
-            self._given = 0
-            self._at = None
             return None
         before = random_state()
         try:
@@ -145,7 +140,5 @@ class Batches:
         except StopIteration:
             self._at = None
             if begins:
-                raise SettingsError(
-                    "data gives no batch (there is nothing to train on): check the DataLoader"
-                ) from None
+                raise SettingsError("data gives no batch (there is nothing to train on): check the DataLoader") from None
             raise

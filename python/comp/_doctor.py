@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from comp import _comp
 from comp._comp import Difference, Examination, History, SettingsError
 from comp._data import own
-from comp._models import forward_parameters, modules_of
+from comp._models import forward_parameters, modules_of, require_step
 from comp._region import Region, depth, forget_beyond
 from comp._state import buffers_of, copied, put_buffers, random_state, set_random_state
 
@@ -117,11 +117,7 @@ class Doctor:
         before = depth()
         try:
             if model is not None:
-                if not callable(examined):
-                    raise SettingsError(
-                        f"step is a {type(examined).__name__} (a function of a plan and a batch is wanted): give "
-                        "def step(plan, batch)"
-                    )
+                require_step(examined)
                 examined(region, own(batch))
             else:
                 _run(models, region, own(batch), loss)

@@ -4,7 +4,6 @@ buckets, FSDP2 a group of parameters at a time, both while the backward goes on.
 
 from __future__ import annotations
 
-import functools
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from comp import _ranks, _shards
 from comp._comp import Regions, SettingsError
+from comp._models import wrap_once
 from comp._open import open_regions
 
 KIND = "all_reduce"  # of the operator that stands for it (exchange.hpp)
@@ -51,20 +51,18 @@ class _Buckets(_Forward):
 
 
 def _note_forwards() -> None:
-    """Wraps the method by which DistributedDataParallel begins a forward, once."""
-    original = DistributedDataParallel._pre_forward
-    if hasattr(original, "told_by_comp"):
-        return
+    """Wraps the method by which DistributedDataParallel begins a forward."""
 
-    @functools.wraps(original)
-    def noted(module: Any, *given: Any, **named: Any) -> Any:
-        for _, state in module._comm_hooks:
-            if isinstance(state, _Buckets):
-                state.note()
-        return original(module, *given, **named)
+    def wrap(original: Any) -> Any:
+        def noted(module: Any, *given: Any, **named: Any) -> Any:
+            for _, state in module._comm_hooks:
+                if isinstance(state, _Buckets):
+                    state.note()
+            return original(module, *given, **named)
 
-    noted.told_by_comp = True  # type: ignore[attr-defined]
-    setattr(DistributedDataParallel, "_pre_forward", noted)
+        return noted
+
+    wrap_once(DistributedDataParallel, "_pre_forward", "told_by_comp", wrap)
 
 
 def _average(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are text, as all are here

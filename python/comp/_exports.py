@@ -281,25 +281,41 @@ def _rounding_of(moments: dict[str, str]) -> list[str]:
 
 
 def _products(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The precisions of the products of each linear module. A plan whose layers are whole gives all three the same."""
+    """The precisions of the products of each linear module, and what has no place there, in sentences. A plan whose layers
+    are whole gives all three the same."""
+    whole: dict[str, str] = {}
     apart: dict[str, dict[str, str]] = {}
-    whole: list[tuple[str, str, str]] = []
+    left: list[str] = []
+    others: Counter[str] = Counter()
+    prefix = f"{model}." if model else ""
     for name, kind, precision in plan.operators:
         layer, _, product = name.rpartition(".")
         if product in ("input_gradient", "weight_gradient"):
             apart.setdefault(_module_of(layer), {})[product] = precision
-        else:
-            whole.append((name, kind, precision))
-    modules, left = _modules(replace(plan, operators=tuple(whole)), model, swaps)
+            continue
+        if not kind:
+            raise SettingsError(
+                "the plan has letters and no operators (modules are found by name): save it with its operators"
+            )
+        path = _module_of(name)
+        module = path.removeprefix(prefix) if path.startswith(prefix) else ""
+        if not module or kind.removeprefix("aten::").partition(".")[0] not in _LINEAR:
+            others[precision] += 1
+        elif whole.setdefault(module, precision) != precision:
+            left.append(
+                f'"{module}" is called in {whole[module]} and in {precision} (a swapped module has one precision): '
+                f"it is taken as {whole[module]}"
+            )
+    left += [
+        f"{count} operators in {precision} are in no linear module ({swaps} alone): they are left out"
+        for precision, count in sorted(others.items())
+        if precision != "fp32"
+    ]
     left += [
         f"from batch {later.batch} on the plan is another (what is exported has one for all batches): change it there by hand"
         for later in plan.later
     ]
-    prefix = f"{model}." if model else ""
-    return {
-        name: {"forward": p, "input_gradient": p, "weight_gradient": p} | apart.get(prefix + name, {})
-        for name, p in modules.items()
-    }, left
+    return {module: dict.fromkeys(_CASTS, p) | apart.get(prefix + module, {}) for module, p in whole.items()}, left
 
 
 def _named(model: Model) -> tuple[str, nn.Module | None]:
@@ -316,32 +332,3 @@ def _module_of(operator: str) -> str:
     """The module of an operator. LibTorch's operators stand in a module, the native trainer's have its name."""
     module, _, last = operator.rpartition(".")
     return module if last.split("_")[0] in _LINEAR else operator
-
-
-def _modules(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, str], list[str]]:
-    modules: dict[str, str] = {}
-    left: list[str] = []
-    others: Counter[str] = Counter()
-    for name, kind, precision in plan.operators:
-        if not kind:
-            raise SettingsError(
-                "the plan has letters and no operators (modules are found by name): save it with its operators"
-            )
-        module = _module_of(name)
-        if model:
-            if module != model and not module.startswith(model + "."):
-                others[precision] += 1
-                continue
-            module = module[len(model) + 1 :]
-        word = kind.removeprefix("aten::").partition(".")[0]
-        if word not in _LINEAR or not module:
-            others[precision] += 1
-        elif modules.setdefault(module, precision) != precision:
-            left.append(
-                f'"{module}" is called in {modules[module]} and in {precision} (a swapped module has one precision): '
-                f"it is taken as {modules[module]}"
-            )
-    for precision, count in sorted(others.items()):
-        if precision != "fp32":
-            left.append(f"{count} operators in {precision} are in no linear module ({swaps} alone): they are left out")
-    return modules, left

@@ -15,6 +15,7 @@ from torch._ops import _higher_order_ops
 from torch.utils._pytree import tree_map_only
 
 from comp._comp import Regions
+from comp._models import key_set
 
 _given: set[tuple[str, str]] = set()  # the operators and dispatch keys for which there is a kernel
 _writes = "triton_kernel_wrapper_mutation"  # a Triton kernel of the user's: what it writes must not be a copy
@@ -25,19 +26,14 @@ def run_higher_order_in_fp32() -> None:
     names = Regions.dispatch_keys()
     if len(_given) == len(names) * len(_higher_order_ops):
         return
-    keys = [torch._C._parse_dispatch_key(name) for name in names]
     for name, operator in list(_higher_order_ops.items()):
-        for key_name, key in zip(names, keys):
-            if (name, key_name) not in _given:
-                operator.py_impl(key)(_kernel(operator, keys))
-                _given.add((name, key_name))
+        for key in names:
+            if (name, key) not in _given:
+                operator.py_impl(torch._C._parse_dispatch_key(key))(_kernel(operator, key_set(names)))
+                _given.add((name, key))
 
 
-def _kernel(operator: Any, keys: list[Any]) -> Callable[..., Any]:
-    passed = torch._C.DispatchKeySet(keys[0])
-    for key in keys[1:]:
-        passed = passed | torch._C.DispatchKeySet(key)
-
+def _kernel(operator: Any, passed: Any) -> Callable[..., Any]:
     def run(*given: Any, **named: Any) -> Any:
         if operator.name() != _writes:
             # FP32 tensors, too, so that a forward has the same operators under all plans

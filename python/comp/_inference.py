@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from comp._comp import SettingsError
-from comp._models import unwrapped
+from comp._models import in_evaluation, unwrapped
 from comp._region import Planned
 from comp._shards import sharded
 
@@ -37,20 +37,15 @@ def export(
             "the model is sharded by fully_shard (no rank has its weights): export one that is not, with the same plan file "
             "and the full state_dict"
         )
-    modes = [(part, part.training) for part in model.modules()]
 
     def forward(*given: Any) -> Any:
         with torch.no_grad(), plan:
             return model(*given)
 
-    try:
-        model.eval()
+    with in_evaluation([model]):
         forward(*args)  # so that the plan knows composites, which it tries out, before tensors have no data
         kind = "real" if dynamic_shapes is None else "symbolic"
         traced = make_fx(forward, tracing_mode=kind, _allow_non_fake_inputs=True)(*args)
-    finally:
-        for part, training in modes:
-            part.training = training
     _name_tensors(traced, model)
     if isinstance(dynamic_shapes, Mapping):
         names = list(inspect.signature(model.forward).parameters)[: len(args)]

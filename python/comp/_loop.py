@@ -26,10 +26,10 @@ from comp._moments import Moments
 from comp._optimizers import OptimizerWatch, belong_together
 from comp._outcome import SearchResult
 from comp._region import Planned, Region, plan as plan_of_file
-from comp._search import _WHOLE, _named, _precisions
+from comp._search import _WHOLE, _precisions, policy_of
 from comp._shards import own_part
-from comp._state import OtherState, copied, put
-from comp._training import in_words, number_of
+from comp._state import OtherState, copied, put, put_format_back
+from comp._training import losses_of
 
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # formats that can be NaN, and have norms
 
@@ -167,8 +167,7 @@ class _Steps:
     def _put_back(self, *these: torch.Tensor) -> None:
         for p in these or list(self._changed):
             written, hook = self._changed.pop(p)
-            p.data = p.data.to(written)
-            p.grad = None if p.grad is None else p.grad.to(written)
+            put_format_back(p, written)
             if hook is not None:
                 hook.remove()
 
@@ -215,20 +214,10 @@ def _ledger(file: str) -> str:
 
 
 def _numbers(loss: Any) -> list[tuple[str, float]]:
-    losses = loss if isinstance(loss, Mapping) else {"loss": loss}
+    losses = losses_of(loss, "step() got", "give")
     if not losses:
         raise SettingsError("step() got no loss (plans are judged by their losses): give the loss, or a dict of several")
-    return [(str(name), _number(name, each)) for name, each in losses.items()]
-
-
-def _number(name: Any, loss: Any) -> float:
-    if (number := number_of(loss)) is not None:
-        return number
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
-        return float(loss.detach())
-    raise SettingsError(
-        f'step() got {in_words(loss)} as "{name}" (plans are judged by their losses): give the loss, or a dict of several'
-    )
+    return [(str(name), float(each)) for name, each in losses]
 
 
 def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
@@ -296,23 +285,22 @@ class Autocast(Region):
     @property
     def searching(self) -> bool:
         """Whether plans are still compared, by the search or by the guard of the planned training after it."""
-        return bool(self._inner.searches)
+        return self._inner.searches
 
     @property
     def letters(self) -> str:
         """The plan of the last batch, one letter per operator."""
-        return str(self._inner.letters)
+        return self._inner.letters
 
     @property
     def batches_undone(self) -> int:
         """How many batches were undone: their plan was rejected, or they timed the operators in a low format."""
-        return int(self._inner.batches_undone)
+        return self._inner.batches_undone
 
     @property
     def left(self) -> tuple[int, str]:
         """How many operators ran that the first batch did not have, and the first of them in words."""
-        count, first = self._inner.left
-        return int(count), str(first)
+        return self._inner.left
 
 
 class AutocastOfFile(Planned):
@@ -428,7 +416,7 @@ def autocast(
         save=kept.save,
         is_sound=kept.is_sound,
         restore=kept.restore,
-        policy=_named("policy", _comp.policy, _comp.policy.Policy, policy, "a name, or one of comp.policy"),
+        policy=policy_of(policy, "a name, or one of comp.policy"),
         settings=settings,
         ledger="" if path is None else _ledger(path),
         batches_per_epoch=batches_per_epoch,

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +16,6 @@ from comp import _shards
 from comp._comp import SettingsError
 from comp._open import open_regions
 
-Models = "nn.Module | Mapping[str, nn.Module]"
 Named = list[tuple[str, list[tuple[str, torch.Tensor]]]]
 
 
@@ -37,6 +38,14 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
     return {name: unwrapped(module) for name, module in given.items()}
 
 
+def require_step(step: Any) -> None:
+    """Raises: SettingsError for what is no function."""
+    if not callable(step):
+        raise SettingsError(
+            f"step is a {type(step).__name__} (a function of a plan and a batch is wanted): give def step(plan, batch)"
+        )
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside DistributedDataParallel, DataParallel or what torch.compile returns: its names are the model's."""
     while True:
@@ -48,33 +57,50 @@ def unwrapped(module: nn.Module) -> nn.Module:
             return module
 
 
-def _dispatch_key(name: str) -> torch._C.DispatchKey:
-    key = torch._C._parse_dispatch_key(name)
-    assert key is not None, name
-    return key
+@contextlib.contextmanager
+def in_evaluation(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Within it models are in evaluation mode. Then each part has again the mode that it had."""
+    modes = [(part, part.training) for model in models for part in model.modules()]
+    try:
+        for model in models:
+            model.eval()
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def wrap_once(owner: Any, name: str, mark: str, wrap: Callable[[Any], Any]) -> None:
+    """Replaces a function of another library by what `wrap` makes of it, unless there is none or it has this mark already."""
+    original = getattr(owner, name, None)
+    if original is not None and not hasattr(original, mark):
+        wrapper = functools.wraps(original)(wrap(original))
+        setattr(wrapper, mark, True)
+        setattr(owner, name, wrapper)
+
+
+def key_set(names: Iterable[str]) -> Any:
+    """The dispatch keys of these names, as one set."""
+    keys: list[Any] = [torch._C._parse_dispatch_key(name) for name in names]
+    return functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys))
 
 
 def leave_outside(owner: Any, *methods: str) -> None:
     """Hides from plans what these methods of an object or a class do, because it is no part of the model.
     DistributedDataParallel does not handle its buckets and buffers in each step alike, FSDP gathers parameters, and logging
     depends on the Trainer."""
-    keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
-    for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
-        keys = keys | torch._C.DispatchKeySet(_dispatch_key(other))
+    # The keys that comp may have (dispatch_key.hpp)
+    keys = key_set(("AutocastPrivateUse1", "AutocastIPU", "AutocastHPU", "AutocastXLA"))
 
     def outside(method: Any) -> Any:
-        @functools.wraps(method)
         def run(*given: Any, **named: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(keys):
                 return method(*given, **named)
 
-        setattr(run, "outside", True)
         return run
 
     for name in methods:
-        method = getattr(owner, name, None)
-        if method is not None and not hasattr(method, "outside"):
-            setattr(owner, name, outside(method))
+        wrap_once(owner, name, "outside", outside)
 
 
 def named_parameters(models: Mapping[str, nn.Module], instead: Mapping[int, torch.Tensor] = {}) -> Named:

@@ -17,6 +17,7 @@ import types
 import warnings
 from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,9 +39,9 @@ STATEFUL = (nn.Module, Optimizer, GradScaler)  # torch's own classes that hold s
 _HOLDERS = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap, queue.Queue)  # the standard library's
 # What a DistributedDataParallel remembers goes with the buckets of gradients, which do not go back.
 _DATA = (data.Dataset, data.DataLoader, data.Sampler, torch.jit.ScriptModule, nn.parallel.DistributedDataParallel)
-# Loggers, progress bars, readers of data: what they count is no state of the training.
-_LEFT_ALONE = frozenset(
-    "comp tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim rich loguru IPython ipykernel "
+# Beside the standard library loggers, progress bars, readers of data: what they count is no state of the training.
+_LEFT_ALONE = sys.stdlib_module_names.union(
+    "comp torch tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml aim rich loguru IPython ipykernel "
     "matplotlib PIL cv2 pandas pyarrow datasets tokenizers h5py zarr webdataset ray dask numpy scipy".split()
 )
 
@@ -91,22 +92,24 @@ def may_hold_state(kind: Any) -> bool:
     if issubclass(kind, STATEFUL) or kind in _HOLDERS:
         return True
     module = _names_of(kind).get("__module__")
-    root = module.partition(".")[0] if type(module) is str else "builtins"
-    return root == "__main__" or not (root in _LEFT_ALONE or root == "torch" or root in sys.stdlib_module_names)
+    return type(module) is str and module.partition(".")[0] not in _LEFT_ALONE
 
 
+@dataclass(eq=False)
 class Place:
     """Something that holds values by names or in an order. `variables`: the values are attributes or variables, and
     each is put back by itself; the values of a container belong together. `live`: the dict, container, cell, or dict and
     name, in which the values lie; None if only read() tells."""
 
-    def __init__(
-        self, read: Callable[[], Any], write: Callable[[Any], None], variables: bool = True, live: Any = None
-    ) -> None:
-        self.read = read
-        self.write = write
-        self.variables = variables
-        self.live = live
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    variables: bool = True
+    live: Any = None
+
+
+def is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) in (numpy.ndarray, numpy.memmap, numpy.recarray)
 
 
 def place_of(value: Any) -> Place | None:
@@ -119,7 +122,7 @@ def place_of(value: Any) -> Place | None:
             (value.extend if kind is bytearray else value.frombytes)(content[0])
 
         return Place(lambda: [value.tobytes() if kind is array.array else bytes(value)], put, False)
-    if _is_array_of_objects(value):
+    if is_array(value) and value.dtype.kind == "O":
         return Place(lambda: list(value.flat), lambda content: value.flat.__setitem__(slice(None), content), False)
     base: Any = next((each for each in (OrderedDict, dict, list, deque, set) if issubclass(kind, each)), None)
     if base is None:
@@ -142,55 +145,40 @@ def place_of(value: Any) -> Place | None:
     return Place(lambda: list(base.__iter__(value)), fill, False, value)
 
 
-def _is_array_of_objects(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray and value.dtype.kind == "O"
-
-
 def place_of_gradient(value: torch.Tensor) -> Place:
     """The place of the gradient of a tensor that was made by itself."""
-
-    def write(content: dict[str, Any]) -> None:
-        value.grad = content.get("grad")
-
-    return Place(lambda: {"grad": value.grad}, write)
+    return Place(lambda: {"grad": value.grad}, lambda content: setattr(value, "grad", content.get("grad")))
 
 
 def place_of_names(owner: Any, names: Any) -> Place:
     """The place of the variables of a user's class or module, whose dict is `names`."""
-    assign, remove = (type.__setattr__, type.__delattr__) if isinstance(names, types.MappingProxyType) else (
-        types.ModuleType.__setattr__,
-        types.ModuleType.__delattr__,
-    )
+    base: Any = type if isinstance(names, types.MappingProxyType) else types.ModuleType
 
     def write(content: dict[str, Any]) -> None:
         for name in [n for n in names if n not in content and not n.startswith("__")]:
-            remove(owner, name)
+            base.__delattr__(owner, name)
         for name, each in content.items():
             if names.get(name, names) is not each:
-                assign(owner, name, each)
+                base.__setattr__(owner, name, each)
 
     return Place(lambda: {n: v for n, v in names.items() if not n.startswith("__")}, write, True, names)
 
 
 def places_of_object(value: Any, skip: frozenset[str]) -> list[Place]:
     """The places of an object's attributes, of its slots and, if it is a container, of its values."""
-    places = []
-    own = attributes(value)
+    places: list[Place | None] = []
+    own: Any = attributes(value)
     if type(own) is dict:
-        here = own
 
         def write(content: dict[str, Any]) -> None:
-            for name in [n for n in here if n not in content and n not in skip]:
-                del here[name]
-            here.update(content)
+            for name in [n for n in own if n not in content and n not in skip]:
+                del own[name]
+            own.update(content)
 
-        places.append(Place(lambda: {n: v for n, v in here.items() if n not in skip}, write, True, here))
-    slots = _slots(value)
-    if slots:
+        places.append(Place(lambda: {n: v for n, v in own.items() if n not in skip}, write, True, own))
+    if slots := _slots(value):
         places.append(_place_of_slots(value, slots))
-    inner = place_of(value)
-    return places if inner is None else [*places, inner]
+    return [each for each in [*places, place_of(value)] if each is not None]
 
 
 def _place_of_slots(value: Any, slots: dict[str, Any]) -> Place:
@@ -302,8 +290,8 @@ def names_of_own(value: Any) -> Any:
         return None
     names = _of_module(value)
     root = str(names.get("__name__")).partition(".")[0]
-    known = is_installed(names.get("__file__")) or root in sys.stdlib_module_names or root in _LEFT_ALONE
-    return None if known or root == "torch" or "__file__" not in names else names
+    known = is_installed(names.get("__file__")) or root in _LEFT_ALONE
+    return None if known or "__file__" not in names else names
 
 
 def generator_accessors(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:

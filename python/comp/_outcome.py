@@ -25,53 +25,52 @@ class SearchResult:
     def plan(self) -> str:
         """One letter per operator: 1 FP32, t TF32, b BF16, 0 FP16. "...@autocast": torch's own autocast runs it;
         "...@tuned": FP32 as it is fastest."""
-        return str(self._inner.plan)
+        return self._inner.plan
 
     @property
     def speedup(self) -> float:
         """How many times as fast as FP32: the median of batches that were timed in turns."""
-        return float(self._inner.speedup)
+        return self._inner.speedup
 
     @property
     def speedup_bounds(self) -> tuple[float, float]:
         """The 95% interval of `speedup`."""
-        low, high = self._inner.speedup_bounds
-        return float(low), float(high)
+        return self._inner.speedup_bounds
 
     @property
     def compiled(self) -> bool:
         """Whether the plans were timed by compiled steps, because torch.compile has a part of the step."""
-        return bool(self._inner.compiled)
+        return self._inner.compiled
 
     @property
     def operators(self) -> list[Operator]:
         """The operators of a step's forward, in the order of their calls: name, kind, shapes, m, n, k and so on."""
-        return list(self._inner.operators)
+        return self._inner.operators
 
     @property
     def fingerprint(self) -> str:
         """A hash of names, kinds, shapes and edges, by which a plan file is checked."""
-        return str(self._inner.fingerprint)
+        return self._inner.fingerprint
 
     @property
     def reasons(self) -> list[str]:
         """Why each operator has its precision: one sentence for each."""
-        return list(self._inner.reasons)
+        return self._inner.reasons
 
     @property
     def warnings(self) -> list[str]:
         """What makes the outcome less certain, and what to do."""
-        return list(self._inner.warnings)
+        return self._inner.warnings
 
     @property
     def contest(self) -> list[Contestant]:
         """The plans of the final head-to-head, FP32 first: label, plan, seconds, speedup, peak_bytes."""
-        return list(self._inner.contest)
+        return self._inner.contest
 
     @property
     def trials(self) -> list[Trial]:
         """Every run, in order."""
-        return list(self._inner.trials)
+        return self._inner.trials
 
     @property
     def baseline(self) -> Sample:
@@ -81,16 +80,16 @@ class SearchResult:
     @property
     def trained_batches(self) -> int:
         """The batches that have trained the model when the search ends: FP32's and those of accepted plans."""
-        return int(self._inner.trained_batches)
+        return self._inner.trained_batches
 
     @property
     def batches_per_epoch(self) -> int:
         """Batches of an epoch; 0: not known."""
-        return int(self._inner.batches_per_epoch)
+        return self._inner.batches_per_epoch
 
     def table(self) -> str:
         """The contest and what the search cost."""
-        return str(self._inner.table())
+        return self._inner.table()
 
     def rules(self, low: str = "bf16") -> list[tuple[str, str]]:
         """Names of other systems, and the plan that the rules of each would run this model with. A system that refuses the
@@ -98,7 +97,7 @@ class SearchResult:
         plans, refusals = self._inner.rules(low)
         for system, why in refusals.items():
             warnings.warn(f"{system} has no plan for this model: {why}", stacklevel=2)
-        return list(plans)
+        return plans
 
     def summary(self) -> dict[str, Any]:
         """The figures of the search, as `train` of C++ writes them to summary.json."""
@@ -113,12 +112,10 @@ class SearchResult:
         self, path: str | os.PathLike[str], *, model: str = "", data: str = "", plan_file: str = "plan.json"
     ) -> None:
         """Writes the report, one HTML page; of several ranks rank 0 does. Raises: FileError."""
-        if not _ranks.leads():
-            return
-        use = f'with comp.plan("{plan_file}", model): ...'
-        self._inner.report(
-            os.fspath(path), _comp.ReportInfo(model=model, data=data, use_command=use, plan_file=plan_file)
-        )
+        if _ranks.leads():
+            use = f'with comp.plan("{plan_file}", model): ...'
+            info = _comp.ReportInfo(model=model, data=data, use_command=use, plan_file=plan_file)
+            self._inner.report(os.fspath(path), info)
 
     def __str__(self) -> str:
         return self.table()

@@ -7,7 +7,6 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from comp import _comp
@@ -15,31 +14,31 @@ from comp import _comp
 _groups: dict[int, Any] = {}  # by the process group that it stands beside: comp's own, so that no step waits in it
 
 
+def count() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def leads() -> bool:
-    """Whether this rank writes files and tells what happens."""
-    return not several() or dist.get_rank() == 0
+    return count() > 1
 
 
 def rank() -> int:
     return dist.get_rank() if several() else 0
 
 
-def count() -> int:
-    return dist.get_world_size() if several() else 1
+def leads() -> bool:
+    """Whether this rank writes files and tells what happens."""
+    return rank() == 0
 
 
-def on_each(ranks: _comp.RankTeam | None, work: Callable[[], str]) -> list[str]:
-    """Runs `work` on each rank; all call it. Returns: what each gave, by rank. Raises: if it fails on one rank, its
-    exception there, and on the others one that names the rank."""
+def on_each(ranks: _comp.RankTeam | None, work: Callable[[], str | None]) -> list[str]:
+    """Runs `work` on each rank; all call it. Returns: what each gave, by rank; "" for None. Raises: if it fails on one
+    rank, its exception there, and on the others one that names the rank."""
     if ranks is None:
-        return [work()]
+        return [work() or ""]
     own: Exception | None = None
     try:
-        said = "=" + work()
+        said = "=" + (work() or "")
     except Exception as error:
         own, said = error, f"{type(error).__name__}: {error}"
     all_said = ranks.exchange(said)
@@ -59,19 +58,17 @@ def team() -> _comp.RankTeam | None:
     """The ranks of the default process group; None for a process alone. All ranks call it."""
     if not several():
         return None
-    seconds = _timeout()
     world = dist.group.WORLD
+    timeout = _timeout(world)
     if id(world) not in _groups:
         _groups.clear()
-        _groups[id(world)] = dist.new_group(backend="gloo", timeout=seconds)
+        _groups[id(world)] = dist.new_group(backend="gloo", timeout=timeout)
     # Longer than torch waits: a step that waits for a rank ends first, and can still say so.
-    return _comp.RankTeam(_groups[id(world)], seconds.total_seconds() + min(seconds.total_seconds(), 30))
+    return _comp.RankTeam(_groups[id(world)], timeout.total_seconds() + min(timeout.total_seconds(), 30))
 
 
-def _timeout() -> datetime.timedelta:
+def _timeout(world: Any) -> datetime.timedelta:
     """How long the training itself lets a rank take: init_process_group(timeout=...)."""
-    world = dist.group.WORLD
-    assert world is not None
     for device in world._device_types:
         options = getattr(world._get_backend(device), "options", None)
         timeout = getattr(options, "_timeout", None)

@@ -19,11 +19,11 @@ from torch import nn
 from torch.backends import mha
 
 from comp import _comp
-from comp._comp import Error
+from comp._comp import Error, Place
 from comp._exchange import follow_file
 from comp._compile import Compilers, capturing, runs_as_captured, unheard
 from comp._higher_order import run_higher_order_in_fp32
-from comp._models import forward_parameters, modules_of, named_parameters
+from comp._models import forward_parameters, modules_of, named_parameters, wrap_once
 from comp._moments import Moments
 from comp._open import open_regions as _open
 from comp._shards import sharded
@@ -171,103 +171,100 @@ _slow_path = _SlowPath()
 
 
 def _follow_compilation() -> None:
-    """Wraps the function by which torch.compile chooses what compiles, once: in a region that is the region's choice."""
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    original = getattr(frames, "_callback_from_stance", None)
-    if original is None or hasattr(original, "told_by_comp"):
-        return
-
-    def choose(callback: Any, chosen: Any) -> Any:
-        if runs_as_captured(chosen):
-            return unheard(chosen)
-        if _open.again or _open.checkpoints:
-            return None
-        compilers = _open.regions[-1]._compilers
-        if compilers is None:
-            return None
-        if hasattr(chosen, "hooks"):
-            return compilers.callback(chosen)
-        if getattr(frames, "_stance").stance == "fail_on_recompile":  # it has wrapped what compiles
-            return original(compilers.callback(callback))
-        compilers.tell("torch.compiler.set_stance() compiles it later")
-        return None
-
+    """Wraps the function by which torch.compile chooses what compiles: in a region that is the region's choice."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     count = getattr(frames, "set_fullgraph_compiled_frame_count", lambda _: None)
 
-    def told(callback: Any) -> Any:
-        chosen = original(callback)
-        if not (_open.regions or _open.again) or chosen is None or chosen is False:
+    def wrap(original: Any) -> Any:
+        def choose(callback: Any, chosen: Any) -> Any:
+            if runs_as_captured(chosen):
+                return unheard(chosen)
+            compilers = None if _open.again or _open.checkpoints else _open.regions[-1]._compilers
+            if compilers is None:
+                return None
+            if hasattr(chosen, "hooks"):
+                return compilers.callback(chosen)
+            if frames._stance.stance == "fail_on_recompile":  # it has wrapped what compiles
+                return original(compilers.callback(callback))
+            compilers.tell("torch.compiler.set_stance() compiles it later")
+            return None
+
+        def told(callback: Any) -> Any:
+            chosen = original(callback)
+            if not (_open.regions or _open.again) or chosen is None or chosen is False:
+                return chosen
+            chosen = choose(callback, chosen)
+            if chosen is None:
+                count(-1)  # newer torch wants a compiled frame of fullgraph=True; below 0 it counts none
             return chosen
-        chosen = choose(callback, chosen)
-        if chosen is None:
-            count(-1)  # newer torch wants a compiled frame of fullgraph=True; below 0 it counts none
-        return chosen
 
-    told.told_by_comp = True  # type: ignore[attr-defined]
-    setattr(frames, "_callback_from_stance", told)
+        return told
+
+    wrap_once(frames, "_callback_from_stance", "told_by_comp", wrap)
 
 
-class _CheckpointPlace:
-    """The place in the plan at which a checkpointed function begins. When the backward runs the function again, its
-    operators run in the precisions that they had."""
-
-    def __init__(self, region: Region, forward: Any, again: Any) -> None:
-        self._region = region
-        self._given = forward, again
-        self._place: Any = None
+def _contexts_in_plan(region: Region, around_forward: Any, around_again: Any) -> tuple[Any, Any]:
+    """Returns: the contexts in which a checkpointed function runs in the forward, and again in the backward, when its
+    operators run in the precisions that they had. Compiled functions run uncompiled in both, so that both save the same
+    tensors."""
+    place: Place | None = None
 
     @contextlib.contextmanager
-    def forward(self) -> Iterator[None]:
-        self._place = self._region._regions.here()
-        _open.checkpoints += 1  # compiled functions run uncompiled in both, so that both save the same tensors
+    def forward() -> Iterator[None]:
+        nonlocal place
+        place = region._regions.here()
+        _open.checkpoints += 1
         try:
-            with self._given[0]:
+            with around_forward:
                 yield
         finally:
             _open.checkpoints -= 1
 
     @contextlib.contextmanager
-    def again(self) -> Iterator[None]:
-        regions, ended = self._region._regions, True
-        if self._place is not None:
-            regions.enter_again(self._place)
+    def again() -> Iterator[None]:
+        by_exception = True
+        if place is not None:
+            region._regions.enter_again(place)
         _open.again += 1
         try:
-            with self._given[1]:
+            with around_again:
                 yield
-            ended = False
+            by_exception = False
         finally:
             _open.again -= 1
-            if self._place is not None:
-                regions.exit(ended)
+            if place is not None:
+                region._regions.exit(by_exception)
+
+    return forward(), again()
 
 
 def _follow_checkpoints() -> None:
-    """Wraps a function of torch.utils.checkpoint, once. It runs a part of the forward again in the backward, outside of
-    any region, so the wrapper opens one there."""
-    named = "_checkpoint_without_reentrant_generator"
-    name = f"{named}_impl" if hasattr(checkpoints, f"{named}_impl") else named  # in newer torch
-    original = getattr(checkpoints, name, None)
-    if original is None or hasattr(original, "told_by_comp"):
-        return
-    signature = inspect.signature(original)
+    """Wraps a function of torch.utils.checkpoint. It runs a part of the forward again in the backward, outside of any
+    region, so the wrapper opens one there."""
 
-    def told(*given: Any, **more: Any) -> Any:
-        if not _open.regions or capturing():
-            return original(*given, **more)
-        bound = signature.bind(*given, **more)
-        if bound.arguments.get("debug", False):
-            return original(*given, **more)
-        place = _CheckpointPlace(_open.regions[-1], *bound.arguments.get("context_fn", checkpoints.noop_context_fn)())
-        bound.arguments["context_fn"] = lambda: (place.forward(), place.again())
-        return original(*bound.args, **bound.kwargs)
+    def wrap(original: Any) -> Any:
+        signature = inspect.signature(original)
 
-    told.told_by_comp = True  # type: ignore[attr-defined]
-    setattr(checkpoints, name, told)
+        def told(*given: Any, **more: Any) -> Any:
+            if not _open.regions or capturing():
+                return original(*given, **more)
+            bound = signature.bind(*given, **more)
+            if bound.arguments.get("debug", False):
+                return original(*given, **more)
+            contexts = bound.arguments.get("context_fn", checkpoints.noop_context_fn)()
+            region = _open.regions[-1]
+            bound.arguments["context_fn"] = lambda: _contexts_in_plan(region, *contexts)
+            return original(*bound.args, **bound.kwargs)
+
+        return told
+
+    name = "_checkpoint_without_reentrant_generator"
+    newer = hasattr(checkpoints, f"{name}_impl")
+    wrap_once(checkpoints, f"{name}_impl" if newer else name, "told_by_comp", wrap)
 
 
 def _follow_scripts() -> None:
-    """Wraps the calls of TorchScript's functions and methods, once: a region that listens runs a copy of them, which
+    """Wraps the calls of TorchScript's functions and methods: a region that listens runs a copy of them, which
     TorchScript never optimizes."""
 
     def wrap(original: Any) -> Any:
@@ -276,12 +273,10 @@ def _follow_scripts() -> None:
                 script = _comp.Regions.script_for_regions(script)
             return original(script, *arguments, **named)
 
-        told.told_by_comp = True  # type: ignore[attr-defined]
         return told
 
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        if not hasattr(kind.__call__, "told_by_comp"):
-            setattr(kind, "__call__", wrap(kind.__call__))
+        wrap_once(kind, "__call__", "told_by_comp", wrap)
 
 
 def _heed_optional_blocks() -> None:
@@ -310,7 +305,7 @@ def _heed_optional_blocks() -> None:
 class Planned(Region):
     """A plan from a file for a model. Made by comp.plan()."""
 
-    def __init__(self, inner: Any, models: Mapping[str, nn.Module], moments: Moments) -> None:
+    def __init__(self, inner: _comp.Planned, models: Mapping[str, nn.Module], moments: Moments) -> None:
         super().__init__(
             inner.regions,
             entered=self._tell,
@@ -356,29 +351,28 @@ class Planned(Region):
     @property
     def in_use(self) -> bool:
         """Whether the first forward was seen and the plan fits it."""
-        return bool(self._inner.in_use)
+        return self._inner.in_use
 
     @property
     def letters(self) -> str:
         """The plan, one letter per operator; all "1" before it is in use."""
-        return str(self._inner.letters)
+        return self._inner.letters
 
     @property
     def needs_scaling(self) -> bool:
         """Whether it has FP16."""
-        return bool(self._inner.needs_scaling)
+        return self._inner.needs_scaling
 
     @property
     def warnings(self) -> list[str]:
         """What a person should know: the plan was found on other hardware, operators without a precision."""
-        return list(self._inner.warnings)
+        return self._inner.warnings
 
     @property
     def left(self) -> tuple[int, str]:
         """How many operators ran that the first forward did not have, or how many forwards left it, and the first of
         them in words; see `otherwise`."""
-        count, first = self._inner.left
-        return int(count), str(first)
+        return self._inner.left
 
 
 def plan(

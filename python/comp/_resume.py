@@ -71,20 +71,15 @@ def resume(
             moments=found.get("moments", False),
         )
 
-        def load() -> str:
-            _checkpoint.load(job, found, checkpoint)
-            return ""
-
-        def require_same_step() -> str:
+        def require_same_step() -> None:
             if job.training.fingerprint() != found["fingerprint"]:
                 raise SettingsError(
                     f'"{os.fspath(checkpoint)}" belongs to another training: its step has other operators (a plan is '
                     "about them): give the step, the model and batches of the size that it had"
                 )
-            return ""
 
         with job.watch:
-            _ranks.on_each(ranks, load)
+            _ranks.on_each(ranks, lambda: _checkpoint.load(job, found, checkpoint))
             _ranks.on_each(ranks, require_same_step)
             watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every, unnamed)
             return job.training.go_on(found["progress"], epochs, finish, progress, watcher)

@@ -21,26 +21,29 @@ from comp._training import Job, alone
 _WHOLE = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16"})  # precisions of 16 bits and more
 
 
-def _named(kind: str, module: Any, kind_of_object: type, given: Any, allowed: str) -> Any:
-    """A policy or strategy: by its name, as it is given, or one that is the user's own object."""
-    if isinstance(given, kind_of_object):
-        return given
+def _named(kind: str, module: Any, given: Any, fits: bool, allowed: str) -> Any:
+    """A policy or strategy: by its name, or `given` if that is one, or if the user's own object `fits`."""
     if isinstance(given, str):
-        known = [
-            name
-            for name in dir(module)
-            if not name.startswith("_") and name.islower() and name not in ("called", "custom")
-        ]
+        known = [name for name in dir(module) if name[0] != "_" and name.islower() and name not in ("called", "custom")]
         if given not in known:
             raise SettingsError(f'{kind} "{given}" is not known (there are {", ".join(known)}): give one of them')
         return getattr(module, given)()
-    if (
-        (kind == "policy" and callable(given))
-        or (kind != "policy" and hasattr(given, "ask") and hasattr(given, "tell"))
-        or (kind != "policy" and hasattr(given, "start"))
-    ):
-        return module.called(given)
-    raise SettingsError(f"{kind} is a {type(given).__name__} (it is none): give {allowed}")
+    if not fits:
+        raise SettingsError(f"{kind} is a {type(given).__name__} (it is none): give {allowed}")
+    return module.called(given)
+
+
+def policy_of(given: Any, allowed: str) -> Any:
+    if isinstance(given, _comp.policy.Policy):
+        return given
+    return _named("policy", _comp.policy, given, callable(given), allowed)
+
+
+def _strategy_of(kind: str, given: Any) -> Any:
+    if isinstance(given, _comp.strategy.Strategy):
+        return given
+    fits = hasattr(given, "start") or (hasattr(given, "ask") and hasattr(given, "tell"))
+    return _named(kind, _comp.strategy, given, fits, "a name, one of comp.strategy or an object with ask and tell")
 
 
 def _precisions(
@@ -68,35 +71,34 @@ def _precisions(
 
 
 def _chosen(policy: Any, strategy: Any, batches_strategy: Any) -> dict[str, Any]:
-    a_strategy = "a name, one of comp.strategy or an object with ask and tell"
-    a_policy = "a name, one of comp.policy or a callable"
     if strategy in ("guided", "paper") and batches_strategy != "greedy":
         raise SettingsError(f'batches_strategy with strategy "{strategy}" (it does both stages): leave it out')
     if strategy == "paper":
         strategy = batches_strategy = "exhaustive"
     return {
-        "policy": _named("policy", _comp.policy, _comp.policy.Policy, policy, a_policy),
-        "stage1": _named("strategy", _comp.strategy, _comp.strategy.Strategy, strategy, a_strategy),
-        "stage2": _named("batches_strategy", _comp.strategy, _comp.strategy.Strategy, batches_strategy, a_strategy),
+        "policy": policy_of(policy, "a name, one of comp.policy or a callable"),
+        "stage1": _strategy_of("strategy", strategy),
+        "stage2": _strategy_of("batches_strategy", batches_strategy),
     }
 
 
-def _generators_of(data: Any) -> list[tuple[torch.Generator, torch.Tensor]]:
-    """The generators of a DataLoader and its sampler, from which the search draws epochs, as they are."""
+def _copy_state(job: Job, data: Any, states_on: str | None) -> Callable[[], None]:
+    """Copies the state of the training, with the generators of a DataLoader and its sampler, from which the search draws
+    epochs. Returns: what puts all back."""
     drawn = [getattr(part, "generator", None) for part in (data, getattr(data, "sampler", None))]
-    return [(each, each.get_state()) for each in drawn if isinstance(each, torch.Generator)]
-
-
-def _whole_state(job: Job, states_on: str | None) -> tuple[Any, list[tuple[torch.Tensor, Any, Any]]]:
+    generators = [(each, each.get_state()) for each in drawn if isinstance(each, torch.Generator)]
     weights = [(p, copied(p, states_on), copied(p.grad, states_on)) for _, named in job.parameters for _, p in named]
-    return job.state.save(), weights
+    state = job.state.save()
 
+    def put_back() -> None:
+        for parameter, value, gradient in weights:
+            put(parameter, value)
+            parameter.grad = put(parameter.grad, gradient)
+        job.state.restore(state)
+        for generator, place in generators:
+            generator.set_state(place)
 
-def _put_whole_state(job: Job, state: tuple[Any, list[tuple[torch.Tensor, Any, Any]]]) -> None:
-    for parameter, value, gradient in state[1]:
-        put(parameter, value)
-        parameter.grad = put(parameter.grad, gradient)
-    job.state.restore(state[0])
+    return put_back
 
 
 def search(
@@ -227,8 +229,7 @@ def search(
             data=type(data).__name__,
             use_command='with comp.plan("plan.json", model): ...',
         )
-        generators = _generators_of(data)
-        before = None if keep else _whole_state(job, states_on)
+        put_back = None if keep else _copy_state(job, data, states_on)
         try:
             with job.watch:
                 inner = job.training.search(
@@ -244,8 +245,6 @@ def search(
             job.compiled.forget()
         job.training.set_plan(inner.plan)
         job.tell_of_data(inner.batches_per_epoch)
-        if before is not None:
-            _put_whole_state(job, before)
-            for generator, place in generators:
-                generator.set_state(place)
+        if put_back is not None:
+            put_back()
         return Outcome(inner, job, progress)

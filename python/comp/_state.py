@@ -72,6 +72,16 @@ def put_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor | None]) -> N
             model.get_submodule(owner)._buffers[leaf] = kept
 
 
+def put_format_back(parameter: torch.Tensor, format: torch.dtype) -> None:
+    """Stores a parameter and its gradient in a format again."""
+    parameter.data = parameter.data.to(format)
+    parameter.grad = None if parameter.grad is None else parameter.grad.to(format)
+
+
+def can_be_saved(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
 class OtherState:
     """Saves and puts back what the C++ side does not know. That side has parameters, gradients, torch's generators."""
 
@@ -91,12 +101,10 @@ class OtherState:
         for each in self._optimizers:
             if not hasattr(each, "param_groups") or not hasattr(each, "state"):
                 raise SettingsError(
-                    f"optimizer is a {type(each).__name__} (a torch.optim.Optimizer is wanted): give " "the optimizer"
+                    f"optimizer is a {type(each).__name__} (a torch.optim.Optimizer is wanted): give the optimizer"
                 )
         for each in self._others:
-            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")) and not isinstance(
-                each, torch.Generator
-            ):
+            if not isinstance(each, torch.Generator) and not can_be_saved(each):
                 raise SettingsError(
                     f"state has a {type(each).__name__} (it has no state_dict() and load_state_dict()): "
                     "give an object that has both, as schedulers and scalers do"
@@ -158,20 +166,13 @@ class OtherState:
     def tensors(self) -> list[torch.Tensor]:
         """The tensors that live from step to step."""
         found = [b for model in self._models for b in model.buffers()]
-        for optimizer in self._optimizers:
-            found += [
-                v
-                for entry in optimizer.state.values()
-                if isinstance(entry, dict)
-                for v in entry.values()
-                if isinstance(v, torch.Tensor)
-            ]
+        entries = [entry for each in self._optimizers for entry in each.state.values() if isinstance(entry, dict)]
+        found += [v for entry in entries for v in entry.values() if isinstance(v, torch.Tensor)]
         return [own_part(each) for each in found]
 
     def _saved(self, optimizer: Any) -> dict[str, Any]:
-        groups = [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         return {
-            "groups": groups,
+            "groups": [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
             "state": {p: copied(entry, self._device) for p, entry in optimizer.state.items()},
         }
 

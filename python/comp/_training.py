@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,39 +20,29 @@ from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._compile import CompiledPlans
 from comp._data import Batches, own
-from comp._models import Named, forward_parameters, modules_of, named_parameters
+from comp._models import Named, forward_parameters, in_evaluation, modules_of, named_parameters, require_step
 from comp._moments import Moments
 from comp._optimizers import OptimizerWatch
 from comp._region import Region, depth, forget_beyond
-from comp._state import OtherState, copied, put, set_random_state
+from comp._state import OtherState, copied, put, put_format_back, set_random_state
 
 _one_at_a_time = threading.Lock()
 
 
+@dataclass(eq=False)
 class _Glue:
     """The functions that the C++ side calls."""
 
-    def __init__(
-        self,
-        step: Callable[[Region, Any], Any],
-        score: Callable[[], float] | None,
-        models: Mapping[str, nn.Module],
-        parameters: Named,
-        audit: Audit,
-        watch: OptimizerWatch,
-        compiled: CompiledPlans,
-        moments: Moments,
-    ) -> None:
-        self._step = step
-        self._score = score
-        self._models = models
-        self._parameters = parameters
-        self._audit = audit
-        self._watch = watch
-        self._compiled = compiled
-        self._moments = moments
-        self._told = 0
-        self.training: Callable[[], Any]  # a weak reference: the training holds this
+    _step: Callable[[Region, Any], Any]
+    _score: Callable[[], float] | None
+    _models: Mapping[str, nn.Module]
+    _parameters: Named
+    _audit: Audit
+    _watch: OptimizerWatch
+    _compiled: CompiledPlans
+    _moments: Moments
+    _told: int = 0
+    training: Callable[[], Any] = field(init=False)  # a weak reference: the training holds this
 
     def step(self, value: Any, generators: Any) -> list[tuple[str, torch.Tensor]]:
         if generators is not None:
@@ -61,29 +52,25 @@ class _Glue:
         batch = own(value)
         self._watch.before_step()
         formats = [(n, p, p.dtype) for _, parameters in self._parameters for n, p in parameters]
-        stored: list[str] = []
+        stored: list[tuple[str, torch.Tensor, torch.dtype]] = []
         try:
             with self._moments:
                 returned = self._audit.around(lambda: self._step(region, batch))
         finally:
             forget_beyond(before)
             if self.training().plan.strip("1d"):  # else it is the step's own doing
-                stored = _put_formats_back(formats)
+                stored = [each for each in formats if each[1].dtype is not each[2]]
+                for _, p, written in stored:
+                    put_format_back(p, written)
         if stored:
-            raise RuntimeError(stored[0])
+            raise RuntimeError(f'the step has stored parameter "{stored[0][0]}" in another format than {stored[0][2]}')
         self._watch.after_step()
         self._tell()
-        return [(name, _scalar(name, loss)) for name, loss in _losses(returned).items()]
+        return losses_of(returned, "the step returned", "return")
 
     def score(self) -> float:
-        modes = [(part, part.training) for model in self._models.values() for part in model.modules()]
-        try:
-            for model in self._models.values():
-                model.eval()
+        with in_evaluation(self._models.values()):
             return float(self._score())  # type: ignore[misc]
-        finally:
-            for part, training in modes:
-                part.training = training
 
     def sentences(self) -> list[str]:
         return self._watch.told + self._audit.told
@@ -94,63 +81,39 @@ class _Glue:
             warnings.warn(sentence, stacklevel=2)
 
 
-def _put_formats_back(formats: Sequence[tuple[str, torch.Tensor, torch.dtype]]) -> list[str]:
-    """Gives parameters the formats that they had. Returns: what was changed, in words."""
-    changed = [each for each in formats if each[1].dtype is not each[2]]
-    for _, p, written in changed:
-        p.grad, p.data = None, p.data.to(written)
-    return [f'the step has stored parameter "{n}" in another format than {written}' for n, _, written in changed]
-
-
 def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
     """The learning rates that a scheduler may change, but for tensors: reading one would wait for the device."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return lambda: [float(group["lr"]) for group in groups if isinstance(group.get("lr"), (int, float))]
 
 
-def _losses(returned: Any) -> dict[str, Any]:
-    return dict(returned) if isinstance(returned, Mapping) else {"loss": returned}
+def losses_of(given: Any, got: str, give: str) -> list[tuple[str, torch.Tensor]]:
+    """Losses by name: each is a tensor of one real number, a number of Python's or NumPy's, or NumPy's array of one. Raises:
+    SettingsError for another, in the words `got` and `give`."""
+    found = []
+    for name, loss in given.items() if isinstance(given, Mapping) else [("loss", given)]:
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
+            found.append((name, loss.detach()))
+        elif isinstance(loss, (torch.Tensor, bool)) or not hasattr(loss, "__float__") or getattr(loss, "size", 1) != 1:
+            kind = f"tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise SettingsError(
+                f'{got} a {kind} as "{name}" (plans are judged by their losses): {give} the loss, or a dict of several'
+            )
+        else:
+            number = float(loss.item() if hasattr(loss, "item") else loss)
+            found.append((name, torch.tensor(number, dtype=torch.float64)))
+    return found
 
 
-def in_words(loss: Any) -> str:
-    return f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-
-
-def number_of(loss: Any) -> float | None:
-    """A loss that is no tensor: a number of Python's or NumPy's, or NumPy's array of one. None if it is none of them."""
-    if isinstance(loss, (torch.Tensor, bool)) or not hasattr(loss, "__float__") or getattr(loss, "size", 1) != 1:
-        return None
-    return float(loss.item() if hasattr(loss, "item") else loss)
-
-
-def _scalar(name: str, loss: Any) -> torch.Tensor:
-    if (number := number_of(loss)) is not None:
-        return torch.tensor(number, dtype=torch.float64)
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise SettingsError(
-            f'the step returned {in_words(loss)} as "{name}" (plans are judged by their losses): return the loss, '
-            "or a dict of several"
-        )
-    return loss.detach()
-
-
+@dataclass(eq=False)
 class _State:
     """The state that the C++ side does not know. That side holds this object, so this holds nothing of that side."""
 
-    def __init__(
-        self,
-        models: Mapping[str, nn.Module],
-        spread: Sequence[torch.Tensor],
-        others: OtherState,
-        audit: Audit,
-        device: str | None,
-    ) -> None:
-        """`spread`: the parameters of which that side has a part, without its gradient."""
-        self._models = models
-        self._spread = spread
-        self._others = others
-        self._audit = audit
-        self._device = device
+    _models: Mapping[str, nn.Module]
+    _spread: Sequence[torch.Tensor]  # the parameters of which that side has a part, without its gradient
+    _others: OtherState
+    _audit: Audit
+    _device: str | None
 
     def save(self) -> Any:
         gradients = [copied(p.grad, self._device) for p in self._spread]
@@ -162,11 +125,6 @@ class _State:
         _shards.reshard(self._models)
         for parameter, gradient in zip(self._spread, saved[2]):
             parameter.grad = put(parameter.grad, gradient)
-
-
-def _other_tensors(others: OtherState, audit: Audit) -> Callable[[], list[torch.Tensor]]:
-    """The tensors that have a place in neither model nor optimizer. The job is not held, or it would never be freed."""
-    return lambda: others.named_tensors() + audit.tensors()
 
 
 class Job:
@@ -193,34 +151,28 @@ class Job:
         exchange: bool | None = None,
         moments: bool = False,
     ) -> None:
-        if not callable(step):
-            raise SettingsError(
-                f"step is a {type(step).__name__} (a function of a plan and a batch is wanted): give "
-                "def step(plan, batch)"
-            )
+        require_step(step)
         self.models = modules_of(model)
         self.optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-        self.others = OtherState(self.models, self.optimizers, state, states_on)
+        self.others = others = OtherState(self.models, self.optimizers, state, states_on)
         read = forward_parameters(self.models)
         self.watch = OptimizerWatch(self.models, self.optimizers)
         self.moments = Moments(self.optimizers if moments else [])
         self.watch.after_update = self.moments.end_update
         keepers = [each for part in _shards.sharded(self.models) for each in _shards.keepers(part)]
-        self.audit = Audit(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
+        self.audit = audit = Audit(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
         self.parameters = named_parameters(self.models)
         spread = [p for _, parameters in self.parameters for _, p in parameters if _shards.own_part(p) is not p]
-        self.state = _State(self.models, spread, self.others, self.audit, states_on)
+        self.state = _State(self.models, spread, others, audit, states_on)
         held = [(name, [(n, _shards.own_part(p)) for n, p in parameters]) for name, parameters in self.parameters]
         batches = self.batches = Batches(data, batches_per_epoch)
         self.epochs_before = 0  # epochs of the training that another process trained
         self.ranks = _ranks.team()
         self.separate_products = separate_products
         self.exchange = _exchange.chosen(exchange, model, target)
-        self.about_data: list[str] = []
-        if self.ranks is not None:
-            self.about_data += batches.agree(self.ranks)
+        self.about_data = [] if self.ranks is None else batches.agree(self.ranks)
         self.compiled = CompiledPlans()
-        self._glue = _Glue(step, score, self.models, self.parameters, self.audit, self.watch, self.compiled, self.moments)
+        self._glue = _Glue(step, score, self.models, self.parameters, audit, self.watch, self.compiled, self.moments)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
             models=held,
@@ -230,8 +182,8 @@ class Job:
             score=None if score is None else self._glue.score,
             save=self.state.save,
             restore=self.state.restore,
-            tensors=self.others.tensors,
-            others=_other_tensors(self.others, self.audit),
+            tensors=others.tensors,
+            others=lambda: others.named_tensors() + audit.tensors(),  # holds no job, which would never be freed
             compile=self.compiled.run_compiled,
             rates=_rates(self.optimizers) if counts else None,
             length=batches.length,

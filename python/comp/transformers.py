@@ -17,6 +17,7 @@ from transformers import Trainer, TrainerCallback
 
 import comp
 from comp._loop import is_there
+from comp._models import wrap_once
 
 
 class PlanCallback(TrainerCallback):
@@ -90,13 +91,9 @@ def _tell_losses(accelerator: Any, to: list[torch.Tensor]) -> None:
     accelerator.backward = told
 
 
-def _open_plans() -> None:
-    """Wraps the Trainer's method, once: no callback is given the Trainer."""
-    original = Trainer.compute_loss_context_manager
-    if hasattr(original, "told_by_comp"):
-        return
+def _opening_plans(original: Any) -> Any:
+    """The Trainer's method, wrapped: no callback is given the Trainer."""
 
-    @functools.wraps(original)
     def told(trainer: Trainer) -> contextlib.ExitStack:
         with contextlib.ExitStack() as opened:
             opened.enter_context(original(trainer))
@@ -105,8 +102,7 @@ def _open_plans() -> None:
                     opened.enter_context(each.context(trainer))
             return opened.pop_all()
 
-    told.told_by_comp = True  # type: ignore[attr-defined]
-    setattr(Trainer, "compute_loss_context_manager", told)
+    return told
 
 
-_open_plans()
+wrap_once(Trainer, "compute_loss_context_manager", "told_by_comp", _opening_plans)
