@@ -6,7 +6,7 @@
 // is ignored, as under nohup, stays ignored. A process can have one stop_on_signal at a time, because signal handlers
 // belong to the process.
 // The handler has a stack of its own: kernels that oneDNN 2.6 makes for AVX2 let the stack pointer into their working
-// memory, and what the kernel puts there for a handler then damaged the heap (one of twelve interrupted searches died).
+// memory, and what the system writes there for a handler damaged the heap (two of 24 interrupted searches died).
 #pragma once
 
 #include <array>
