@@ -51,7 +51,7 @@ from comp._comp import (
 from comp._doctor import doctor
 from comp._exports import to_megatron, to_torchao, to_transformer_engine
 from comp._inference import export
-from comp._loop import Autocast, AutocastOfFile, autocast
+from comp._loop import Autocast, autocast
 from comp._outcome import Outcome, SearchResult
 from comp._plan_file import PlanFile, compare, load
 from comp._region import Planned, Region, plan
@@ -60,7 +60,6 @@ from comp._search import search
 
 __all__ = [
     "Autocast",
-    "AutocastOfFile",
     "Contestant",
     "Difference",
     "Error",

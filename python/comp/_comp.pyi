@@ -275,6 +275,8 @@ class Loop:
         policy: policy.Policy,
         settings: dict[str, Any],
         ledger: str,
+        plan_file: str,
+        forced: bool,
         batches_per_epoch: int,
         tune: bool,
         protect_blocks: bool,
@@ -282,6 +284,7 @@ class Loop:
         keep_memory: bool,
         ranks: RankTeam | None = None,
         states: list[Operator] = [],
+        keeps_states: bool = False,
     ) -> None: ...
     def fail(self) -> bool: ...
     def step(self, losses: list[tuple[str, float]], seconds: float) -> None: ...

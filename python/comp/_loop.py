@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`with plan:` in a loop of the user's own, which finds the plan while the loop runs."""
+"""`with plan:` in a loop of the user's own, which finds the plan while the loop runs, or has it from a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from comp._models import forward_parameters, modules_of
 from comp._moments import Moments
 from comp._optimizers import OptimizerWatch, belong_together
 from comp._outcome import SearchResult
-from comp._region import Planned, Region, plan as plan_of_file
+from comp._region import Region, moments_of_file, warn_of_plan
 from comp._search import _WHOLE, _precisions, policy_of
 from comp._shards import own_part
 from comp._state import OtherState, copied, put, put_format_back
@@ -233,16 +233,22 @@ def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
 
 
 class Autocast(Region):
-    """`with plan:` of a loop that searches. Made by comp.autocast()."""
+    """`with plan:` of a loop that finds its plan, or has it from a file. Made by comp.autocast()."""
 
-    def __init__(self, inner: _comp.Loop, kept: _KeptState, steps: _Steps, file: str | None) -> None:
+    def __init__(
+        self, inner: _comp.Loop, kept: _KeptState, steps: _Steps, file: str | None, moments: Moments | None
+    ) -> None:
+        """moments: those of the plan in the file; None if the plan is searched."""
         super().__init__(inner.regions, entered=steps.enter)
         self._inner = inner
         self._kept = kept
         self._steps = steps
         self._file = file
         self._written = ""
-        self._finalizer = weakref.finalize(self, _end, inner, steps, file)
+        self._moments = moments and moments.__enter__()  # as long as the plan lives
+        if moments is not None:
+            moments.follow(inner)
+        self._finalizer = weakref.finalize(self, _end, inner, steps, file if moments is None else None)
 
     def step(self, loss: Any, *, seconds: float = 0) -> None:
         """Ends a batch, after the optimizer's step: as scheduler.step().
@@ -264,8 +270,11 @@ class Autocast(Region):
         found = self._inner.found
         if found is None or found.plan == self._written:
             return
+        of_file = self._moments is not None and not self._written
         self._written = found.plan
         self._compilers = Compilers(self._inner.regions)
+        if of_file:
+            return warn_of_plan(found.warnings, "0" in found.plan, 4)
         try:
             if self._file is not None and _ranks.leads():
                 found.save(self._file)
@@ -278,9 +287,10 @@ class Autocast(Region):
     @property
     def found(self) -> SearchResult | None:
         """What the search found: plan, speedup, contest, warnings; `print(plan.found)` shows its table. None while it
-        goes on. If the training after it gives the plan up, this is the more conservative plan that goes on."""
+        goes on, and if the plan is from a file. If the training after it gives the plan up, this is the more conservative
+        plan that goes on."""
         inner = self._inner.found
-        return None if inner is None else SearchResult(inner)
+        return None if inner is None or self._moments is not None else SearchResult(inner)
 
     @property
     def searching(self) -> bool:
@@ -303,17 +313,6 @@ class Autocast(Region):
         return self._inner.left
 
 
-class AutocastOfFile(Planned):
-    """`with plan:` of a loop whose plan was found before. Made by comp.autocast()."""
-
-    found: SearchResult | None = None
-    searching = False
-    batches_undone = 0
-
-    def step(self, loss: Any, *, seconds: float = 0) -> None:
-        """Ends a batch. Nothing is compared any more."""
-
-
 def autocast(
     model: nn.Module | Mapping[str, nn.Module],
     *,
@@ -324,7 +323,6 @@ def autocast(
     precisions: Sequence[str] | None = None,
     batches: float | None = None,
     batches_per_epoch: int = 64,
-    segments: Sequence[str] = ("forward",),
     forced: bool = False,
     keep_memory: bool = False,
     states_on: str | None = None,
@@ -333,7 +331,7 @@ def autocast(
     exchange: bool | None = None,
     moments: bool = False,
     **settings: Any,
-) -> Autocast | AutocastOfFile:
+) -> Autocast:
     """A plan for `with` that is found while the loop runs:
 
         plan = comp.autocast(net, optimizer=optimizer, file="plan.json")
@@ -349,15 +347,16 @@ def autocast(
     What runs under torch.no_grad(), or in evaluation mode, belongs to no batch, and is FP32 until a plan is found.
 
     model: the module, or several by name. optimizer: one, or a list of them.
-    file: the plan's. If it is there, it is used as comp.plan does, and nothing is searched; else it is written when the
-        plan is found, and again if the training after it gives the plan up. Until then FILE.search has what was
-        learned: the search of the next loop goes on from it.
+    file: the plan's. If it is there, nothing is searched: after the first batches in FP32, batches_per_epoch and 64 at
+        most, the loop trains under its plan, and is guarded as after a search. Else it is written when the plan is found.
+        If the training gives the plan up, it is written again. Until a plan is found FILE.search has what was learned:
+        the search of the next loop goes on from it.
     state: what else batches train: averages of weights, GradScaler. It goes back with the weights. Schedulers go on.
     policy: by name, or one of comp.policy. precisions: as in comp.search, but none below 16 bits.
     batches: of the whole training, which limits what the search may cost. None, or infinitely many: planned_epochs (100)
         times batches_per_epoch.
     batches_per_epoch: FP32 trains so many batches first, 64 at most.
-    segments, forced: of comp.plan, for a file that is there.
+    forced: of comp.plan, for a file that is there.
     states_on: device of the copied state ("cpu" keeps it off the GPU). tune: measure how plans are best run, in the first
         batches of the first plan.
     moments: whether moments are kept in the formats of a file that is there. The search of a loop leaves them in FP32,
@@ -377,17 +376,8 @@ def autocast(
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     kept = _KeptState(models, optimizers, state, states_on)
     OptimizerWatch(models, optimizers)  # raises for one of another model
-    if path is not None and is_there(path):
-        read = plan_of_file(
-            path,
-            model,
-            optimizer=optimizers if moments else None,
-            segments=segments,
-            forced=forced,
-            protect_blocks=protect_blocks,
-            keep_memory=keep_memory,
-        )
-        return AutocastOfFile(read._inner, models, read._moments)
+    known = path is not None and is_there(path)
+    kept_moments = moments_of_file(path, model, optimizers if moments else []) if known else None
     if callable(policy) and not isinstance(policy, _comp.policy.Policy):
         raise SettingsError(
             "policy is a function of Python (the search has a thread of its own, which runs no Python): give a name, or "
@@ -399,7 +389,8 @@ def autocast(
         if not isinstance(batches, numbers.Real) or isinstance(batches, bool) or not batches > 0:
             raise SettingsError(f"batches is {batches!r} (of the whole training, one at least): give how often the loop calls step()")
         if math.isfinite(batches):
-            settings = {"planned_epochs": max(int(batches // batches_per_epoch), 1)} | settings
+            batches_per_epoch = min(batches_per_epoch, math.ceil(batches))
+            settings = {"planned_epochs": int(batches // batches_per_epoch) or 1} | settings
     device = next((p.device for module in models.values() for p in module.parameters()), torch.device("cpu"))
     wanted = _precisions(precisions, state, device, False)
     if precisions is not None and (small := [each for each in precisions if each not in _WHOLE]):
@@ -418,14 +409,17 @@ def autocast(
         restore=kept.restore,
         policy=policy_of(policy, "a name, or one of comp.policy"),
         settings=settings,
-        ledger="" if path is None else _ledger(path),
+        ledger="" if path is None or known else _ledger(path),
+        plan_file=path if known else "",
+        forced=forced,
         batches_per_epoch=batches_per_epoch,
         tune=tune,
         protect_blocks=protect_blocks,
         exchange=_exchange.chosen(exchange, model),
         keep_memory=keep_memory,
         ranks=_ranks.team(),
-        states=Moments(optimizers if moments else []).operators,
+        states=Moments(optimizers if moments and not known else []).operators,
+        keeps_states=moments,
     )
     steps.loop = weakref.ref(inner)
-    return Autocast(inner, kept, steps, path)
+    return Autocast(inner, kept, steps, path, kept_moments)

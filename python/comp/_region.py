@@ -340,13 +340,7 @@ class Planned(Region):
         if self._entered is None or not self._inner.in_use:
             return
         self._entered = None
-        for sentence in self._inner.warnings:
-            warnings.warn(sentence, stacklevel=4)
-        if self._inner.needs_scaling:
-            warnings.warn(
-                "the plan has FP16 (small gradients vanish in it): scale the loss with torch.amp.GradScaler",
-                stacklevel=4,
-            )
+        warn_of_plan(self._inner.warnings, self._inner.needs_scaling, 4)
 
     @property
     def in_use(self) -> bool:
@@ -373,6 +367,27 @@ class Planned(Region):
         """How many operators ran that the first forward did not have, or how many forwards left it, and the first of
         them in words; see `otherwise`."""
         return self._inner.left
+
+
+def moments_of_file(path: str, model: Any, optimizers: Sequence[Any]) -> Moments:
+    """The moments that a plan file keeps, of these optimizers. Gradients are exchanged as the file says from now on.
+    Raises: FileError if it cannot be read."""
+    operators = _comp.read_plan_file(path)["operators"]
+    follow_file(model, operators)
+    kept = {name: precision for name, kind, precision in operators if kind in ("moment1", "moment2")}
+    moments = Moments(optimizers if kept else [], required=False)
+    moments.tell_of_others(kept if optimizers else {})
+    return moments
+
+
+def warn_of_plan(sentences: Sequence[str], has_fp16: bool, stacklevel: int) -> None:
+    for sentence in sentences:
+        warnings.warn(sentence, stacklevel=stacklevel + 1)
+    if has_fp16:
+        warnings.warn(
+            "the plan has FP16 (small gradients vanish in it): scale the loss with torch.amp.GradScaler",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def plan(
@@ -413,13 +428,9 @@ def plan(
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
     """
-    said = _comp.read_plan_file(os.fspath(path))  # so that a mistyped path is an error now
     models = modules_of(model)
-    follow_file(model, said["operators"])
-    kept = {name: precision for name, kind, precision in said["operators"] if kind in ("moment1", "moment2")}
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    moments = Moments(optimizers if kept else [], required=False)
-    moments.tell_of_others(kept if optimizers else {})
+    moments = moments_of_file(os.fspath(path), model, optimizers)  # so that a mistyped path is an error now
     return Planned(
         _comp.Planned(
             forward_parameters(models),

@@ -33,7 +33,7 @@ class PlanPrecision(Precision):
 
     def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:
         self.path, self.search, self.given = os.fspath(path), search or {}, {"otherwise": "fp32"} | given
-        self.plan: comp.Planned | comp.Autocast | comp.AutocastOfFile | None = None
+        self.plan: comp.Planned | comp.Autocast | None = None
         self._losses: list[torch.Tensor] = []  # of the batch, whose gradients may be accumulated
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -48,7 +48,7 @@ class PlanPrecision(Precision):
             self.plan = self._make_plan()
         return contextlib.nullcontext() if self.plan is None else self.plan
 
-    def _make_plan(self) -> comp.Planned | comp.Autocast | comp.AutocastOfFile | None:
+    def _make_plan(self) -> comp.Planned | comp.Autocast | None:
         """The plan of the model as the strategy wrapped it; None if there is no file and nothing is trained."""
         trainer = self._module.trainer
         if self._has_file:

@@ -31,7 +31,7 @@ class PlanCallback(TrainerCallback):
 
     def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:
         self.path, self.search, self.given = os.fspath(path), search or {}, given
-        self.plan: comp.Planned | comp.Autocast | comp.AutocastOfFile | None = None
+        self.plan: comp.Planned | comp.Autocast | None = None
         self._trains = False
         self._losses: list[torch.Tensor] = []  # of the batch, whose gradients may be accumulated
 

@@ -172,8 +172,9 @@ void add_loop(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function trains,
                        py::function stepped, py::function leave, py::function saved, py::function restore,
                        py::function is_sound, const any_policy& policy, const py::dict& settings,
-                       std::string ledger_path, std::size_t batches_per_epoch, bool tune, bool protect_blocks,
-                       bool exchange, bool keep_memory, std::shared_ptr<rank_team> ranks, std::vector<op_info> states) {
+                       std::string ledger_path, std::string plan_path, bool forced, std::size_t batches_per_epoch,
+                       bool tune, bool protect_blocks, bool exchange, bool keep_memory,
+                       std::shared_ptr<rank_team> ranks, std::vector<op_info> states, bool keeps_states) {
              return std::make_unique<loop>(loop_job{.models = std::move(models),
                                                     .trains = std::move(trains),
                                                     .stepped = std::move(stepped),
@@ -184,6 +185,9 @@ void add_loop(py::module_& m) {
                                                     .policy = policy,
                                                     .settings = settings_of(settings),
                                                     .ledger_path = std::move(ledger_path),
+                                                    .plan_path = std::move(plan_path),
+                                                    .forced = forced,
+                                                    .keeps_states = keeps_states,
                                                     .batches_per_epoch = batches_per_epoch,
                                                     .tune = tune,
                                                     .protect_blocks = protect_blocks,
@@ -193,8 +197,9 @@ void add_loop(py::module_& m) {
                                                     .ranks = std::move(ranks)});
            }),
            "models"_a, py::kw_only(), "trains"_a, "stepped"_a, "leave"_a, "save"_a, "restore"_a, "is_sound"_a,
-           "policy"_a, "settings"_a, "ledger"_a, "batches_per_epoch"_a, "tune"_a, "protect_blocks"_a, "exchange"_a,
-           "keep_memory"_a, "ranks"_a = nullptr, "states"_a = std::vector<op_info>{})
+           "policy"_a, "settings"_a, "ledger"_a, "plan_file"_a, "forced"_a, "batches_per_epoch"_a, "tune"_a,
+           "protect_blocks"_a, "exchange"_a, "keep_memory"_a, "ranks"_a = nullptr, "states"_a = std::vector<op_info>{},
+           "keeps_states"_a = false)
       .def_property_readonly("regions", &loop::opened, py::return_value_policy::reference_internal)
       .def("step", &loop::step, "losses"_a, "seconds"_a)
       .def("fail", &loop::fail)

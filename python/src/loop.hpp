@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A search in a loop that Python owns, behind comp.autocast: the loop's regions ask comp::online for the plan of the
-// next batch, and step() tells what the batch gave.
-// The first batch is trained in FP32 to see its operators. If a plan is the first with its low precision, the batches
-// that follow show how it is best run (executor_tuning.hpp), before the search is told of any. A loss far above FP32's
-// ends that, because only the search can leave the plan.
-// The search's thread runs no Python. The interpreter's lock is released while the loop waits for it.
-// Ranks search as one. What a rank measures before the search is told of it, it measures as the slowest of them does.
+// next batch, and step() tells what the batch gave. If the plan is known from a file, nothing is searched: it is
+// guarded. The first batch is trained in FP32 to see its operators. If a plan is the first with its low precision, the
+// batches that follow show how it is best run (executor_tuning.hpp), before the search is told of any. A loss far above
+// FP32's ends that, because only the search can leave the plan. The search's thread runs no Python. The interpreter's
+// lock is released while the loop waits for it. Ranks search as one. What a rank measures before the search is told of
+// it, it measures as the slowest of them does.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/comp.hpp>
+#include <comp/files/plan_file.hpp>
 #include <comp/observe/ledger.hpp>
 #include <comp/search/online.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
@@ -79,7 +80,10 @@ struct loop_job {
   py::function is_sound;       // () -> bool: whether the weights are finite
   any_policy policy;
   search_settings settings;
-  std::string ledger_path;  // empty: none
+  std::string ledger_path;    // empty: none
+  std::string plan_path;      // of the plan that is known; empty: it is searched
+  bool forced = false;        // use a known plan although this machine computes it slowly
+  bool keeps_states = false;  // the caller keeps an optimizer's moments as the plan says
   std::size_t batches_per_epoch = 0;
   bool tune = true;  // measure how plans are best run
   bool protect_blocks = true;
@@ -95,11 +99,8 @@ class loop {
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         modules_{planned::named_modules(given_.models, trees_)},
-        program_{libtorch::on_device_of(modules_, {.freed = given_.freed,
-                                                   .protect_blocks = given_.protect_blocks,
-                                                   .tries_low = true,
-                                                   .exchange = given_.exchange,
-                                                   .states = given_.states})},
+        known_{given_.plan_path.empty() ? std::nullopt : std::optional{load_listing(given_.plan_path)}},
+        program_{libtorch::on_device_of(modules_, program_settings_of(given_, known_))},
         device_{program_.settings().device},
         hardware_{libtorch::probe(device_)},
         agree_{given_.ranks == nullptr
@@ -116,6 +117,7 @@ class loop {
                    return std::unique_ptr<libtorch::region>{new libtorch::region{open(segment, no_gradients)}};
                  },
                  [this]() -> libtorch::program& { return program_; }} {
+    if (known_ && !given_.forced) libtorch::detail::require_useful(*known_, program_.settings(), hardware_);
     for (const libtorch::named_module& m : modules_) program_.name_parameters(*m.module, m.name);
     tuning_.expect_epochs_of(static_cast<std::int64_t>(given_.batches_per_epoch));
     regions_.at_end([this] {
@@ -315,10 +317,47 @@ class loop {
                           return tuned == nullptr ? comp::execution{} : libtorch::execution_of(*tuned);
                         },
                     .times = [this] { return program_.times(); }};
+    if (known_) {
+      outcome known = fit_known();
+      search_.reset(given_.ranks == nullptr
+                        ? new online{std::move(known), program_.graph(), std::move(about), given_.settings}
+                        : new online{ranks::train_online(given_.ranks->team(), std::move(known), program_.graph(),
+                                                         std::move(about), given_.settings)});
+      return;
+    }
     search_.reset(given_.ranks == nullptr
                       ? new online{given_.policy, program_.graph(), std::move(about), given_.settings, ledger_}
                       : new online{ranks::search_online(given_.ranks->team(), given_.policy, program_.graph(),
                                                         std::move(about), given_.settings, ledger_)});
+  }
+
+  static libtorch::program_settings program_settings_of(const loop_job& given,
+                                                        const std::optional<plan_listing>& known) {
+    const libtorch::program_settings settings{.freed = given.freed,
+                                              .protect_blocks = given.protect_blocks,
+                                              .tries_low = true,
+                                              .exchange = given.exchange,
+                                              .states = given.states};
+    return known ? libtorch::detail::with_operators_of(*known, settings, given.forced) : settings;
+  }
+  /// Returns: the plan of the file for the operators that were recorded.
+  /// Throws: `plan_error` if it is one for another model.
+  outcome fit_known() {
+    const op_graph& graph = program_.graph();
+    const auto fit = [&](const plan_listing& listing) {
+      return listing.operators ? libtorch::fitted_by_name(listing, graph, given_.forced) : fitted(listing, graph);
+    };
+    const plan_listing first = known_->at(0);
+    loaded_plan loaded = fit(first);
+    if (first.made_for) comp::detail::warn_of_hardware(loaded.made_for, hardware_, loaded);
+    for (std::string& left_out : tuning_.learn(loaded, hardware_)) loaded.warnings.push_back(std::move(left_out));
+    std::string moments = libtorch::detail::moments_that_nobody_keeps(first, loaded.plan, graph);
+    if (!given_.keeps_states && !moments.empty()) loaded.warnings.push_back(std::move(moments));
+    outcome known{.plan = loaded.plan, .execution = loaded.execution, .warnings = std::move(loaded.warnings)};
+    for (const later_plan& next : known_->later)
+      known.later.push_back({next.batch, fit(known_->at(next.batch)).plan, next.reason});
+    if (known_->speedup) known.speedup = *known_->speedup;
+    return known;
   }
 
   /// A process that was forked, as a DataLoader's worker is, does not have the search's thread, which cannot be joined.
@@ -330,6 +369,7 @@ class loop {
   pid_t process_ = ::getpid();
   std::vector<std::shared_ptr<parameter_tree>> trees_;
   std::vector<libtorch::named_module> modules_;
+  std::optional<plan_listing> known_;  // the file's plan, if it is known
   libtorch::program program_;
   c10::Device device_;
   comp::hardware hardware_;

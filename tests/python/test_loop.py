@@ -148,10 +148,15 @@ class Loops(unittest.TestCase):
             self.assertEqual(comp.load(file).letters, plan.found.plan)
             again = Loop()
             used = again.autocast(file=file, forced=True)
-            again.train(used, 2)
-            self.assertTrue(used.in_use)
-            self.assertFalse(used.searching)
-            self.assertEqual(used.letters, plan.found.plan)
+            letters = again.train(used, 17)
+            self.assertNotIn('b', ''.join(letters))
+            self.assertEqual(again.train(used, 40), [plan.found.plan] * 40)
+            self.assertIsNone(used.found)
+            again.harm = harmful_if_low(lambda out: out * float('nan'))
+            again.train(used, 200)
+            self.assertNotEqual(used.letters, plan.found.plan)
+            self.assertEqual(comp.load(file).letters, used.letters)
+            self.assertLess(again.batch(NoPlan()), 0.5)
 
     def test_a_state_that_a_plan_made_low_is_read_by_batches_in_fp32(self):
         for harm in (0, 9):  # the plan is found, or rejected

@@ -46,6 +46,8 @@ class Job:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if isinstance(plan, comp.Autocast):
+            plan.step(loss)
         return loss
 
     def train(self, plan, steps):
@@ -379,8 +381,8 @@ class Searches(unittest.TestCase):
 
         path = os.path.join(job.folder.name, 'found.json')
         found.save(path)
-        plan = comp.autocast(again.net, optimizer=again.optimizer, moments=True, file=path)
-        again.train(plan, 3)
+        plan = comp.autocast(again.net, optimizer=again.optimizer, moments=True, file=path, batches_per_epoch=1)
+        again.train(plan, 4)
         self.assertEqual(again.formats(), formats)
 
         path, kept = os.path.join(job.folder.name, 'training.pt'), os.path.join(job.folder.name, 'kept.pt')
@@ -404,7 +406,7 @@ class Searches(unittest.TestCase):
         self.assertIn('e', found.plan[-2:], found)
         path = os.path.join(job.folder.name, 'found.json')
         found.save(path)
-        job.train(comp.autocast(job.net, optimizer=job.optimizer, moments=True, file=path), 3)
+        job.train(comp.autocast(job.net, optimizer=job.optimizer, moments=True, file=path, batches_per_epoch=1), 4)
         self.assertIn(BLOCKS, job.formats())
 
     def test_a_search_that_is_put_back_leaves_the_training_as_it_was(self):
@@ -421,7 +423,7 @@ class Searches(unittest.TestCase):
             job.net, optimizer=job.optimizer, moments=True, batches_per_epoch=8, planned_epochs=100, precisions=['bf16'], race=QUICK['race']
         )
         for i in range(1200):
-            plan.step(job.step(plan, job.data[i % 8]))
+            job.step(plan, job.data[i % 8])
             if i < 8:
                 plain.step(NoPlan(), plain.data[i])
                 self.assertTrue(same(plain.weights(), job.weights()))

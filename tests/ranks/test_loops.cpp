@@ -17,8 +17,8 @@ struct looped {
   std::vector<std::uint64_t> undone = std::vector<std::uint64_t>(2);
 };
 
-/// Trains batches in a loop of its own on each rank.
-looped loop_in(const std::vector<fake::world>& worlds, std::size_t batches) {
+/// Trains batches in a loop of its own on each rank. `known`: the plan if it is known; nothing searches then.
+looped loop_in(const std::vector<fake::world>& worlds, std::size_t batches, const comp::plan& known = {}) {
   thread_ranks::wires all{static_cast<int>(worlds.size())};
   looped got;
   got.errors = thread_ranks::run_ranks(all, [&](int rank, comp::ranks::team& team) {
@@ -31,7 +31,8 @@ looped loop_in(const std::vector<fake::world>& worlds, std::size_t batches) {
       got.undone[r] += trainer.weights().steps - kept.steps;
       trainer.restore(kept);
     };
-    comp::online search = comp::ranks::search_online(team, fake::lists{}, trainer.graph(), about);
+    comp::online search = known.empty() ? comp::ranks::search_online(team, fake::lists{}, trainer.graph(), about)
+                                        : comp::ranks::train_online(team, {.plan = known}, trainer.graph(), about);
     for (std::size_t k = 0; k < batches; ++k) {
       trainer.set_precision(search.plan());
       got.plans[r].push_back(trainer.now().str());
@@ -84,4 +85,21 @@ TEST_CASE("a loop may end on all ranks at any batch, and one whose rank has othe
   other.graph = fake::sized_chain({"allow.conv", "allow.linear", "allow.head"});
   const looped got = loop_in({thread_ranks::typical(), other}, 10);
   for (const std::string& error : got.errors) CHECK(error.find("rank 1 has 3 operators and rank 0 4") == 0);
+}
+
+TEST_CASE("ranks train under a plan that is known, and all leave it if it harms one of them") {
+  for (const double harm : {0.0, fake::nan}) {
+    CAPTURE(harm);
+    fake::world sound = thread_ranks::typical();
+    sound.harm = [](const comp::plan&) { return 0.0; };
+    fake::world harmed = sound;
+    harmed.harm = fake::harmed_by({1}, harm);
+    const looped got = loop_in({sound, harmed}, 1000, comp::parse_plan("bb11"));
+    CHECK(got.errors == std::vector<std::string>(2));
+    CHECK(got.plans[0] == got.plans[1]);
+    CHECK(got.plans[0][39] == "1111");
+    CHECK(got.plans[0][40] == "bb11");
+    CHECK(got.found[0] == (harm == 0 ? "bb11" : "1111"));
+    CHECK(got.found[1] == got.found[0]);
+  }
 }

@@ -260,3 +260,29 @@ TEST_CASE("a plan whose harm is beyond doubt trains 16 batches in turns that are
     CHECK(most <= 20);
   }
 }
+
+TEST_CASE("a plan that is known trains after a few batches in FP32, and is guarded") {
+  const plan known = comp::parse_plan("bbbb");
+  for (const double harm : {0.0, 0.3, 1e6, fake::nan}) {
+    CAPTURE(harm);
+    fake::trainer trainer{world_of_a_loop(harm)};
+    fake::state kept;
+    comp::loop_info keeps{.precisions = two_formats.precisions, .batches_per_epoch = 40};
+    keeps.save = [&] { kept = trainer.save(); };
+    keeps.restore = [&] { trainer.restore(kept); };
+    comp::online search{comp::outcome{.plan = known}, trainer.graph(), keeps};
+    for (int k = 0; k < 40; ++k) {
+      CHECK(search.plan() == plan{4});
+      loop(trainer, search, 1);
+    }
+    CHECK(search.plan() == known);
+    REQUIRE(search.found() != nullptr);
+    loop(trainer, search, 3000);
+    CHECK((search.found()->plan == known) == (harm == 0));
+    CHECK(comp::is_low(search.found()->plan[1]) == (harm == 0));
+    CHECK(trainer.weights().error < 1);
+  }
+  fake::minimal_trainer trainer{world_of_a_loop()};
+  comp::online of_another{comp::outcome{.plan = plan{2}}, trainer.graph(), two_formats};
+  CHECK_THROWS_AS((void)of_another.plan(), comp::plan_error);
+}

@@ -99,6 +99,19 @@ online search_online(team& ranks, P policy, op_graph graph, loop_info loop = {},
             train(ranks, post_training{.epochs = settings.planned_epochs}, trainer, found);
           }};
 }
+/// The same for a plan that an earlier search found.
+inline online train_online(team& ranks, outcome known, op_graph graph, loop_info loop = {},
+                           search_settings settings = {}) {
+  return {std::move(graph), std::move(loop),
+          [known = std::move(known), settings = std::move(settings), &ranks](comp::detail::loop_trainer& trainer) {
+            trainer_of<comp::detail::loop_trainer> own{trainer};
+            const auto begin = [&](any_trainer& all) { return comp::detail::train_before_known(all, known, settings); };
+            outcome found = detail::together<outcome>(own, ranks, begin);
+            found.graph = own.graph();
+            trainer.set_found(found);
+            train(ranks, post_training{.epochs = settings.planned_epochs}, trainer, found);
+          }};
+}
 
 }  // namespace comp::ranks
 

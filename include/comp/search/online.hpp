@@ -278,6 +278,17 @@ class online {
               trainer.set_found(found);
               post_training{.epochs = settings.planned_epochs}.run(trainer, found);
             }} {}
+  /// Searches for nothing: trains under a plan that an earlier search found, after a few batches in FP32, and guards it
+  /// as the training after a search is guarded. `known`: its plan, which may have later ones, and its execution.
+  /// plan() throws: `plan_error` for plans of another model.
+  online(outcome known, op_graph graph, loop_info loop = {}, search_settings settings = {})
+      : online{std::move(graph), std::move(loop),
+               [known = std::move(known), settings = std::move(settings)](detail::loop_trainer& trainer) {
+                 trainer_of<detail::loop_trainer> erased{trainer};
+                 const outcome found = detail::train_before_known(erased, known, settings);
+                 trainer.set_found(found);
+                 post_training{.epochs = settings.planned_epochs}.run(trainer, found);
+               }} {}
   /// For ranks (ranks.hpp). `work`: the search, which tells the trainer what it found, and the training after it.
   online(op_graph graph, loop_info loop, std::function<void(detail::loop_trainer&)> work)
       : trainer_{std::move(graph), std::move(loop)}, work_{std::move(work)} {}

@@ -22,6 +22,7 @@
 #include <comp/core/training_progress.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/outcome.hpp>
+#include <comp/search/settings.hpp>
 #include <comp/search/trainer/any_trainer.hpp>
 #include <comp/search/training/guard.hpp>
 #include <cstddef>
@@ -66,6 +67,10 @@ COMP_INLINE training_result train_after(const post_training& settings, any_train
                                         const outcome& search);
 COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                      training_progress from);
+/// Trains the first batches in FP32, 64 at most, so that a training under a plan that an earlier search found has
+/// losses to compare with. `known`: that plan, its later ones, how it runs. Returns: the outcome of a search that found
+/// them. Throws: `plan_error` for plans of another model; `error` if FP32 does not train.
+COMP_INLINE outcome train_before_known(any_trainer& trainer, outcome known, const search_settings& settings);
 }  // namespace detail
 
 template <class B, class... Observers>

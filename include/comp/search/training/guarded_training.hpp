@@ -9,6 +9,7 @@
 #include <comp/core/training_progress.hpp>
 #include <comp/policy/plan_name.hpp>
 #include <comp/search/losses/acceptance.hpp>
+#include <comp/search/losses/reference_run.hpp>
 #include <comp/search/losses/sound_state.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/outcome.hpp>
@@ -480,6 +481,32 @@ COMP_INLINE training_result train_on(const post_training& settings, any_trainer&
   const outcome log = search_behind(trainer.graph(), from);
   const switch_on notice{[&](bool on) { trainer.post_training(on); }};  // its epochs are no experiments
   return guarded_training{settings, trainer, observers, log, std::move(from)}.run();
+}
+
+COMP_INLINE outcome train_before_known(any_trainer& trainer, outcome known, const search_settings& settings) {
+  constexpr std::size_t most = 64;
+  known.graph = trainer.graph();
+  require_fits(known.plan, known.graph);
+  require_in_order(known.later, known.graph);
+  const plan fp32 = as_written(known.graph);
+  known.hardware = trainer.hardware();
+  known.batches_per_epoch = trainer.batches_per_epoch();
+  known.fallbacks = {known.plan};
+  if (known.plan != fp32) known.fallbacks.push_back(fp32);
+  known.tolerance = settings.tolerance;
+  known.floor = settings.floor;
+  known.higher_is_better = settings.direction == loss_direction::higher_is_better;
+  observer_list<> nobody;
+  evaluator run{trainer, nobody, known};
+  run.set_fp32(fp32);
+  const auto train = [&](const trial& begun) {
+    sample first{.loss = 0};
+    run.train(begun, fp32, std::clamp<std::size_t>(known.batches_per_epoch, 1, most), first, cut_if_not_finite);
+    return first;
+  };
+  known.baseline = run.run_and_record(stage::baseline, fp32, "fp32", train).sample;
+  require_trained(run, known.baseline, 0);
+  return known;
 }
 
 }  // namespace detail

@@ -121,6 +121,62 @@ COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph&
 
 namespace detail {
 
+inline bool is_moment(std::string_view kind) { return kind == "moment1" || kind == "moment2"; }
+
+/// Calls `f` with what the file says at the training's start, and from each later plan on.
+template <class F>
+void for_each_plan(const plan_listing& file, F f) {
+  f(file.at(0));
+  for (const later_plan& next : file.later) f(file.at(next.batch));
+}
+
+// A plan without names is one for the graph that the settings give.
+COMP_INLINE program_settings with_operators_of(const plan_listing& from, program_settings settings, bool forced) {
+  settings.emulate = settings.emulate || forced;
+  const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
+  const auto exchanges = [](const auto& op) { return op.kind == exchange_kind; };
+  if (!from.operators) return settings;
+  settings.separate_products = std::ranges::any_of(*from.operators, apart);
+  settings.exchange = std::ranges::any_of(*from.operators, exchanges);
+  for (const auto& op : *from.operators) {
+    if (is_moment(op.kind))
+      settings.states.push_back({.name = op.name, .kind = op.kind, .hands_on_fp32 = true, .is_state = true});
+  }
+  return settings;
+}
+
+COMP_INLINE void require_useful(const plan_listing& from, const program_settings& settings, const hardware& here) {
+  const std::string_view force_plan = by_language("set planned_settings::forced", "give forced=True");
+  for_each_plan(from, [&](const plan_listing& listing) {
+    const hardware there = listing.made_for.value_or(hardware{});
+    for (std::size_t i = 0; i < listing.size(); ++i) {
+      const precision chosen = listing.chosen(i);
+      if (listing.operators && is_moment((*listing.operators)[i].kind)) continue;  // nothing is computed in its format
+      require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here, emulates(settings)),
+                          "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
+                          "machine, or {}",
+                          listing.file, name(chosen), force_plan);
+      const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here) : std::string{};
+      require<plan_error>(
+          missing.empty() || policy::no_unit(chosen, there) == missing,
+          "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
+          "or {}",
+          listing.file, i, listing.operators ? (*listing.operators)[i].name : std::string{}, name(chosen), missing,
+          there.kind == device_kind::unknown ? "an unknown machine" : there.name, force_plan);
+    }
+  });
+}
+
+COMP_INLINE std::string moments_that_nobody_keeps(const plan_listing& from, const plan& p, const op_graph& graph) {
+  if (!lowers_states(p, graph)) return {};
+  return fmt::format(
+      "\"{}\" keeps an optimizer's moments in a lower format (the optimizer of this loop is its own): they stay as it "
+      "keeps them; {} keeps them by the plan",
+      from.file,
+      by_language("a trainer with setup::moments",
+                  "comp.plan(..., optimizer=optimizer), comp.autocast(..., moments=True)"));
+}
+
 class listed_plan {
  public:
   listed_plan(const std::vector<named_module>& models, const std::variant<std::string, plan>& from,
@@ -130,9 +186,9 @@ class listed_plan {
         file_{of_file_ ? load_listing(std::get<std::string>(from))
                        : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
         listing_{file_.at(0)},
-        program_{on_device_of(models, with_operators_of(listing_, settings_))},
+        program_{on_device_of(models, with_operators_of(listing_, settings_.program, settings_.forced))},
         here_{probe(program_.settings().device)} {
-    if (!settings_.forced) for_each_plan([this](const plan_listing& each) { require_useful(each); });
+    if (of_file_ && !settings_.forced) require_useful(file_, program_.settings(), here_);
     if (settings_.choices == planned_choices::measured)
       require_one_rank("planned_choices::measured", "use planned_choices::of_file");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
@@ -175,7 +231,7 @@ class listed_plan {
   bool planned() const { return planned_; }
   bool needs_scaling() const {
     bool found = false;
-    for_each_plan([&](const plan_listing& each) {
+    for_each_plan(file_, [&](const plan_listing& each) {
       for (std::size_t i = 0; i < each.size(); ++i) found = found || each.chosen(i) == precision::fp16;
     });
     return found;
@@ -187,36 +243,11 @@ class listed_plan {
   program& executor() { return program_; }
 
  private:
-  template <class F>
-  void for_each_plan(F f) const {
-    f(file_.at(0));
-    for (const later_plan& next : file_.later) f(file_.at(next.batch));
-  }
-
   /// If true, regions cost nothing. Unless on_mismatch::follow is set, each forward is compared with the recorded one.
   bool changes_nothing() const {
     const program_settings& now = program_.settings();
     return !program_.changes() && !program_.may_read_low() && now.otherwise == on_mismatch::follow &&
            now.protect_blocks;
-  }
-
-  static bool is_moment(std::string_view kind) { return kind == "moment1" || kind == "moment2"; }
-
-  /// Has the graph the operators that the file has. A plan without names is one for the graph that the settings give.
-  static program_settings with_operators_of(const plan_listing& from, const planned_settings& given) {
-    program_settings settings = given.program;
-    settings.emulate = settings.emulate || given.forced;
-    const auto apart = [](const auto& op) { return gradient_named(op.name) != product::all; };
-    const auto exchanges = [](const auto& op) { return op.kind == exchange_kind; };
-    if (from.operators) {
-      settings.separate_products = std::ranges::any_of(*from.operators, apart);
-      settings.exchange = std::ranges::any_of(*from.operators, exchanges);
-      for (const auto& op : *from.operators) {
-        if (is_moment(op.kind))
-          settings.states.push_back({.name = op.name, .kind = op.kind, .hands_on_fp32 = true, .is_state = true});
-      }
-    }
-    return settings;
   }
 
   // A plan without names goes by the order of the operators.
@@ -269,11 +300,9 @@ class listed_plan {
           fmt::format("\"{}\" gives {} linear layers, or products of them, a format that this GPU's units do not "
                       "multiply in these sizes (16 has to divide rows, inputs and outputs): they are emulated, slowly",
                       listing_.file, emulated));
-    if (!settings_.keeps_states && lowers_states(loaded.plan, program_.graph()))
-      warnings_.push_back(fmt::format(
-          "\"{}\" keeps an optimizer's moments in a lower format (the optimizer of this loop is its own): they stay as it "
-          "keeps them; {} keeps them by the plan",
-          listing_.file, by_language("a trainer with setup::moments", "comp.plan(..., optimizer=optimizer)")));
+    if (std::string kept = moments_that_nobody_keeps(listing_, loaded.plan, program_.graph());
+        !settings_.keeps_states && !kept.empty())
+      warnings_.push_back(std::move(kept));
     if (loaded.plan.is_tuned() && !measurement_ && tuned_.choice == executor_choice{})
       warnings_.push_back(fmt::format(
           "\"{}\" is of tuned FP32 and says nothing that can be used here of how it is run: it runs as plain FP32",
@@ -296,29 +325,6 @@ class listed_plan {
     loaded_plan loaded = fitted_by_name(listing_, program_.graph(), settings_.forced);
     if (listing_.made_for) comp::detail::warn_of_hardware(loaded.made_for, here_, loaded);
     return loaded;
-  }
-
-  static std::string_view force_plan() { return by_language("set planned_settings::forced", "give forced=True"); }
-
-  /// Throws: `plan_error` if this machine lacks units that the plan was found with. The plan can then take many times
-  /// FP32's time.
-  void require_useful(const plan_listing& listing) const {
-    const hardware there = listing.made_for.value_or(hardware{});
-    for (std::size_t i = 0; of_file_ && i < listing.size(); ++i) {
-      const precision chosen = listing.chosen(i);
-      if (listing.operators && is_moment((*listing.operators)[i].kind)) continue;  // nothing is computed in its format
-      require<plan_error>(!is_scaled(chosen) || computes_in(chosen, here_, emulates(program_.settings())),
-                          "\"{}\" gives an operator {} (LibTorch only emulates it on this GPU): search again on this "
-                          "machine, or {}",
-                          listing.file, name(chosen), force_plan());
-      const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
-      require<plan_error>(
-          missing.empty() || policy::no_unit(chosen, there) == missing,
-          "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
-          "or {}",
-          listing.file, i, listing.operators ? (*listing.operators)[i].name : std::string{}, name(chosen), missing,
-          there.kind == device_kind::unknown ? "an unknown machine" : there.name, force_plan());
-    }
   }
 
   /// Takes the time of the user's step that has ended, and chooses how the one that begins is run.

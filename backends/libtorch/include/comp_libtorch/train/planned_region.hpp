@@ -64,6 +64,16 @@ class listed_plan;
 /// Requires: the file has a list of operators.
 COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false);
 
+namespace detail {
+/// Returns: `settings` for a graph that has the operators of the file, which other programs leave out.
+COMP_INLINE program_settings with_operators_of(const plan_listing& from, program_settings settings, bool forced);
+/// Throws: `plan_error` if this machine lacks units that a plan of the file was found with. The plan can then take many
+/// times FP32's time.
+COMP_INLINE void require_useful(const plan_listing& from, const program_settings& settings, const hardware& here);
+/// Returns: a sentence if the plan lowers an optimizer's moments, which nobody keeps so.
+COMP_INLINE std::string moments_that_nobody_keeps(const plan_listing& from, const plan& p, const op_graph& graph);
+}  // namespace detail
+
 class planned_region {
  public:
   /// `models`: under the names that they had in the search. `from`: the path of a plan file, or a plan.
