@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each link of the documents leads to a file and a heading that are there, and each page that a source names is there. README.md
-# is seen at once, and a page of docs/ is read in five minutes.
+# is seen at once, a page of docs/ is read in five minutes, and all of docs/ in two hours.
 # Usage: links.py SOURCE
 import os
 import pathlib
@@ -11,6 +11,7 @@ ROOT = pathlib.Path(sys.argv[1])
 PARTS = ('README.md', 'CONTRIBUTING.md', 'run', 'docs', 'include', 'backends', 'python', 'src', 'bench', 'tools', 'tests', 'examples', 'packaging')
 MOST_LINES, MOST_WORDS = 120, 1400  # of README.md; of a page, but for those that are looked up and not read
 LOOKED_UP = ('reference.md', 'coming-from.md')
+MOST_OF_ALL = 30_000  # words of docs/, also of the pages that are looked up
 SOURCES = ('', '.md', '.py', '.sh', '.hpp', '.cpp', '.cuh', '.cu', '.build', '.json')
 
 
@@ -39,4 +40,7 @@ for part in PARTS:
     for file in [ROOT / part] if (ROOT / part).is_file() else [pathlib.Path(at, name) for at, _, names in os.walk(ROOT / part) for name in names]:
         if file.suffix in SOURCES and file.parent.name != '__pycache__':
             found += [f'{file.relative_to(ROOT)}: {fault}' for fault in faults_of(file)]
+of_all = sum(len(page.read_text(encoding='utf-8').split()) for page in (ROOT / 'docs').rglob('*.md'))
+if of_all > MOST_OF_ALL:
+    found.append(f'docs: {of_all} words (at most {MOST_OF_ALL}): leave out what no reader needs, or move figures into a table of docs/benchmarks/tables')
 sys.exit('\n'.join(found) or 0)
