@@ -74,6 +74,7 @@ class Rules(unittest.TestCase):
             (lambda x: torch.true_divide(x @ x, x.sum()), (3, 3)),
             (lambda x: torch.multiply(x @ x, x.sum()), (3, 3)),
             (lambda x: (x @ x).sum() * 0.005, (3, 3)),
+            (lambda x: torch.linalg.norm(x @ x, dim=1), (3, 3)),
         ):
             net = Called(function, *shape)
             want = values(net, torch.autocast('cpu', torch.bfloat16))

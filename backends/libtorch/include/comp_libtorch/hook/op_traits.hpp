@@ -61,7 +61,7 @@ coalesce)";
 /// Returns: true for decompositions, transforms, order statistics, conversions to quantized tensors and the rarer
 /// special functions, which ATen has in FP32 and FP64 only, or without a low backward.
 inline bool only_fp32(std::string_view word) {
-  constexpr std::string_view products = R"(linalg_vector_norm linalg_matmul linalg_vecdot linalg_cross
+  constexpr std::string_view products = R"(linalg_norm linalg_vector_norm linalg_matmul linalg_vecdot linalg_cross
 linalg_multi_dot linalg_diagonal)";
   if (word.starts_with("linalg_")) return !has_name(products, word);
   constexpr std::string_view others = R"(cholesky cholesky_solve cholesky_inverse inverse svd qr lu_solve lu_unpack
