@@ -14,7 +14,9 @@ import warnings
 
 import torch
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.checkpoint import checkpoint
 
 import comp
 from support import DEVICE, NoPlan, same, some_images
@@ -130,6 +132,37 @@ class Recurrent(Loop):
         return cross_entropy(hidden, y)
 
 
+class Scaled(Loop):
+    def __init__(self, *harm):
+        super().__init__(*harm)
+        self.scaler = torch.amp.GradScaler(DEVICE, init_scale=1024.0, growth_interval=7)
+
+    def autocast(self, **more):
+        return super().autocast(state=[self.scaler], **more)
+
+    def update(self, loss):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def everything(self):
+        return super().everything() | {'scaler': self.scaler.state_dict()}
+
+
+class Checkpointed(Loop):
+    def __init__(self, *harm):
+        super().__init__(*harm)
+        self.net[0].forward = lambda x, layer=self.net[0].forward: checkpoint(lambda x: layer(x).tanh(), x, use_reentrant=False)
+
+
+class Compiled(Loop):
+    def __init__(self, *harm):
+        super().__init__(*harm)
+        self.graphs = []
+        self.net = torch.compile(self.net, backend=lambda *captured: self.graphs.append(captured) or aot_eager(*captured))
+
+
 class Loops(unittest.TestCase):
     def test_a_loop_finds_a_plan_and_writes_it_and_the_next_loop_uses_it(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +228,7 @@ class Loops(unittest.TestCase):
         self.assertTrue(same(plain.everything(), planned.everything()))
 
     def test_the_first_batches_are_fp32_to_the_bit_and_those_of_a_plan_are_not(self):
-        for kind in (Loop, Normed):
+        for kind in (Loop, Normed, Scaled, Checkpointed, Compiled):
             plain, planned = kind(), kind()
             plan = planned.autocast()
             for k in range(17):
@@ -203,6 +236,18 @@ class Loops(unittest.TestCase):
                 plain.batch(NoPlan())
                 self.assertTrue(same(plain.everything(), planned.everything()), (kind, k))
             self.assertIn('b', ''.join(planned.train(plan, 60)))
+
+    def test_a_loop_with_a_scaler_a_checkpoint_or_a_compiled_model_finds_a_plan(self):
+        for kind in (Scaled, Checkpointed, Compiled):
+            loop = kind()
+            plan = loop.autocast()
+            while plan.found is None and loop.at < 1500:
+                loop.train(plan, 1)
+            self.assertFalse(vars(loop).get('graphs'))
+            self.assertEqual(set(loop.train(plan, 2)), {plan.found.plan})
+            self.assertIn('b', plan.found.plan)
+            self.assertEqual(plan.left[0], 0)
+            self.assertNotEqual(vars(loop).get('graphs'), [])
 
     def test_a_harmful_operator_is_not_in_the_plan_and_its_batches_are_undone(self):
         harms = (lambda out: -1e30 * out, lambda out: out * float('nan'), lambda out: out + 3 * torch.randn_like(out))
@@ -217,16 +262,17 @@ class Loops(unittest.TestCase):
             self.assertLess(loop.batch(NoPlan()), 0.1)
 
     def test_undoing_puts_weights_and_moments_back(self):
-        loop = Loop(harmful_if_low(lambda out: out * float('nan')))
-        loop.net.empty = nn.Parameter(torch.zeros(0, 4))  # of which there is no norm
-        plan = loop.autocast()
-        states = []
-        while not plan.batches_undone:
-            states.append(loop.everything())
-            loop.train(plan, 1)
-            self.assertLess(loop.at, 200)
-        self.assertTrue(same(states[-plan.batches_undone], loop.everything()))
-        self.assertTrue(all(p.grad is None for p in loop.net.parameters()))
+        for kind in (Loop, Scaled, Checkpointed, Compiled):
+            loop = kind(harmful_if_low(lambda out: out * float('nan')))
+            loop.net.empty = nn.Parameter(torch.zeros(0, 4))  # of which there is no norm
+            plan = loop.autocast()
+            states = []
+            while not plan.batches_undone:
+                states.append(loop.everything())
+                loop.train(plan, 1)
+                self.assertLess(loop.at, 200)
+            self.assertTrue(same(states[-plan.batches_undone], loop.everything()), kind)
+            self.assertTrue(all(p.grad is None for p in loop.net.parameters()))
 
     def test_a_plan_that_harms_after_it_was_found_is_given_up_and_the_file_says_so(self):
         with tempfile.TemporaryDirectory() as folder:
