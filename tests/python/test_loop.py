@@ -4,6 +4,7 @@
 import copy
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -476,6 +477,16 @@ class Loops(unittest.TestCase):
         self.assertEqual(told.returncode, 0, told.stderr)
         self.assertIn('the loop ended after 20 batches', told.stderr)
 
+    def test_a_loop_that_is_killed_goes_on_from_its_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for batches, left in (('165', 'plan.json.search'), ('25', 'plan.json')):  # 25 are too few without the first 165
+                killed = subprocess.run(
+                    [sys.executable, '-c', _IS_KILLED, batches], capture_output=True, text=True, timeout=120, cwd=folder
+                )
+                self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
+                self.assertEqual(os.listdir(folder), [left])
+            self.assertIn('b', comp.load(os.path.join(folder, 'plan.json')).letters)
+
     def test_gradient_accumulation_counts_batches_by_steps(self):
         plain, loop = Loop(), Loop()
         plan = loop.autocast()
@@ -648,6 +659,17 @@ class Loops(unittest.TestCase):
         self.assertTrue(same(one.everything(), two.everything()))
 
 
+_IS_KILLED = '''
+import os, signal, sys
+from test_loop import Loop
+loop = Loop()
+plan = loop.autocast(file='plan.json')
+loop.train(plan, int(sys.argv[1]))
+assert all(p.isfinite().all() for p in loop.net.parameters())
+with plan:
+    loop.forward()
+    os.kill(os.getpid(), signal.SIGKILL)
+'''
 _ENDS_EARLY = '''
 import torch, comp
 from torch import nn
