@@ -424,13 +424,13 @@ class Loops(unittest.TestCase):
     def test_a_loop_may_end_at_any_batch_and_leaves_no_file(self):
         for batches in (0, 1, 3, 17, 60):
             with tempfile.TemporaryDirectory() as folder:
-                file = os.path.join(folder, 'plan.json')
-                loop = Loop()
-                plan = loop.autocast(file=file)
-                loop.train(plan, batches)
-                with self.assertWarnsRegex(UserWarning, f'ended after {batches} batches, before .* is not written'):
-                    del plan
-                    gc.collect()
+                for file, then in ((None, 'train longer'), (os.path.join(folder, 'plan.json'), '.* is not written')):
+                    loop = Loop()
+                    plan = loop.autocast(file=file)
+                    loop.train(plan, batches)
+                    with self.assertWarnsRegex(UserWarning, f'ended after {batches} batches, before .* a plan: {then}'):
+                        del plan
+                        gc.collect()
                 self.assertEqual(os.listdir(folder), ['plan.json.search'] if batches > 1 else [])
 
     def test_the_next_loop_goes_on_from_what_the_last_one_learned(self):
@@ -607,6 +607,41 @@ class Loops(unittest.TestCase):
         plan.step(loop.batch(plan))  # the batch before is dropped
         with self.assertRaisesRegex(comp.Error, r'step\(\) inside `with plan:`'), plan:
             plan.step(loss)
+
+    def test_what_may_be_wrong_is_told_once(self):
+        def forwards_of_one_name(loop, plan):
+            with plan:
+                hidden = loop.net[:2](loop.batches[0][0])
+            with plan:
+                loss = loop.net[2](hidden).square().mean()
+            loop.update(loss)
+            plan.step(loss)
+
+        def another_optimizer(loop, plan):
+            loop.train(plan, 1)
+            torch.optim.SGD(loop.net.parameters(), 1e-3).step()
+
+        def no_step(loop, plan):
+            loop.batch(plan)
+
+        another = Loop()
+        for use, words in (
+            (lambda loop, plan: loop.train(plan, 1), None),
+            (forwards_of_one_name, '2.linear .* was not in the recorded forward.* give each forward of a step its name'),
+            (another_optimizer, 'a SGD steps that was not given .*: its moments'),
+            (lambda loop, plan: another.train(plan, 1), 'a Adam steps that was not given .* another model a plan of its own'),
+            (no_step, r'stepped 64 times since step\(\) was called .*: call plan.step\(loss\)'),
+        ):
+            loop = Loop()
+            plan = loop.autocast(optimizer=[loop.optimizer, torch.optim.SGD(loop.net[2].parameters(), 1e-3)])
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter('always', UserWarning)
+                for _ in range(70):
+                    use(loop, plan)
+                    another.update(cross_entropy(another.net(another.batches[0][0]), another.batches[0][1]))  # of a loop beside it
+            self.assertEqual(len(told), words is not None)
+            if words:
+                self.assertRegex(str(told[0].message), words)
 
     def test_fp32_that_loses_its_batches_is_told_once_and_the_loop_goes_on(self):
         loop = Loop(lambda net, out: out * float('nan'))
