@@ -125,10 +125,10 @@ class _KeptState:
 
 class _Steps:
     """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
-    known, because one may step more often than another, until they have stepped more often than any batch needs. If the forward under a plan has stored a parameter in another format, as
-    losses do that convert their weights to the format of their input, it gets its own back, and the update is left out.
-    LBFGS estimates curvature by differences of gradients; between two plans these are roundings, and its step may be of any
-    length. It begins anew if the plan changes."""
+    known, because one may step more often than another, until they have stepped more often than any batch needs. If the
+    forward under a plan has stored a parameter in another format, as losses do that convert their weights to the format of
+    their input, it gets its own back, and the update is left out. LBFGS estimates curvature by differences of gradients;
+    between two plans these are roundings, and its step may be of any length. It begins anew if the plan changes."""
 
     def __init__(self, models: Mapping[str, nn.Module], optimizers: Sequence[Any], kept: _KeptState) -> None:
         self._updates = 0  # by the given optimizers since the batch began
