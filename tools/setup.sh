@@ -11,6 +11,7 @@ torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the
 apt_tries=120 # of apt_pause seconds, for another program's lock
 site_version=9.8.2 # PyPI's mkdocs-material
 frontend_version=1.32.0 # PyPI's nvidia-cudnn-frontend, of which only the headers are used
+frameworks=("transformers<=5.24.0" accelerate==1.15.0 lightning==2.6.6 peft==0.21.2) # tests/python trains in their loops; Python 3.10 has an older transformers
 jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
 
 build_packages=(
@@ -312,14 +313,18 @@ find_python_torch() {
 }
 
 # The same; if there is none, .venv gets the whole wheel of torch (3 GB, with the CUDA libraries that it depends on), which
-# is then LibTorch, too. What torch's own tests import (tests/suites) is added to .venv alone.
+# is then LibTorch, too. What torch's own tests import (tests/suites) is added to .venv alone, and the frameworks: without
+# these their tests are skipped.
 need_python_torch() {
   if ! find_python_torch; then
     echo "Putting torch $torch_version into .venv (a download of 3 GB)"
     { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } && .venv/bin/pip -q install "torch==$torch_version" && find_python_torch || return 1
   fi
-  [[ $torch_python != "$PWD/.venv/bin/python" ]] || "$torch_python" -c 'import numpy, expecttest' 2>/dev/null ||
-    .venv/bin/pip -q install numpy expecttest || return 1
+  if [[ $torch_python == "$PWD/.venv/bin/python" ]]; then
+    "$torch_python" -c 'import numpy, expecttest' 2>/dev/null || .venv/bin/pip -q install numpy expecttest || return 1
+    "$torch_python" -c 'from importlib.metadata import version as v; v("transformers"), v("accelerate"), v("lightning"), v("peft")' 2>/dev/null ||
+      .venv/bin/pip -q install "${frameworks[@]}" || echo "run: no ${frameworks[*]} from PyPI: their tests are skipped" >&2
+  fi
   : "${COMP_TORCH_PATH:=$("$torch_python" -c 'import torch; print(torch.__path__[0])')}"
 }
 

@@ -23,7 +23,7 @@ from comp._comp import FileError, SettingsError
 from comp._compile import Compilers
 from comp._models import forward_parameters, modules_of
 from comp._moments import Moments
-from comp._optimizers import OptimizerWatch, belong_together
+from comp._optimizers import PATIENCE, OptimizerWatch, belong_together, parameters_of
 from comp._outcome import SearchResult
 from comp._region import Region, moments_of_file, warn_of_plan
 from comp._search import _WHOLE, _precisions, policy_of
@@ -31,6 +31,7 @@ from comp._shards import own_part
 from comp._state import OtherState, copied, put, put_format_back
 from comp._training import losses_of
 
+_MOST_UPDATES = 64  # of a batch
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # formats that can be NaN, and have norms
 
 
@@ -124,16 +125,18 @@ class _KeptState:
 
 class _Steps:
     """Whether the optimizer, or the one inside of it, has stepped since the batch began. Of several optimizers nothing is
-    known: one may step more often than another. If the forward under a plan has stored a parameter in another format, as
-    losses do that convert their weights to the format of their input, it gets its own back, and the update is left out.
-    LBFGS estimates curvature by differences of gradients; between two plans these are roundings, and its step may be of any
-    length. It begins anew if the plan changes."""
+    known, because one may step more often than another, until they have stepped more often than any batch needs. If the
+    forward under a plan has stored a parameter in another format, as losses do that convert their weights to the format of
+    their input, it gets its own back, and the update is left out. LBFGS estimates curvature by differences of gradients;
+    between two plans these are roundings, and its step may be of any length. It begins anew if the plan changes."""
 
     def __init__(self, models: Mapping[str, nn.Module], optimizers: Sequence[Any], kept: _KeptState) -> None:
-        self.stepped = False
+        self._updates = 0  # by the given optimizers since the batch began
+        self._other = ""  # an optimizer that was not given, and has stepped since then
+        self._by_others = 0  # how many of the last batches only such ones have trained
+        self._told: set[str] = set()
         self.loop: Callable[[], _comp.Loop | None] = lambda: None  # a weak reference: the loop refers to this
         self._models, self._kept = list(models.values()), kept
-        self._only = weakref.ref(optimizers[0]) if len(optimizers) == 1 else lambda: None
         self._formats: list[tuple[nn.Parameter, torch.dtype]] = []
         self._changed: dict[nn.Parameter, tuple[torch.dtype, Any]] = {}  # their own formats, and hooks
         self._failed = False
@@ -160,9 +163,16 @@ class _Steps:
             hook = p.register_post_accumulate_grad_hook(self._put_back) if p.requires_grad else None
             self._changed[p] = written, hook
 
+    @property
+    def stepped(self) -> bool:
+        return self._updates > 0 and len(self._kept.optimizers) == 1
+
     def end_batch(self) -> None:
         self._put_back()
-        self.stepped = self._failed = False
+        self._by_others = self._by_others + 1 if self._other and not self._updates else 0
+        if self._by_others == PATIENCE:
+            self._tell_of_other()
+        self._updates, self._other, self._failed = 0, "", False
 
     def _put_back(self, *these: torch.Tensor) -> None:
         for p in these or list(self._changed):
@@ -172,8 +182,28 @@ class _Steps:
                 hook.remove()
 
     def _note(self, optimizer: Any, *_: Any) -> None:
-        only = self._only()
-        self.stepped = self.stepped or only is not None and belong_together(optimizer, only)
+        if any(belong_together(optimizer, each) for each in self._kept.optimizers):
+            self._updates += 1
+            if self._updates == _MOST_UPDATES:
+                self._tell(
+                    f"the optimizers have stepped {_MOST_UPDATES} times since step() was called (nobody knows what these batches "
+                    "gave, so that no plan is tried): call plan.step(loss) when a batch is over"
+                )
+            return
+        self._other = type(optimizer).__name__
+        if not parameters_of(optimizer).isdisjoint(id(p) for model in self._models for p in model.parameters()):
+            self._tell_of_other()
+
+    def _tell_of_other(self) -> None:
+        self._tell(
+            f"a {self._other} steps that was not given (a rejected plan leaves what it alone knows as it is: its moments, and "
+            "the weights of another model): give optimizer=[...] with it, and another model a plan of its own"
+        )
+
+    def _tell(self, sentence: str) -> None:
+        if sentence not in self._told:
+            self._told.add(sentence)
+            warnings.warn(sentence, stacklevel=4)
 
     def _begin_update(self, optimizer: Any, *_: Any) -> None:
         self._kept.add_trained()
@@ -220,20 +250,22 @@ def _numbers(loss: Any) -> list[tuple[str, float]]:
     return [(str(name), float(each)) for name, each in losses]
 
 
-def _end(inner: _comp.Loop, steps: _Steps, file: str | None) -> None:
+def _end(inner: _comp.Loop, steps: _Steps, file: str | None, searched: bool) -> None:
     steps.end()
-    nothing = inner.found is None
+    nothing = searched and inner.found is None and inner.searches
     inner.end()
-    if nothing and file is not None and _ranks.leads():
-        warnings.warn(
-            f'the loop ended after {inner.batches} batches, before its search had found a plan: "{file}" is not written, '
-            + (f'and the next loop goes on from "{_ledger(file)}"' if inner.owns_ledger else "train longer"),
-            stacklevel=2,
-        )
+    if nothing and _ranks.leads():
+        then = "train longer" if file is None else f'"{file}" is not written, train longer'
+        if file is not None and inner.owns_ledger:
+            then = f'"{file}" is not written, and the next loop goes on from "{_ledger(file)}"'
+        warnings.warn(f"the loop ended after {inner.batches} batches, before its search had found a plan: {then}", stacklevel=2)
 
 
 class Autocast(Region):
-    """`with plan:` of a loop that finds its plan, or has it from a file. Made by comp.autocast()."""
+    """`with plan:` of a loop that finds its plan, or has it from a file. Made by comp.autocast().
+
+    Schedulers have stepped in undone batches, too, and are plan.batches_undone steps ahead of the weights from then on: they
+    follow the data, of which no batch comes again."""
 
     def __init__(
         self, inner: _comp.Loop, kept: _KeptState, steps: _Steps, file: str | None, moments: Moments | None
@@ -248,7 +280,7 @@ class Autocast(Region):
         self._moments = moments and moments.__enter__()  # as long as the plan lives
         if moments is not None:
             moments.follow(inner)
-        self._finalizer = weakref.finalize(self, _end, inner, steps, file if moments is None else None)
+        self._finalizer = weakref.finalize(self, _end, inner, steps, file, moments is None)
 
     def step(self, loss: Any, *, seconds: float = 0) -> None:
         """Ends a batch, after the optimizer's step: as scheduler.step().
@@ -262,6 +294,12 @@ class Autocast(Region):
         """
         self._inner.step(_numbers(loss) if self._inner.searches else [], seconds)
         self._steps.end_batch()
+        if self._inner.batches == 2 and self._inner.left[0]:
+            warnings.warn(
+                f"{self._inner.left[1]} (a forward that begins before step() is one of the same batch again, as accumulation has "
+                'it): give each forward of a step its name, as in `with plan("decoder"):`',
+                stacklevel=2,
+            )
         if not self._inner.searches:
             self._kept.forget()
         self._keep_found()
@@ -345,6 +383,8 @@ def autocast(
     without comp. Before the batches of another plan weights and moments are copied. If the plan's losses explode or are
     not finite, or it is rejected, they go back to before its last batches (plan.batches_undone).
     What runs under torch.no_grad(), or in evaluation mode, belongs to no batch, and is FP32 until a plan is found.
+    `with plan:` before step() goes on with the batch, as gradients are accumulated: what its first forward did not have is
+    FP32, so forwards that differ have names, `with plan("decoder"):`.
 
     model: the module, or several by name. optimizer: one, or a list of them.
     file: the plan's. If it is there, nothing is searched: after the first batches in FP32, batches_per_epoch and 64 at

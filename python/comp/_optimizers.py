@@ -14,10 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from comp._comp import SettingsError
 from comp._objects import attributes
 
-_PATIENCE = 16  # steps without optimizer.step(), until that is told
+PATIENCE = 16  # steps without optimizer.step(), until that is told
 
 
-def _parameters(optimizer: Any) -> set[int]:
+def parameters_of(optimizer: Any) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -43,7 +43,7 @@ class OptimizerWatch:
         self.after_update: Callable[[], None] = lambda: None
         self.told: list[str] = []
         for i, each in enumerate(optimizers):
-            if not _parameters(each) & self._weights:
+            if not parameters_of(each) & self._weights:
                 raise SettingsError(
                     f"optimizer {i}, a {type(each).__name__}, holds none of the model's parameters (it would train "
                     "something else): give the optimizer of this model"
@@ -67,7 +67,7 @@ class OptimizerWatch:
 
     def after_step(self) -> None:
         for each in self._stepped:
-            if not self._is_given(each) and _parameters(each) & self._weights:
+            if not self._is_given(each) and parameters_of(each) & self._weights:
                 given = ", ".join(type(o).__name__ for o in self._given)
                 raise SettingsError(
                     f"the step steps a {type(each).__name__} that was not given (given: {given}; a rejected plan would "
@@ -79,9 +79,9 @@ class OptimizerWatch:
         seen = any(self._is_given(each) for each in self._stepped)
         if seen or not any(isinstance(each, Optimizer) for each in self._given):
             self._steps = -1
-        elif self._steps == _PATIENCE:
+        elif self._steps == PATIENCE:
             self.told.append(
-                f"{_PATIENCE} steps ended without optimizer.step() (no plan can be judged by weights that stay as they "
+                f"{PATIENCE} steps ended without optimizer.step() (no plan can be judged by weights that stay as they "
                 "are): call it in the step; where gradients of more batches are accumulated all is well"
             )
 

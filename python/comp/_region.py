@@ -222,18 +222,16 @@ def _contexts_in_plan(region: Region, around_forward: Any, around_again: Any) ->
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
-        by_exception = True
         if place is not None:
             region._regions.enter_again(place)
         _open.again += 1
         try:
             with around_again:
                 yield
-            by_exception = False
         finally:
             _open.again -= 1
             if place is not None:
-                region._regions.exit(by_exception)
+                region._regions.exit(False)  # torch ends it by an exception when the backward has what it needs
 
     return forward(), again()
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans in Hugging Face's Trainer, in Accelerate and in Lightning's Trainer, if they are installed."""
 
+import gc
+import glob
 import importlib.util
 import os
 import tempfile
@@ -29,12 +31,19 @@ def step_of_modelled_seconds(plan, loss):
     step_of_autocast(plan, loss, seconds=100.0 - plan.letters.count('b'))
 
 
-@there('transformers', 'accelerate')
-class HuggingFace(unittest.TestCase):
+class OwnSteps(unittest.TestCase):
+    """In loops of a framework's, which tell plans no seconds."""
+
     def setUp(self):
         patch = unittest.mock.patch.object(comp.Autocast, 'step', step_of_modelled_seconds)
         patch.start()
         self.addCleanup(patch.stop)
+
+
+@there('transformers', 'accelerate')
+class HuggingFace(OwnSteps):
+    def setUp(self):
+        super().setUp()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
@@ -279,7 +288,7 @@ class HuggingFace(unittest.TestCase):
 
 @there('accelerate')
 class Accelerate(unittest.TestCase):
-    def train(self, batches, plan_of):
+    def train(self, batches, plan_of, load=None, save=None):
         import accelerate
 
         torch.manual_seed(4)
@@ -288,6 +297,8 @@ class Accelerate(unittest.TestCase):
         net = nn.Sequential(nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 4))
         loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
         net, optimizer, loader = accelerator.prepare(net, torch.optim.Adam(net.parameters(), 1e-3), loader)
+        if load:
+            accelerator.load_state(load)
         plan = plan_of(net, optimizer)
         while batches > 0:
             for inputs, labels in loader:
@@ -300,6 +311,8 @@ class Accelerate(unittest.TestCase):
                 if plan and accelerator.sync_gradients:
                     plan.step(loss, seconds=100.0 - plan.letters.count('b'))
                 batches -= accelerator.sync_gradients
+        if save:
+            accelerator.save_state(save)
         return net, plan
 
     def test_a_loop_finds_its_plan_and_in_fp32_has_the_bits_of_the_loop_with_autocast(self):
@@ -312,6 +325,21 @@ class Accelerate(unittest.TestCase):
         _, plan = self.train(400, lambda net, optimizer: comp.autocast(net, optimizer=optimizer, **LOW))
         self.assertIn('b', plan.found.plan)
 
+    def test_a_training_goes_on_from_accelerates_checkpoint_and_its_search_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file, state = os.path.join(folder, 'plan.json'), os.path.join(folder, 'state')
+
+            def plan_of(net, optimizer):
+                return comp.autocast(net, optimizer=optimizer, file=file, **LOW)
+
+            self.assertIsNone(self.train(150, plan_of, save=state)[1].found)
+            gc.collect()
+            net, plan = self.train(60, plan_of, load=state)  # a search that begins anew needs three times as many
+            self.assertEqual(plan._inner.batches, 60)
+            self.assertIn('b', comp.load(file).letters)
+            with torch.no_grad(), plan:
+                self.assertEqual(net(torch.zeros(1, 192)).dtype, torch.bfloat16)
+
     def test_a_step_of_the_wrapped_optimizer_without_one_of_the_plan_is_told(self):
         with self.assertRaisesRegex(comp.Error, "again after the optimizer's step"):
             with unittest.mock.patch.object(comp.Autocast, 'step', lambda plan, loss, seconds: None):
@@ -319,9 +347,11 @@ class Accelerate(unittest.TestCase):
 
 
 @there('lightning')
-class Lightning(unittest.TestCase):
+class Lightning(OwnSteps):
     def setUp(self):
         import lightning
+
+        super().setUp()
 
         x, y = some_images(64)
         self.loader = loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
@@ -346,17 +376,16 @@ class Lightning(unittest.TestCase):
             def configure_optimizers(self):
                 return torch.optim.SGD(self.parameters(), 0.1)
 
-        def fit(module, plugins, epochs, **more):
+        def fit(module, plugins, epochs, checkpoint=None, **more):
             lightning.Trainer(
                 max_epochs=epochs,
                 accelerator='cpu',
                 logger=False,
-                enable_checkpointing=False,
                 enable_progress_bar=False,
                 enable_model_summary=False,
                 plugins=plugins,
-                **more,
-            ).fit(module, loader, loader)
+                **{'enable_checkpointing': False} | more,
+            ).fit(module, loader, loader, ckpt_path=checkpoint)
 
         self.module, self.fit = Module, fit
 
@@ -378,7 +407,7 @@ class Lightning(unittest.TestCase):
         self.assertEqual({kind for trains, kind in self.seen if not trains}, {torch.bfloat16})
         self.assertTrue(precision.plan.in_use)
 
-    def test_a_training_without_a_file_finds_the_plan_with_the_trainers_own_steps(self):
+    def test_in_fp32_a_training_without_a_file_is_the_trainers_own_bit_for_bit(self):
         import comp.lightning
 
         with tempfile.TemporaryDirectory() as folder:
@@ -395,6 +424,24 @@ class Lightning(unittest.TestCase):
             again = comp.lightning.PlanPrecision(file)
             self.fit(self.module(), [again], 1)
             self.assertTrue(again.plan.in_use)
+
+    def test_a_training_goes_on_from_the_trainers_checkpoint_and_its_search_too(self):
+        import comp.lightning
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, 'plan.json')
+            own = {'default_root_dir': folder, 'enable_checkpointing': True}
+            first = comp.lightning.PlanPrecision(file, search=LOW | {'batches': 400})
+            self.fit(self.module(), [first], 41, **own)
+            self.assertIsNone(first.plan.found)
+            first.plan = None
+            gc.collect()
+            (checkpoint,) = glob.glob(f'{folder}/checkpoints/*.ckpt')
+            second = comp.lightning.PlanPrecision(file, search=LOW | {'batches': 400})
+            self.fit(self.module(), [second], 51, checkpoint, **own)
+            self.assertEqual(second.plan._inner.batches, 40)  # a search that begins anew needs four times as many
+            self.assertIn('b', comp.load(file).letters)
+            self.assertEqual(self.seen[-1], (False, torch.bfloat16))
 
     def test_on_several_ranks_the_plan_has_the_exchange_of_gradients(self):
         import comp.lightning

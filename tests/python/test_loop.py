@@ -4,6 +4,7 @@
 import copy
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ import warnings
 
 import torch
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.checkpoint import checkpoint
 
 import comp
 from support import DEVICE, NoPlan, same, some_images
@@ -130,6 +133,37 @@ class Recurrent(Loop):
         return cross_entropy(hidden, y)
 
 
+class Scaled(Loop):
+    def __init__(self, *harm):
+        super().__init__(*harm)
+        self.scaler = torch.amp.GradScaler(DEVICE, init_scale=1024.0, growth_interval=7)
+
+    def autocast(self, **more):
+        return super().autocast(state=[self.scaler], **more)
+
+    def update(self, loss):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def everything(self):
+        return super().everything() | {'scaler': self.scaler.state_dict()}
+
+
+class Checkpointed(Loop):
+    def __init__(self, *harm):
+        super().__init__(*harm)
+        self.net[0].forward = lambda x, layer=self.net[0].forward: checkpoint(lambda x: layer(x).tanh(), x, use_reentrant=False)
+
+
+class Compiled(Loop):
+    def __init__(self, *harm):
+        super().__init__(*harm)
+        self.graphs = []
+        self.net = torch.compile(self.net, backend=lambda *captured: self.graphs.append(captured) or aot_eager(*captured))
+
+
 class Loops(unittest.TestCase):
     def test_a_loop_finds_a_plan_and_writes_it_and_the_next_loop_uses_it(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -200,7 +234,7 @@ class Loops(unittest.TestCase):
         self.assertTrue(same(plain.everything(), planned.everything()))
 
     def test_the_first_batches_are_fp32_to_the_bit_and_those_of_a_plan_are_not(self):
-        for kind in (Loop, Normed):
+        for kind in (Loop, Normed, Scaled, Checkpointed, Compiled):
             plain, planned = kind(), kind()
             plan = planned.autocast()
             for k in range(17):
@@ -208,6 +242,18 @@ class Loops(unittest.TestCase):
                 plain.batch(NoPlan())
                 self.assertTrue(same(plain.everything(), planned.everything()), (kind, k))
             self.assertIn('b', ''.join(planned.train(plan, 60)))
+
+    def test_a_loop_with_a_scaler_a_checkpoint_or_a_compiled_model_finds_a_plan(self):
+        for kind in (Scaled, Checkpointed, Compiled):
+            loop = kind()
+            plan = loop.autocast()
+            while plan.found is None and loop.at < 1500:
+                loop.train(plan, 1)
+            self.assertFalse(vars(loop).get('graphs'))
+            self.assertEqual(set(loop.train(plan, 2)), {plan.found.plan})
+            self.assertIn('b', plan.found.plan)
+            self.assertEqual(plan.left[0], 0)
+            self.assertNotEqual(vars(loop).get('graphs'), [])
 
     def test_a_harmful_operator_is_not_in_the_plan_and_its_batches_are_undone(self):
         harms = (lambda out: -1e30 * out, lambda out: out * float('nan'), lambda out: out + 3 * torch.randn_like(out))
@@ -222,16 +268,17 @@ class Loops(unittest.TestCase):
             self.assertLess(loop.batch(NoPlan()), 0.1)
 
     def test_undoing_puts_weights_and_moments_back(self):
-        loop = Loop(harmful_if_low(lambda out: out * float('nan')))
-        loop.net.empty = nn.Parameter(torch.zeros(0, 4))  # of which there is no norm
-        plan = loop.autocast()
-        states = []
-        while not plan.batches_undone:
-            states.append(loop.everything())
-            loop.train(plan, 1)
-            self.assertLess(loop.at, 200)
-        self.assertTrue(same(states[-plan.batches_undone], loop.everything()))
-        self.assertTrue(all(p.grad is None for p in loop.net.parameters()))
+        for kind in (Loop, Scaled, Checkpointed, Compiled):
+            loop = kind(harmful_if_low(lambda out: out * float('nan')))
+            loop.net.empty = nn.Parameter(torch.zeros(0, 4))  # of which there is no norm
+            plan = loop.autocast()
+            states = []
+            while not plan.batches_undone:
+                states.append(loop.everything())
+                loop.train(plan, 1)
+                self.assertLess(loop.at, 200)
+            self.assertTrue(same(states[-plan.batches_undone], loop.everything()), kind)
+            self.assertTrue(all(p.grad is None for p in loop.net.parameters()))
 
     def test_a_plan_that_harms_after_it_was_found_is_given_up_and_the_file_says_so(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -382,13 +429,13 @@ class Loops(unittest.TestCase):
     def test_a_loop_may_end_at_any_batch_and_leaves_no_file(self):
         for batches in (0, 1, 3, 17, 60):
             with tempfile.TemporaryDirectory() as folder:
-                file = os.path.join(folder, 'plan.json')
-                loop = Loop()
-                plan = loop.autocast(file=file)
-                loop.train(plan, batches)
-                with self.assertWarnsRegex(UserWarning, f'ended after {batches} batches, before .* is not written'):
-                    del plan
-                    gc.collect()
+                for file, then in ((None, 'train longer'), (os.path.join(folder, 'plan.json'), '.* is not written')):
+                    loop = Loop()
+                    plan = loop.autocast(file=file)
+                    loop.train(plan, batches)
+                    with self.assertWarnsRegex(UserWarning, f'ended after {batches} batches, before .* a plan: {then}'):
+                        del plan
+                        gc.collect()
                 self.assertEqual(os.listdir(folder), ['plan.json.search'] if batches > 1 else [])
 
     def test_the_next_loop_goes_on_from_what_the_last_one_learned(self):
@@ -434,6 +481,16 @@ class Loops(unittest.TestCase):
         )
         self.assertEqual(told.returncode, 0, told.stderr)
         self.assertIn('the loop ended after 20 batches', told.stderr)
+
+    def test_a_loop_that_is_killed_goes_on_from_its_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for batches, left in (('165', 'plan.json.search'), ('25', 'plan.json')):  # 25 are too few without the first 165
+                killed = subprocess.run(
+                    [sys.executable, '-c', _IS_KILLED, batches], capture_output=True, text=True, timeout=120, cwd=folder
+                )
+                self.assertEqual(killed.returncode, -signal.SIGKILL, killed.stderr)
+                self.assertEqual(os.listdir(folder), [left])
+            self.assertIn('b', comp.load(os.path.join(folder, 'plan.json')).letters)
 
     def test_gradient_accumulation_counts_batches_by_steps(self):
         plain, loop = Loop(), Loop()
@@ -556,6 +613,41 @@ class Loops(unittest.TestCase):
         with self.assertRaisesRegex(comp.Error, r'step\(\) inside `with plan:`'), plan:
             plan.step(loss)
 
+    def test_what_may_be_wrong_is_told_once(self):
+        def forwards_of_one_name(loop, plan):
+            with plan:
+                hidden = loop.net[:2](loop.batches[0][0])
+            with plan:
+                loss = loop.net[2](hidden).square().mean()
+            loop.update(loss)
+            plan.step(loss)
+
+        def another_optimizer(loop, plan):
+            loop.train(plan, 1)
+            torch.optim.SGD(loop.net.parameters(), 1e-3).step()
+
+        def no_step(loop, plan):
+            loop.batch(plan)
+
+        another = Loop()
+        for use, words in (
+            (lambda loop, plan: loop.train(plan, 1), None),
+            (forwards_of_one_name, '2.linear .* was not in the recorded forward.* give each forward of a step its name'),
+            (another_optimizer, 'a SGD steps that was not given .*: its moments'),
+            (lambda loop, plan: another.train(plan, 1), 'a Adam steps that was not given .* another model a plan of its own'),
+            (no_step, r'stepped 64 times since step\(\) was called .*: call plan.step\(loss\)'),
+        ):
+            loop = Loop()
+            plan = loop.autocast(optimizer=[loop.optimizer, torch.optim.SGD(loop.net[2].parameters(), 1e-3)])
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter('always', UserWarning)
+                for _ in range(70):
+                    use(loop, plan)
+                    another.update(cross_entropy(another.net(another.batches[0][0]), another.batches[0][1]))  # of a loop beside it
+            self.assertEqual(len(told), words is not None)
+            if words:
+                self.assertRegex(str(told[0].message), words)
+
     def test_fp32_that_loses_its_batches_is_told_once_and_the_loop_goes_on(self):
         loop = Loop(lambda net, out: out * float('nan'))
         plan = loop.autocast()
@@ -607,6 +699,17 @@ class Loops(unittest.TestCase):
         self.assertTrue(same(one.everything(), two.everything()))
 
 
+_IS_KILLED = '''
+import os, signal, sys
+from test_loop import Loop
+loop = Loop()
+plan = loop.autocast(file='plan.json')
+loop.train(plan, int(sys.argv[1]))
+assert all(p.isfinite().all() for p in loop.net.parameters())
+with plan:
+    loop.forward()
+    os.kill(os.getpid(), signal.SIGKILL)
+'''
 _ENDS_EARLY = '''
 import torch, comp
 from torch import nn
