@@ -20,11 +20,12 @@ from comp._models import leave_outside
 
 
 class PlanPrecision(Precision):
-    """Runs training_step, validation_step and the like under a plan. If its file is missing, the training finds the plan
-    while it runs, as comp.autocast does, with the Trainer's own batches, accumulation and optimizers (optimization has to
-    be automatic). `search`: settings of comp.autocast. `given`: settings of comp.plan, for a file that is there.
+    """Runs training_step, validation_step and the like under a plan, which the training finds while it runs or has from
+    its file, as comp.autocast does, with the Trainer's own batches, accumulation and optimizers. `search`: settings of
+    comp.autocast. `given`: settings of comp.plan, as which a file that is there is used if nothing is trained, or
+    optimization is manual.
     What self.log computes is no part of the plan. A step that differs otherwise from the one that was searched goes on
-    in FP32 under a file's plan, from the second step on, and `plan.left` counts it.
+    in FP32 there, from the second step on, and `plan.left` counts it.
 
     Raises: as comp.autocast and comp.plan.
     """
@@ -44,14 +45,18 @@ class PlanPrecision(Precision):
         return module
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        if self.plan is None:
+        if self.plan is None or self._trains() and isinstance(self.plan, comp.Planned):
             self.plan = self._make_plan()
         return contextlib.nullcontext() if self.plan is None else self.plan
+
+    def _trains(self) -> bool:
+        """Whether the Trainer's own steps end batches outside of the plan."""
+        return self._module.training and bool(self._module.trainer.optimizers) and self._module.automatic_optimization
 
     def _make_plan(self) -> comp.Planned | comp.Autocast | None:
         """The plan of the model as the strategy wrapped it; None if there is no file and nothing is trained."""
         trainer = self._module.trainer
-        if self._has_file:
+        if self._has_file and not self._trains():
             return comp.plan(self.path, trainer.strategy.model, **self.given)
         if not self._module.training or not trainer.optimizers:
             return None

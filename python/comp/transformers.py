@@ -16,22 +16,21 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 import comp
-from comp._loop import is_there
 from comp._models import wrap_once
 
 
 class PlanCallback(TrainerCallback):
-    """Trains and evaluates under a plan. If its file is missing, the training finds the plan while it runs, as
-    comp.autocast does, with the Trainer's own steps, accumulation and losses. `search`: settings of comp.autocast.
-    `given`: settings of comp.plan, for a file that is there. `plan`: the plan of the training that began last.
+    """Trains and evaluates under a plan, which the training finds while it runs or has from its file, as comp.autocast
+    does, with the Trainer's own steps, accumulation and losses. `search`, `given`: settings of comp.autocast. `plan`: the
+    plan of the training that began last.
 
     Raises: SettingsError if the Trainer's own mixed precision is on, and if a step gives Accelerator.backward no loss;
-    as comp.autocast and comp.plan.
+    as comp.autocast.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:
-        self.path, self.search, self.given = os.fspath(path), search or {}, given
-        self.plan: comp.Planned | comp.Autocast | None = None
+        self.path, self.settings = os.fspath(path), (search or {}) | given
+        self.plan: comp.Autocast | None = None
         self._trains = False
         self._losses: list[torch.Tensor] = []  # of the batch, whose gradients may be accumulated
 
@@ -42,13 +41,7 @@ class PlanCallback(TrainerCallback):
         self._trains = True
         self._losses.clear()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if isinstance(self.plan, comp.Planned):
-            self.plan.at(state.global_step)
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if isinstance(self.plan, comp.Planned):
-            return
         if self.plan is None or not self._losses:
             raise comp.SettingsError(
                 f"step {state.global_step} gave Accelerator.backward no loss, or computed it outside of the Trainer's "
@@ -62,14 +55,10 @@ class PlanCallback(TrainerCallback):
 
     def context(self, trainer: Trainer) -> contextlib.AbstractContextManager[Any]:
         """What compute_loss runs in."""
-        if self._trains and self.plan is None:
-            model, optimizer = trainer.model_wrapped, trainer.optimizer
-            if is_there(self.path):
-                self.plan = comp.plan(self.path, model, **self.given)
-            elif torch.is_grad_enabled():
-                settings = {"batches": trainer.state.max_steps} | self.search
-                self.plan = comp.autocast(model, optimizer=optimizer, file=self.path, **settings)
-        if isinstance(self.plan, comp.Autocast) and torch.is_grad_enabled():
+        if self._trains and self.plan is None and torch.is_grad_enabled():
+            settings = {"batches": trainer.state.max_steps} | self.settings
+            self.plan = comp.autocast(trainer.model_wrapped, optimizer=trainer.optimizer, file=self.path, **settings)
+        if self.plan is not None and torch.is_grad_enabled():
             _tell_losses(trainer.accelerator, self._losses)
         return contextlib.nullcontext() if self.plan is None else self.plan
 
