@@ -276,9 +276,9 @@ class starting_plans {
     }
     from.rules = rules();
     for (const precision low : lows_) from.rules.push_back(lower_to(low, fp32, from.levels));
-    for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
+    for (const rival& r : rivals_) from.rules.push_back(r.plan.operator_by_operator());
     if (settings_.warm_start.size() == fp32.size())
-      from.rules.push_back(with_fixed(settings_.warm_start.as_autocast(false)));
+      from.rules.push_back(with_fixed(settings_.warm_start.operator_by_operator()));
     return from;
   }
 
@@ -332,7 +332,7 @@ class starting_plans {
       try {
         plan real = trainer.own_autocast(low);
         require_fits(real, log_.graph);
-        const plan by_operators = real.as_autocast(false);
+        const plan by_operators = real.operator_by_operator();
         require<error>(with_fixed(by_operators) == by_operators,
                        "it gives operators another precision than the policy");
         if (real.count_lowered(log_.graph) > 0)
@@ -347,7 +347,7 @@ class starting_plans {
   void add_tuned(any_trainer& trainer, std::vector<std::string>& findings) {
     try {
       const plan tuned = trainer.tuned_fp32();
-      if (tuned.is_tuned() && tuned.as_autocast(false) == fp32_)
+      if (tuned.is_tuned() && tuned.operator_by_operator() == fp32_)
         rivals_.push_back({label_of_found(tuned, log_.graph, rivals_), tuned});
     } catch (const settings_error&) {
       throw;
