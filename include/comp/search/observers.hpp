@@ -2,7 +2,6 @@
 // Tells observers what a search does, so that they can show it or record it. An observer is any class with some of the
 // members below. What it lacks costs nothing; a member with the right name and a wrong signature is refused in one
 // sentence.
-// Not here: the observers themselves (observe/).
 #pragma once
 
 #include <comp/core/training_progress.hpp>
