@@ -47,7 +47,7 @@ std::vector<setting> settings() {
       {"60 operators in 10 groups, 2 precisions", {.operators = 60, .groups = 10, .cast = 0.5}, 1024, 10},
       {"64 operators, 2 precisions, harm scattered", {}, 256, 10},
       {"64 operators, 2 precisions, harm scattered, 15% noise", {.noise = 0.15}, 256, 10},
-      {"64 operators, 2 precisions, harm together, casts dear", {.together = true, .cast = 0.5}, 256, 10},
+      {"64 operators, 2 precisions, harm together, casts costly", {.together = true, .cast = 0.5}, 256, 10},
       {"64 operators, 4 precisions, harm scattered", {.precisions = 4}, 256, 10},
       {"64 operators, 2 precisions, no harm, many slower (stage 2)",
        {.harmful = 0, .pairs = 0, .light = 2, .cast = 0.5},

@@ -262,7 +262,7 @@ class staged_search {
         mix(rejected, fp32_.plan, [&](std::size_t i) { return !contains(from_.levels[i], rejected[i]); });
     if (wanted == fp32_.plan || !search_.run.restores()) return {};
     search_.run.warn(
-        "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
+        "no candidate of stage 1 was accepted: operators of the fastest one were left in FP32 until its losses were");
     guided_start from = from_;
     from.batches_per_epoch = 0;  // no budget
     learned_costs costs{search_, from.levels};
