@@ -19,13 +19,13 @@ _KEPT_STARTS = 100  # a search may have read so many epochs ahead
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """A batch's tensors, in their order. The batch may refer to itself."""
     found: list[torch.Tensor] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     left = [value]
     while left:
         now = left.pop()
-        if id(now) in seen:
+        if id(now) in visited:
             continue
-        seen.add(id(now))
+        visited.add(id(now))
         if isinstance(now, torch.Tensor):
             found.append(now)
         elif isinstance(now, Mapping):

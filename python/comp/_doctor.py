@@ -123,12 +123,12 @@ class Doctor:
                 _run(models, region, own(batch), loss)
         finally:
             forget_beyond(before)
-        seen = inner.finish()
-        if not seen.entries:
+        result = inner.finish()
+        if not result.entries:
             raise SettingsError(
                 "the step never entered the plan (nothing was examined): write `with plan:` around the forward"
             )
-        return seen
+        return result
 
     def load(self, path: str | os.PathLike[str]) -> Examination:
         """An examination that was saved. Raises: FileError."""

@@ -235,19 +235,19 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
     recipes: dict[str, str] = {}
     for there, of in sources.items():
         formats = sorted({x for n in of for x in modules[n].values()})
-        said = ", ".join(f'"{n}"' for n in of) + (" are in " if len(of) > 1 else " is in ") + ", ".join(formats)
+        products = ", ".join(f'"{n}"' for n in of) + (" are in " if len(of) > 1 else " is in ") + ", ".join(formats)
         if set(formats) <= {"fp32", "tf32", "bf16", "fp16"}:
             continue
         if there.startswith('"'):
-            left.append(f"{said} (names has no pattern for it): it stays in BF16")
+            left.append(f"{products} (names has no pattern for it): it stays in BF16")
         elif len(formats) > 1:
-            left.append(f"{said} (Megatron has one format for all of {there}): {there} stays in BF16")
+            left.append(f"{products} (Megatron has one format for all of {there}): {there} stays in BF16")
         elif formats == ["mxfp4"]:
-            left.append(f"{said} (Megatron has no recipe for it): {there} stays in BF16")
+            left.append(f"{products} (Megatron has no recipe for it): {there} stays in BF16")
         else:
             recipes[there] = formats[0].replace("e5m2", "e4m3")
             if recipes[there] != formats[0]:
-                left.append(f"{said} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
+                left.append(f"{products} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
     return MegatronModules(modules, (*left, *mixed, *_rounding_of(moments)), recipes, moments)
 
 
