@@ -173,7 +173,7 @@ std::string label_of_found(const plan& p, const op_graph& graph, const std::vect
 
 /// Enters a plan. Equal plans share a row and are timed once; their labels are joined, and name their family once:
 /// "rule-based bf16 = tvm bf16".
-inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
+inline void add_racer(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
   const auto row = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
   if (row == racers.end()) {
     racers.push_back({.plan = p, .label = std::string{label}, .rule_based = rule_based});
@@ -187,12 +187,12 @@ inline void enter(std::vector<racer>& racers, const plan& p, std::string_view la
   row->label += label;
 }
 
-/// Enters a plan that the search found, once. FP32 is not entered again, as it is there first.
-inline void enter_found(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
-  const auto is_entered = [&](const racer& r) {
+/// Adds a plan that the search found, once. FP32 is not added again, as it is there first.
+inline void add_found_plan(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
+  const auto is_there = [&](const racer& r) {
     return r.plan == p && (&r == &racers.front() || r.label.find("comp: ") != std::string::npos);
   };
-  if (std::none_of(racers.begin(), racers.end(), is_entered)) enter(racers, p, label_of_found(p, graph, racers));
+  if (std::none_of(racers.begin(), racers.end(), is_there)) add_racer(racers, p, label_of_found(p, graph, racers));
 }
 
 class starting_plans {
@@ -285,10 +285,10 @@ class starting_plans {
   /// Returns: the plans that take part in the contest: `fp32`, the rule-based plans, the rivals and `proposal`.
   std::vector<racer> racers(const plan& fp32, const plan& proposal) const {
     std::vector<racer> all;
-    enter(all, fp32, reference_label(log_.graph));
-    for (const rival& r : rules_) enter(all, r.plan, r.label, true);
-    for (const rival& r : rivals_) enter(all, r.plan, r.label, r.rule_based);
-    enter_found(all, proposal, log_.graph);
+    add_racer(all, fp32, reference_label(log_.graph));
+    for (const rival& r : rules_) add_racer(all, r.plan, r.label, true);
+    for (const rival& r : rivals_) add_racer(all, r.plan, r.label, r.rule_based);
+    add_found_plan(all, proposal, log_.graph);
     return all;
   }
 
