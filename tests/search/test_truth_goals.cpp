@@ -8,7 +8,6 @@
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
-#include <comp/strategy/random.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -148,7 +147,6 @@ TEST_CASE("no plan is chosen whose own losses were not accepted, in any world, b
   for (std::uint64_t seed = 71000; seed < (few ? 71002 : 71004); ++seed)
     check_all_judged(comp::strategy::guided{}, seed);
   check_all_judged(comp::strategy::greedy{}, 72000);
-  check_all_judged(comp::strategy::random{.trials = 12}, 72001);
   check_all_judged(comp::strategy::delta_debugging{}, 72002);
   check_all_judged(comp::strategy::genetic{.trials = 12}, 72003);
   check_all_judged(comp::strategy::beam{}, 72004);
