@@ -161,16 +161,16 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
 
 def write(path: str, what: dict[str, Any]) -> None:
     """Writes a file that is the old or the new one, never half. Raises: OSError."""
-    made = path + ".tmp"
+    new = path + ".tmp"
     try:
-        with open(made, "wb") as file:
+        with open(new, "wb") as file:
             torch.save(what, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(made, path)
+        os.replace(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(made)
+            os.unlink(new)
         raise
 
 

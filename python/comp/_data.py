@@ -45,16 +45,16 @@ def own(value: Any) -> Any:
         if id(each) in known:
             return known[id(each)]
         if type(each) is dict:
-            made: Any = known.setdefault(id(each), {})
-            made.update((key, copied(inner)) for key, inner in each.items())
-        elif type(each) is list:
-            made = known.setdefault(id(each), [])
-            made.extend(copied(inner) for inner in each)
-        elif type(each) is tuple:
-            made = tuple(copied(inner) for inner in each)
-        else:
-            made = copy.copy(each) if isinstance(each, Mapping) else each
-        return made
+            batch: Any = known.setdefault(id(each), {})
+            batch.update((key, copied(inner)) for key, inner in each.items())
+            return batch
+        if type(each) is list:
+            batch = known.setdefault(id(each), [])
+            batch.extend(copied(inner) for inner in each)
+            return batch
+        if type(each) is tuple:
+            return tuple(copied(inner) for inner in each)
+        return copy.copy(each) if isinstance(each, Mapping) else each
 
     return copied(value)
 

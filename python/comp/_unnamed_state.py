@@ -326,9 +326,9 @@ class UnnamedState:
         counted = [(each.holder, path, value) for each in own for path, value in each.tensors if counts_writes(value)]
         self._written, self._tensors = counted, [own_part(value) for *_, value in counted]
         self._versions = versions_of(self._tensors)
-        wanted = [each for each in snapshots if first or each.generators or each.iterators or each.loaders]
-        tried = [_tried(lambda: Fingerprints(each, first)) for each in wanted]
-        self._fingerprints = [each for each in tried if each is not None]
+        some = [each for each in snapshots if first or each.generators or each.iterators or each.loaders]
+        all_of_them = [_tried(lambda: Fingerprints(each, first)) for each in some]
+        self._fingerprints = [each for each in all_of_them if each is not None]
 
     def _copy_of(self, holder: Holder, path: str, value: Any, shapes: set[tuple[int, ...]]) -> Copy | None:
         """A copy; None when the value is large, is shaped like no weight and was never seen to change."""

@@ -65,8 +65,8 @@ class ledger {
   }
 
   /// Returns the recorded run that is the same (is_same_run()). The search takes it in place of running it.
-  std::optional<trial> recall(const trial& wanted) {
-    const auto at = recorded_.find(key_of(wanted));
+  std::optional<trial> recall(const trial& run) {
+    const auto at = recorded_.find(key_of(run));
     if (at == recorded_.end()) return std::nullopt;
     recalled_.insert(at->first);
     return at->second;

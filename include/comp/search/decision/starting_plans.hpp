@@ -75,9 +75,9 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
         p != precision::fp64 || settings.precisions.empty() || widest == p,
         "precision fp64 was asked for (no operator is written in it, and plans only lower): leave it "
         "out, or write the model in fp64");
-    const bool wanted =
+    const bool is_searched =
         !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && policy::no_unit(p, machine).empty());
-    if (wanted && std::ranges::find(all, p) == all.end()) all.push_back(p);
+    if (is_searched && std::ranges::find(all, p) == all.end()) all.push_back(p);
   }
   return all;
 }
