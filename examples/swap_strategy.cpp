@@ -51,8 +51,8 @@ struct give_back {
       space_.set(next, group_++, 0);
       return {next};
     }
-    void tell(const comp::trial& seen) {
-      if (seen.accepted && seen.seconds <= best_) now_ = seen.plan, best_ = seen.seconds;
+    void tell(const comp::trial& result) {
+      if (result.accepted && result.seconds <= best_) now_ = result.plan, best_ = result.seconds;
     }
 
    private:

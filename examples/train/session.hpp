@@ -210,8 +210,8 @@ void tell_of(const comp::training_result& result, auto& trainer) {
                epoch.message);
   }
   if constexpr (requires { text(trainer.captured_steps()); }) {
-    const std::string said = text(trainer.captured_steps());
-    if (!said.empty()) fmt::print("{}\n", said);
+    const std::string note = text(trainer.captured_steps());
+    if (!note.empty()) fmt::print("{}\n", note);
   }
   for (const std::string& warning : result.warnings) fmt::print("Note: {}\n", warning);
   for (const comp::later_plan& next : result.later) {

@@ -95,13 +95,13 @@ class step_report {
 
   /// Waits for the step, except for a guarded update, and writes each loss to the address that record_loss() was given.
   /// Returns: whether all gradients are finite, and their norm.
-  native::step_seen end() {
+  native::step_gradients end() {
     if (!std::exchange(guarded_, false)) send();
     sent_.wait();
-    const auto* seen = static_cast<const numbers*>(host_.data());
-    const auto* loss = reinterpret_cast<const double*>(seen + 1);
+    const auto* report = static_cast<const numbers*>(host_.data());
+    const auto* loss = reinterpret_cast<const double*>(report + 1);
     for (double* to : std::exchange(noted_, {})) *to = *loss++;
-    return {seen->not_finite == seen->bad_losses, seen->norm};
+    return {report->not_finite == report->bad_losses, report->norm};
   }
 
  private:

@@ -246,13 +246,13 @@ class network {
     if constexpr (RoundsAtRandom<D>) device_.round_by(key);  // seeds stochastic rounding; dropout uses other keys
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
-  /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.
+  /// Runs the nodes of a phase and calls visit(i, output of node i). `number` is that of an evaluation's batch.
   void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
-           std::span<double> losses, auto seen) {
+           std::span<double> losses, auto visit) {
     const native::phase& of = model_.phases[phase];
     double unused = 0, *loss = losses.data();
     for (std::size_t i = of.first; i < of.last; ++i) {
-      seen(i, forward_of(i, batch, training, number, is_loss(model_.nodes[i].what) ? *loss++ : unused));
+      visit(i, forward_of(i, batch, training, number, is_loss(model_.nodes[i].what) ? *loss++ : unused));
     }
   }
   void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
