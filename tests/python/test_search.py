@@ -600,7 +600,7 @@ class Choices(unittest.TestCase):
         self.assertTrue(all(map(torch.equal, before, job.net.parameters())))
         for strategy in 'paper', 'guided':
             with self.assertRaisesRegex(comp.SettingsError, 'does both stages'):
-                Classification().search(strategy=strategy, batches_strategy='greedy')
+                Classification().search(strategy=strategy, batches_strategy='exhaustive')
 
 
 class Trainings(unittest.TestCase):
