@@ -148,7 +148,7 @@ class recording {
 captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_t draws, auto& work) {
   const kept_parameters before{c, all};
   captured_step made;
-  made.first = c.part<step_report>().first();
+  made.first = c.part<step_report>().is_first_micro_batch();
   try {
     recording now{c, draws};
     work();
