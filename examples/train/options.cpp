@@ -190,7 +190,7 @@ void describe(CLI::App& app, options& chosen, bool brief) {
       "--accumulate", chosen.accumulate,
       "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says",
       whole(1, 1 << 16));
-  add_with_default("--seed", chosen.seed, "Of weights, shuffling, dropout and random search",
+  add_with_default("--seed", chosen.seed, "Of weights, shuffling and dropout",
                    whole(0, std::numeric_limits<std::uint64_t>::max()));
   add("--threads", chosen.threads, "Threads that compute (default: all cores)", whole(1, 1024));
   add_with_default("--gpu", chosen.gpu, "Which GPU the cuda backend trains on", whole(0, 1023));
