@@ -101,15 +101,15 @@ struct unet_impl : torch::nn::Module {
     register_module("head", head);
   }
   torch::Tensor forward(torch::Tensor x) {
-    std::vector<torch::Tensor> seen;
+    std::vector<torch::Tensor> skips;
     for (std::size_t level = 0; level < 4; ++level) {
       if (level > 0) x = torch::max_pool2d(x, 2);
       x = down[level]->as<torch::nn::Sequential>()->forward(x);
-      seen.push_back(x);
+      skips.push_back(x);
     }
     for (std::size_t level = 3; level-- > 0;) {
       const torch::Tensor wide = up[level]->as<torch::nn::ConvTranspose2d>()->forward(x);
-      x = join[level]->as<torch::nn::Sequential>()->forward(torch::cat({seen[level], wide}, 1));
+      x = join[level]->as<torch::nn::Sequential>()->forward(torch::cat({skips[level], wide}, 1));
     }
     return head(x).mean({2, 3});
   }
@@ -149,8 +149,8 @@ struct vit_impl : torch::nn::Module {
           shrink{register_module("shrink", torch::nn::Linear(4 * width, width))} {}
     torch::Tensor forward(torch::Tensor x) {
       const auto heads = qkv(norm1(x)).unflatten(-1, {3, -1, 64}).permute({2, 0, 3, 1, 4}).unbind(0);
-      const torch::Tensor seen = torch::scaled_dot_product_attention(heads[0], heads[1], heads[2]);
-      x = x + mix(seen.transpose(1, 2).flatten(2));
+      const torch::Tensor attended = torch::scaled_dot_product_attention(heads[0], heads[1], heads[2]);
+      x = x + mix(attended.transpose(1, 2).flatten(2));
       return x + shrink(torch::gelu(expand(norm2(x))));
     }
     torch::nn::LayerNorm norm1, norm2;

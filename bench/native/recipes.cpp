@@ -88,11 +88,11 @@ losses trained(comp::host::device& device, const job& j, const options& o, recip
     comp::require<comp::error>(batch.ok(), "{} ended in step {} with: {}", r.name, curve.size(), batch.message);
     curve.push_back(batch.loss);
   }
-  losses seen{.training = comp::mean_of(std::span{curve}.last(std::max<std::size_t>(o.steps / 10, 1))),
-              .validation = -t.validate()};
+  losses result{.training = comp::mean_of(std::span{curve}.last(std::max<std::size_t>(o.steps / 10, 1))),
+                .validation = -t.validate()};
   t.set_precision(all_bf16(t.graph()));
-  seen.in_bf16 = -t.validate();
-  return seen;
+  result.in_bf16 = -t.validate();
+  return result;
 }
 
 /// Returns the modelled seconds of a step, as a mean over the training, with BF16 in the last part; 0 if the target

@@ -65,8 +65,8 @@ Tensor transformer(Tensor x, next_of p) {
   for (int layer = 0; layer < 2; ++layer) {
     const auto parts = linear(normed(x, p), p).chunk(3, -1);
     const auto heads = [&](const Tensor& t) { return t.unflatten(-1, {4, -1}).transpose(1, 2); };
-    const Tensor seen = torch::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]));
-    x = x + torch::dropout(linear(seen.transpose(1, 2).flatten(2), p), 0.1, true);
+    const Tensor attended = torch::scaled_dot_product_attention(heads(parts[0]), heads(parts[1]), heads(parts[2]));
+    x = x + torch::dropout(linear(attended.transpose(1, 2).flatten(2), p), 0.1, true);
     const Tensor wide = torch::gelu(linear(normed(x, p), p));
     x = x + torch::dropout(linear(wide, p), 0.1, true);
   }

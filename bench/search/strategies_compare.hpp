@@ -50,15 +50,15 @@ reached run_strategy(const comp::SearchStrategy auto& strategy, const arena& in)
       got.seconds_in_it += std::chrono::duration<double>(clock::now() - begin).count();
       got.ended = plans.empty();
       if (got.ended) break;
-      const comp::trial seen = in.measure(plans.front());
+      const comp::trial result = in.measure(plans.front());
       begin = clock::now();
-      run.tell(seen);
+      run.tell(result);
       got.seconds_in_it += std::chrono::duration<double>(clock::now() - begin).count();
-      distinct.insert(seen.plan);
+      distinct.insert(result.plan);
       ++got.evaluations;
-      if (seen.accepted && (!best || seen.seconds < best->seconds)) {
-        best = seen;
-        got.found = in.truth(seen.plan);
+      if (result.accepted && (!best || result.seconds < best->seconds)) {
+        best = result;
+        got.found = in.truth(result.plan);
       }
       if (got.evaluations <= 32) got.early = got.found;
     }

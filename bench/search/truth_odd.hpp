@@ -32,7 +32,7 @@ inline std::vector<row> parts_that_harm(const scale& runs) {
     cost.add(got.cost);
     time.add(got.seconds / got.rule_based);
   }
-  return {{"100 epochs of 5 to 59 batches, parts of the rules' plan that harm: harmful plans crowned / never judged",
+  return {{"100 epochs of 5 to 59 batches, parts of the rules' plan that harm: harmful plans chosen / never judged",
            fmt::format("{} / {} of {} (cost {:.2f}%, time {:.3f} of the rules' plan)", harms, unjudged, all,
                        100 * cost.mean(), time.mean()),
            "0 / 0", harms == 0 && unjudged == 0}};
@@ -46,7 +46,7 @@ inline std::vector<row> without_room(const scale& runs) {
     harms += got.harms ? 1 : 0;
     threw += got.ended ? 0 : 1;
   }
-  return {{"neither FP32 nor the rules' plan fits in memory: harmful plans crowned",
+  return {{"neither FP32 nor the rules' plan fits in memory: harmful plans chosen",
            fmt::format("{} of {}, {} threw", harms, all, threw), fmt::format("at most {}", allowed),
            harms <= allowed && threw == 0}};
 }
@@ -66,7 +66,7 @@ inline std::vector<row> without_restore(const scale& runs) {
       cost.add(got.cost);
     }
     rows.push_back({fmt::format("four members, no restore, a loss that falls with an e-fold of {:.0f} epochs: harmful "
-                                "plans crowned",
+                                "plans chosen",
                                 epochs),
                     fmt::format("{} of {} (part of the harmless saving {:.2f}, {:.1f} epochs, cost {:.2f}%)", harms,
                                 all, part.mean(), share.mean(), 100 * cost.mean()),
@@ -79,12 +79,12 @@ inline std::vector<row> slow_harm(const scale& runs) {
   std::vector<row> rows;
   for (const double batches : {100.0, 300.0}) {
     const std::size_t all = runs(40), allowed = runs.at_most(2, 40);
-    std::size_t crowned = 0, ended = 0, failed = 0;
+    std::size_t chosen = 0, ended = 0, failed = 0;
     figures cost, time;
     for (std::size_t i = 0; i < all; ++i) {
       const truth::world w = truth::slow_harm(23000 + i, batches);
       const truth::followed got = truth::train_in(w, 100);
-      crowned += got.search.harms ? 1 : 0;
+      chosen += got.search.harms ? 1 : 0;
       ended += got.damage > 0.01 ? 1 : 0;
       failed += got.finished ? 0 : 1;
       if (!got.search.harms) cost.add(got.cost);
@@ -93,9 +93,9 @@ inline std::vector<row> slow_harm(const scale& runs) {
     }
     rows.push_back(
         {fmt::format("harm of 10% reached over {:.0f} batches: in the model after 100 epochs", batches),
-         fmt::format("{} of {} ({} crowned, {} failed; last plan {:.3f} of the best's time; evidence after harmless "
+         fmt::format("{} of {} ({} chosen, {} failed; last plan {:.3f} of the best's time; evidence after harmless "
                      "plans {:.2f}% of the training)",
-                     ended, all, crowned, failed, time.mean(), cost.size() > 0 ? 100 * cost.mean() : 0),
+                     ended, all, chosen, failed, time.mean(), cost.size() > 0 ? 100 * cost.mean() : 0),
          fmt::format("at most {}, 0.5%", allowed), ended <= allowed && failed == 0});
   }
   return rows;
@@ -157,7 +157,7 @@ inline std::vector<row> not_finite(const scale& runs) {
       part.add(truth::part_of_saving(w, got.search.plan, truth::best_plan(w)));
     }
     rows.push_back({fmt::format("losses that are NaN, {}: trainings that end / harmful plans after 20 epochs", name),
-                    fmt::format("{} / {} of {} ({} crowned, part of the saving {:.2f}, {} harmless plans given up)",
+                    fmt::format("{} / {} of {} ({} chosen, part of the saving {:.2f}, {} harmless plans given up)",
                                 failed, kept, all, harms, part.mean(), given_up),
                     fmt::format("0 / {}", allowed), failed == 0 && kept <= allowed});
   }
@@ -195,7 +195,7 @@ inline std::vector<row> surprises(const scale& runs) {
        {named{"only all low is fast", together}, named{"low neighbours run as one", fused_low},
         named{"FP32 neighbours run as one", fused_fp32}, named{"a profile up to ten times off", profile_off},
         named{"an inverse profile", profile_inverse}, named{"three low precisions", three_lows},
-        named{"the same, casts between them dear", dear_between}}) {
+        named{"the same, casts between them costly", costly_between}}) {
     const std::size_t all = runs(60), wanted = all - runs.at_most(10, 60);
     std::size_t right = 0;
     figures over, cost;

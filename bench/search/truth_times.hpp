@@ -24,7 +24,7 @@ inline std::vector<row> slower_than_rules(const scale& runs) {
       over.add(got.seconds / got.rule_based);
     }
     rows.push_back(
-        {fmt::format("crowned plan truly over 1% slower than the rule-based one, {:.0f}% noise of times", 100 * noise),
+        {fmt::format("chosen plan truly over 1% slower than the rule-based one, {:.0f}% noise of times", 100 * noise),
          fmt::format("{} of {} (mean time {:.3f} of the rule-based plan's, worst {:.3f})", over.above(1.01), all,
                      over.mean(), over.most()),
          fmt::format("at most {}", allowed), over.above(1.01) <= allowed});
@@ -53,7 +53,7 @@ inline std::vector<row> batch_lengths(const scale& runs) {
     fp32 += got.plan.count_low() == 0 ? 1 : 0;
     speed.add(truth::true_seconds(w, comp::plan{w.graph.size()}) / got.seconds);
   }
-  return {{"batches of lognormal length (0.3), true 1.19x: FP32 crowned",
+  return {{"batches of lognormal length (0.3), true 1.19x: FP32 chosen",
            fmt::format("{} of {} (mean true speed-up {:.3f})", fp32, all, speed.mean()), "0", fp32 == 0}};
 }
 

@@ -22,10 +22,10 @@ class npz_arrays {
     const std::unique_ptr<zip_t, decltype(&zip_discard)> archive{
         source == nullptr ? nullptr : zip_open_from_source(source, ZIP_RDONLY, &why), &zip_discard};
     if (archive == nullptr) {
-      const std::string said = zip_error_strerror(&why);
+      const std::string reason = zip_error_strerror(&why);
       zip_error_fini(&why);
       if (source != nullptr) zip_source_free(source);
-      throw file_error{fmt::format("{} is no zip archive ({}): fetch the file again", name_, said)};
+      throw file_error{fmt::format("{} is no zip archive ({}): fetch the file again", name_, reason)};
     }
     const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
     require<file_error>(count > 0, "{} is no zip archive (it is empty): fetch the file again", name_);

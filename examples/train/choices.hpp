@@ -8,16 +8,14 @@
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/guided.hpp>
-#include <comp/strategy/random.hpp>
 #include <cstdint>
 #include <string>
 
 namespace train {
 
-inline comp::any_strategy strategy_named(const std::string& name, std::uint64_t seed, std::uint64_t plans) {
+inline comp::any_strategy strategy_named(const std::string& name, std::uint64_t plans) {
   if (name == "greedy") return comp::strategy::greedy{};
   if (name == "exhaustive") return comp::strategy::exhaustive{.limit = plans};
-  if (name == "random") return comp::strategy::random{.trials = 16, .seed = seed};
   return comp::strategy::guided{};
 }
 

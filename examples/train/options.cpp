@@ -190,7 +190,7 @@ void describe(CLI::App& app, options& chosen, bool brief) {
       "--accumulate", chosen.accumulate,
       "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says",
       whole(1, 1 << 16));
-  add_with_default("--seed", chosen.seed, "Of weights, shuffling, dropout and random search",
+  add_with_default("--seed", chosen.seed, "Of weights, shuffling and dropout",
                    whole(0, std::numeric_limits<std::uint64_t>::max()));
   add("--threads", chosen.threads, "Threads that compute (default: all cores)", whole(1, 1024));
   add_with_default("--gpu", chosen.gpu, "Which GPU the cuda backend trains on", whole(0, 1023));
@@ -237,10 +237,10 @@ void describe(CLI::App& app, options& chosen, bool brief) {
       "--stage1", chosen.stage1,
       "Strategy judged by losses. guided does both stages: it proposes whole plans by what operators and casts cost; "
       "none looks at no loss (may not converge)",
-      CLI::IsMember({"guided", "exhaustive", "random", "greedy", "none"}));
+      CLI::IsMember({"guided", "exhaustive", "greedy", "none"}));
   add_with_default("--stage2", chosen.stage2,
                    "Strategy judged by times, after a --stage1 other than guided; none skips the stage",
-                   CLI::IsMember({"exhaustive", "random", "greedy", "none"}));
+                   CLI::IsMember({"exhaustive", "greedy", "none"}));
   add_with_default("--plans", chosen.plans, "Plans of a stage that exhaustive may try; a larger space is refused",
                    whole(1, 1 << 30));
   add_with_default("--tie", chosen.tie,

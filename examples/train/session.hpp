@@ -90,9 +90,8 @@ comp::outcome search(const options& chosen, auto& trainer, comp::search_settings
     for (const std::string& warning : first.warnings) fmt::print(stderr, "Note: {}\n", warning);
     settings.warm_start = std::move(first.plan);
   }
-  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low),
-                               strategy_named(chosen.stage1, chosen.seed, chosen.plans),
-                               strategy_named(chosen.stage2, chosen.seed, chosen.plans), std::move(settings)};
+  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), strategy_named(chosen.stage1, chosen.plans),
+                               strategy_named(chosen.stage2, chosen.plans), std::move(settings)};
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
@@ -211,8 +210,8 @@ void tell_of(const comp::training_result& result, auto& trainer) {
                epoch.message);
   }
   if constexpr (requires { text(trainer.captured_steps()); }) {
-    const std::string said = text(trainer.captured_steps());
-    if (!said.empty()) fmt::print("{}\n", said);
+    const std::string note = text(trainer.captured_steps());
+    if (!note.empty()) fmt::print("{}\n", note);
   }
   for (const std::string& warning : result.warnings) fmt::print("Note: {}\n", warning);
   for (const comp::later_plan& next : result.later) {

@@ -39,4 +39,3 @@
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/random.hpp>

@@ -135,9 +135,9 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
                 f"optimizer is a {type(each).__name__} (it has no state_dict() and load_state_dict()): give one that can "
                 "be kept in a file, or no checkpoint"
             )
-    said = json.loads(progress)
-    begun = said.get("begun", {}).get("batches", 0)
-    start = job.batches.start(len(said["so_far"]["epochs"]) - job.epochs_before) if begun else None
+    fields = json.loads(progress)
+    begun = fields.get("begun", {}).get("batches", 0)
+    start = job.batches.start(len(fields["so_far"]["epochs"]) - job.epochs_before) if begun else None
     return {
         "comp_training": 2,
         "versions": {"comp": __version__, "torch": str(torch.__version__)},
@@ -152,7 +152,7 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
         "buffers": {name: dict(module.named_buffers()) for name, module in job.models.items()},
         "optimizers": [parts_in(each.state_dict()) for each in job.optimizers],
         "state": job.others.others(),
-        "unnamed": job.audit.plain_state(),
+        "unnamed": job.unnamed.plain_state(),
         "begun": None if start is None else (start, begun),  # if the search ended within an epoch
         "random": random_state(),
         "cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
@@ -161,16 +161,16 @@ def contents(job: Job, set: dict[str, Any], progress: str) -> dict[str, Any]:
 
 def write(path: str, what: dict[str, Any]) -> None:
     """Writes a file that is the old or the new one, never half. Raises: OSError."""
-    made = path + ".tmp"
+    new = path + ".tmp"
     try:
-        with open(made, "wb") as file:
+        with open(new, "wb") as file:
             torch.save(what, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(made, path)
+        os.replace(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(made)
+            os.unlink(new)
         raise
 
 
@@ -326,7 +326,7 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
                 f"{named}: its {type(each).__name__} does not take the state ({error}): make the optimizer as it was"
             ) from None
     job.others.put_others(found["state"])
-    job.audit.put_plain_state(found["unnamed"])
+    job.unnamed.put_plain_state(found["unnamed"])
     job.epochs_before = len(json.loads(found["progress"])["so_far"]["epochs"])
     if found.get("begun") is not None:
         job.batches.skip(*found["begun"])

@@ -191,9 +191,9 @@ class Compilers:
         for known_kind, known, callback in self._callbacks:
             if known_kind is kind and (known is backend or known == backend):
                 return callback
-        made = self._make(users, backend if how == "as it is" else _Backend(self, backend))
-        self._callbacks.append((kind, backend, made))
-        return made
+        callback = self._make(users, backend if how == "as it is" else _Backend(self, backend))
+        self._callbacks.append((kind, backend, callback))
+        return callback
 
     def _make(self, users: Any, backend: Any) -> Any:
         convert = users._torchdynamo_orig_backend._clone_with_backend(backend)

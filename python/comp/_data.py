@@ -19,13 +19,13 @@ _KEPT_STARTS = 100  # a search may have read so many epochs ahead
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """A batch's tensors, in their order. The batch may refer to itself."""
     found: list[torch.Tensor] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     left = [value]
     while left:
         now = left.pop()
-        if id(now) in seen:
+        if id(now) in visited:
             continue
-        seen.add(id(now))
+        visited.add(id(now))
         if isinstance(now, torch.Tensor):
             found.append(now)
         elif isinstance(now, Mapping):
@@ -45,16 +45,16 @@ def own(value: Any) -> Any:
         if id(each) in known:
             return known[id(each)]
         if type(each) is dict:
-            made: Any = known.setdefault(id(each), {})
-            made.update((key, copied(inner)) for key, inner in each.items())
-        elif type(each) is list:
-            made = known.setdefault(id(each), [])
-            made.extend(copied(inner) for inner in each)
-        elif type(each) is tuple:
-            made = tuple(copied(inner) for inner in each)
-        else:
-            made = copy.copy(each) if isinstance(each, Mapping) else each
-        return made
+            batch: Any = known.setdefault(id(each), {})
+            batch.update((key, copied(inner)) for key, inner in each.items())
+            return batch
+        if type(each) is list:
+            batch = known.setdefault(id(each), [])
+            batch.extend(copied(inner) for inner in each)
+            return batch
+        if type(each) is tuple:
+            return tuple(copied(inner) for inner in each)
+        return copy.copy(each) if isinstance(each, Mapping) else each
 
     return copied(value)
 

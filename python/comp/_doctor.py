@@ -123,12 +123,12 @@ class Doctor:
                 _run(models, region, own(batch), loss)
         finally:
             forget_beyond(before)
-        seen = inner.finish()
-        if not seen.entries:
+        result = inner.finish()
+        if not result.entries:
             raise SettingsError(
                 "the step never entered the plan (nothing was examined): write `with plan:` around the forward"
             )
-        return seen
+        return result
 
     def load(self, path: str | os.PathLike[str]) -> Examination:
         """An examination that was saved. Raises: FileError."""
@@ -175,9 +175,9 @@ def _run(models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Call
                     output = module(**inputs)
                 else:
                     output = module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
-                made = loss(output, target) if loss is not None else _loss_of(output)
-            if made.requires_grad:
-                torch.autograd.backward(made)
+                result = loss(output, target) if loss is not None else _loss_of(output)
+            if result.requires_grad:
+                torch.autograd.backward(result)
         finally:
             for p, gradient in zip(parameters, gradients):
                 p.grad = gradient
@@ -212,8 +212,8 @@ def _run_many(
     try:
         for now in range(steps):
             number, batch = next(data)
-            made = step(region, own(batch))
-            loss = torch.as_tensor(made).detach() if isinstance(made, (torch.Tensor, float)) else None
+            result = step(region, own(batch))
+            loss = torch.as_tensor(result).detach() if isinstance(result, (torch.Tensor, float)) else None
             inner.end_step(loss, [each for each in tree_leaves(batch) if _is_plain(each)], number)
             if log is not None:
                 log(inner.seen().numbers, now)

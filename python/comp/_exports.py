@@ -120,11 +120,11 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> To
         moments = {}
     left += mixed + [f"{moment} is in {p} (torchao's optimizers store both moments in 8 or 4 bits, or in FP8): it stays in FP32"
              for moment, p in moments.items()]
-    wanted = {n: tuple(p for p, x in of.items() if x in fp8) for n, of in modules.items()}
+    in_fp8 = {n: tuple(p for p, x in of.items() if x in fp8) for n, of in modules.items()}
     parts = {} if module is None else dict(module.named_modules(remove_duplicate=False))
-    reasons = {} if module is None else {n: why for n, ps in wanted.items() if ps and (why := _why_not(parts.get(n)))}
-    left += [f'"{n}" is in {modules[n][wanted[n][0]]} and {why}: it stays as it is' for n, why in reasons.items()]
-    swapped = {n: ps for n, ps in wanted.items() if ps and n not in reasons}
+    reasons = {} if module is None else {n: why for n, ps in in_fp8.items() if ps and (why := _why_not(parts.get(n)))}
+    left += [f'"{n}" is in {modules[n][in_fp8[n][0]]} and {why}: it stays as it is' for n, why in reasons.items()]
+    swapped = {n: ps for n, ps in in_fp8.items() if ps and n not in reasons}
     casts = "torchao casts inputs and weights to E4M3, gradients to E5M2"
     left += [f'"{n}" is in fp8_e5m2 ({casts}): it becomes E4M3' for n in swapped if modules[n]["forward"] == "fp8_e5m2"]
     counts = Counter(x for of in modules.values() for x in of.values() if x not in fp8 and x != "fp32")
@@ -148,11 +148,11 @@ class TransformerEngineRecipe(ModulePrecisions):
         products = self.modules.get(role.name) if role is not None and role.module_type.endswith("linear") else None
         by_rows, by_columns = _READERS.get(getattr(role, "tensor_type", ""), ("", ""))
         rows, columns = (_FACTORIES.get((products or {}).get(p, ""), "high_precision") for p in (by_rows, by_columns))
-        made = [getattr(base, f"{factory}_factory")(role) for factory in (rows, columns)]
+        quantizers = [getattr(base, f"{factory}_factory")(role) for factory in (rows, columns)]
         if rows == columns:
-            return made[0]
+            return quantizers[0]
         hybrid = importlib.import_module("transformer_engine.pytorch.tensor.hybrid_tensor").HybridQuantizer
-        return hybrid(rowwise_quantizer=made[0], columnwise_quantizer=made[1])
+        return hybrid(rowwise_quantizer=quantizers[0], columnwise_quantizer=quantizers[1])
 
 
 def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineRecipe:
@@ -235,19 +235,19 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
     recipes: dict[str, str] = {}
     for there, of in sources.items():
         formats = sorted({x for n in of for x in modules[n].values()})
-        said = ", ".join(f'"{n}"' for n in of) + (" are in " if len(of) > 1 else " is in ") + ", ".join(formats)
+        products = ", ".join(f'"{n}"' for n in of) + (" are in " if len(of) > 1 else " is in ") + ", ".join(formats)
         if set(formats) <= {"fp32", "tf32", "bf16", "fp16"}:
             continue
         if there.startswith('"'):
-            left.append(f"{said} (names has no pattern for it): it stays in BF16")
+            left.append(f"{products} (names has no pattern for it): it stays in BF16")
         elif len(formats) > 1:
-            left.append(f"{said} (Megatron has one format for all of {there}): {there} stays in BF16")
+            left.append(f"{products} (Megatron has one format for all of {there}): {there} stays in BF16")
         elif formats == ["mxfp4"]:
-            left.append(f"{said} (Megatron has no recipe for it): {there} stays in BF16")
+            left.append(f"{products} (Megatron has no recipe for it): {there} stays in BF16")
         else:
             recipes[there] = formats[0].replace("e5m2", "e4m3")
             if recipes[there] != formats[0]:
-                left.append(f"{said} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
+                left.append(f"{products} (Megatron has E5M2 for gradients only): {there} becomes E4M3")
     return MegatronModules(modules, (*left, *mixed, *_rounding_of(moments)), recipes, moments)
 
 

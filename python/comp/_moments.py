@@ -189,7 +189,7 @@ class Moments:
 
     def __init__(self, optimizers: Sequence[Any], required: bool = True) -> None:
         """Raises: SettingsError if they are `required` and no optimizer has any that may be an operator."""
-        self.told: list[str] = []
+        self.sentences: list[str] = []
         """Whose moments stay in FP32, in sentences."""
         self.operators: list[_comp.Operator] = []
         self._on = False
@@ -251,7 +251,7 @@ class Moments:
     def tell(self, why: str) -> bool:
         """Returns: true."""
         sentence = f"moments stay in FP32 ({why}): {_ADVICE}, to have the plan choose"
-        if sentence not in self.told:
-            self.told.append(sentence)
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
             warnings.warn(sentence, stacklevel=2)
         return True

@@ -358,8 +358,8 @@ def copy_of_iterator(iterator: Any) -> Any:
             return copy_of_iterator(value)
         return tuple(map(copied, value)) if type(value) is tuple else value
 
-    made, given, *state = _parts_of(iterator)
-    copy = made(*copied(given))
+    make, given, *state = _parts_of(iterator)
+    copy = make(*copied(given))
     if state and state[0] is not None:
         at = copied(state[0])
         if type(iterator) is itertools.cycle:  # it appends to the list of what it has seen

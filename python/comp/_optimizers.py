@@ -41,7 +41,7 @@ class OptimizerWatch:
         self._steps, self._thread = 0, 0
         self._stepped: list[Any] = []
         self.after_update: Callable[[], None] = lambda: None
-        self.told: list[str] = []
+        self.sentences: list[str] = []
         for i, each in enumerate(optimizers):
             if not parameters_of(each) & self._weights:
                 raise SettingsError(
@@ -80,7 +80,7 @@ class OptimizerWatch:
         if seen or not any(isinstance(each, Optimizer) for each in self._given):
             self._steps = -1
         elif self._steps == PATIENCE:
-            self.told.append(
+            self.sentences.append(
                 f"{PATIENCE} steps ended without optimizer.step() (no plan can be judged by weights that stay as they "
                 "are): call it in the step; where gradients of more batches are accumulated all is well"
             )

@@ -142,7 +142,7 @@ class Outcome(SearchResult):
     @property
     def also_saved(self) -> list[str]:
         """What the step was seen to change beside models, optimizers and `state`. It was put back with these."""
-        return list(self._job.audit.found)
+        return list(self._job.unnamed.found)
 
     def train(
         self,

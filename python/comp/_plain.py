@@ -141,8 +141,8 @@ def _read_array(parts: Any) -> Any:
     import numpy
 
     is_array, form, shape, values = parts
-    made = numpy.frombuffer(bytearray(values.numpy().tobytes()), numpy.dtype(form)).reshape(shape)
-    return made if is_array else made[()]
+    array = numpy.frombuffer(bytearray(values.numpy().tobytes()), numpy.dtype(form)).reshape(shape)
+    return array if is_array else array[()]
 
 
 def unplain(value: Any) -> Any:

@@ -38,20 +38,20 @@ def on_each(ranks: _comp.RankTeam | None, work: Callable[[], str | None]) -> lis
         return [work() or ""]
     own: Exception | None = None
     try:
-        said = "=" + (work() or "")
+        answer = "=" + (work() or "")
     except Exception as error:
-        own, said = error, f"{type(error).__name__}: {error}"
-    all_said = ranks.exchange(said)
+        own, answer = error, f"{type(error).__name__}: {error}"
+    answers = ranks.exchange(answer)
     if own is not None and not isinstance(own, _comp.Abandoned):
         raise own
-    for number, words in enumerate(all_said):
+    for number, words in enumerate(answers):
         kind, _, text = words.partition(": ")
         if words.startswith("=") or kind == "Abandoned":
             continue
         if kind in ("FileError", "SettingsError"):
             raise getattr(_comp, kind)(f"rank {number}: {text}")
         raise _comp.RankError(f"rank {number}: {words}")
-    return [words[1:] for words in all_said]
+    return [words[1:] for words in answers]
 
 
 def team() -> _comp.RankTeam | None:

@@ -189,7 +189,7 @@ def _follow_compilation() -> None:
             compilers.tell("torch.compiler.set_stance() compiles it later")
             return None
 
-        def told(callback: Any) -> Any:
+        def wrapper(callback: Any) -> Any:
             chosen = original(callback)
             if not (_open.regions or _open.again) or chosen is None or chosen is False:
                 return chosen
@@ -198,7 +198,7 @@ def _follow_compilation() -> None:
                 count(-1)  # newer torch wants a compiled frame of fullgraph=True; below 0 it counts none
             return chosen
 
-        return told
+        return wrapper
 
     wrap_once(frames, "_callback_from_stance", "told_by_comp", wrap)
 
@@ -243,7 +243,7 @@ def _follow_checkpoints() -> None:
     def wrap(original: Any) -> Any:
         signature = inspect.signature(original)
 
-        def told(*given: Any, **more: Any) -> Any:
+        def wrapper(*given: Any, **more: Any) -> Any:
             if not _open.regions or capturing():
                 return original(*given, **more)
             bound = signature.bind(*given, **more)
@@ -254,7 +254,7 @@ def _follow_checkpoints() -> None:
             bound.arguments["context_fn"] = lambda: _contexts_in_plan(region, *contexts)
             return original(*bound.args, **bound.kwargs)
 
-        return told
+        return wrapper
 
     name = "_checkpoint_without_reentrant_generator"
     newer = hasattr(checkpoints, f"{name}_impl")
@@ -266,12 +266,12 @@ def _follow_scripts() -> None:
     TorchScript never optimizes."""
 
     def wrap(original: Any) -> Any:
-        def told(script: Any, /, *arguments: Any, **named: Any) -> Any:
+        def wrapper(script: Any, /, *arguments: Any, **named: Any) -> Any:
             if _comp.Regions.listens() and not torch.jit.is_tracing():
                 script = _comp.Regions.script_for_regions(script)
             return original(script, *arguments, **named)
 
-        return told
+        return wrapper
 
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         wrap_once(kind, "__call__", "told_by_comp", wrap)

@@ -47,20 +47,20 @@ def _strategy_of(kind: str, given: Any) -> Any:
 
 
 def _precisions(
-    wanted: Sequence[str] | None, others: Iterable[Any], device: torch.device, modelled: bool
+    precisions: Sequence[str] | None, others: Iterable[Any], device: torch.device, modelled: bool
 ) -> Sequence[str] | None:
     """FP16's gradients vanish without a scaler, so it is searched only beside one."""
-    if isinstance(wanted, str):
-        raise SettingsError(f'precisions is "{wanted}" (a list is wanted): give ["{wanted}"]')
+    if isinstance(precisions, str):
+        raise SettingsError(f'precisions is "{precisions}" (a list is wanted): give ["{precisions}"]')
     if any(isinstance(each, GradScaler) for each in others):
-        return wanted
-    if wanted is not None and "fp16" in wanted:
+        return precisions
+    if precisions is not None and "fp16" in precisions:
         raise SettingsError(
             "fp16 without a GradScaler (small gradients vanish in FP16): use torch.amp.GradScaler in the "
             "step and give state=[scaler]"
         )
-    if wanted is not None or modelled or device.type != "cuda":
-        return wanted
+    if precisions is not None or modelled or device.type != "cuda":
+        return precisions
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         raise SettingsError(
             "this GPU has FP16 alone, and there is no GradScaler (small gradients vanish in FP16): use "
@@ -218,11 +218,11 @@ def search(
         )
         if isinstance(strategy, str) and strategy == "paper":
             settings["verbatim"] = True
-            wanted = ["fp16"] if precisions is None else precisions
+            precisions = ["fp16"] if precisions is None else precisions
         else:
-            wanted = _precisions(precisions, state, job.device, target is not None)
-        if wanted is not None:
-            settings["precisions"] = list(wanted)
+            precisions = _precisions(precisions, state, job.device, target is not None)
+        if precisions is not None:
+            settings["precisions"] = list(precisions)
         chosen = _chosen(policy, strategy, batches_strategy)
         info = _comp.ReportInfo(
             model=", ".join(type(m).__name__ for m in job.models.values()),

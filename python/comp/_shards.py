@@ -134,10 +134,10 @@ def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
 
     def post_forward_of_evaluation(*given: Any) -> Any:
         """FSDP leaves the parameters of the root whole until a backward. Whoever reads them then wants them in FP32."""
-        made = post_forward(*given)
+        result = post_forward(*given)
         if not torch.is_grad_enabled() and any(isinstance(whole, _Low) for _, whole in _gathered(group)):
             group._to_sharded()
-        return made
+        return result
 
     def post_backward_in_fp32(*given: Any) -> Any:
         for each, whole in _gathered(group):  # FSDP reduces the gradients of a module in one format
@@ -150,12 +150,12 @@ def _follow_plans(group: Any, innermost: Callable[[], Regions | None]) -> None:
 
     def register_as_no_operator(*given: Any) -> Any:
         """It passes the module's inputs through a Function that changes no value."""
-        made, region = register(*given), innermost()
+        result, region = register(*given), innermost()
         if region is not None:
-            for was, now in zip(tree_leaves(given), tree_leaves(made)):
+            for was, now in zip(tree_leaves(given), tree_leaves(result)):
                 if was is not now and isinstance(was, torch.Tensor):
                     region.pass_on(was, now)
-        return made
+        return result
 
     group.unshard = unshard_in_formats
     group.post_forward = post_forward_of_evaluation
@@ -167,14 +167,14 @@ def _choose_formats(group: Any, region: Regions | None) -> None:
     for each, whole in _gathered(group):
         if each._unsharded_inner_tensors or len(each.all_gather_outputs) != 1:
             continue  # its tensor class gathers in a format of its own
-        wanted = each.orig_dtype
-        if region is not None and wanted is torch.float32:
-            wanted = region.format_of_parameter(whole)
-        if _format(whole) is not wanted:
+        dtype = each.orig_dtype
+        if region is not None and dtype is torch.float32:
+            dtype = region.format_of_parameter(whole)
+        if _format(whole) is not dtype:
             group.wait_for_unshard()  # if it was gathered ahead, in the other format
             group._to_sharded()
-            made = torch.empty_like(each.all_gather_outputs[0], dtype=wanted)
-            whole.data = made.as_strided(whole.shape, whole.stride())
-            whole.__class__ = nn.Parameter if wanted is each.orig_dtype else _Low
-            made.untyped_storage().resize_(0)
-            each.all_gather_outputs = [made]
+            gathered = torch.empty_like(each.all_gather_outputs[0], dtype=dtype)
+            whole.data = gathered.as_strided(whole.shape, whole.stride())
+            whole.__class__ = nn.Parameter if dtype is each.orig_dtype else _Low
+            gathered.untyped_storage().resize_(0)
+            each.all_gather_outputs = [gathered]

@@ -16,7 +16,6 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from comp import _comp, _exchange, _ranks, _shards
-from comp._audit import Audit
 from comp._comp import SettingsError
 from comp._compile import CompiledPlans
 from comp._data import Batches, own
@@ -25,6 +24,7 @@ from comp._moments import Moments
 from comp._optimizers import OptimizerWatch
 from comp._region import Region, depth, forget_beyond
 from comp._state import OtherState, copied, put, put_format_back, set_random_state
+from comp._unnamed_state import UnnamedState
 
 _one_at_a_time = threading.Lock()
 
@@ -37,11 +37,11 @@ class _Glue:
     _score: Callable[[], float] | None
     _models: Mapping[str, nn.Module]
     _parameters: Named
-    _audit: Audit
+    _unnamed: UnnamedState
     _watch: OptimizerWatch
     _compiled: CompiledPlans
     _moments: Moments
-    _told: int = 0
+    _reports: int = 0
     training: Callable[[], Any] = field(init=False)  # a weak reference: the training holds this
 
     def step(self, value: Any, generators: Any) -> list[tuple[str, torch.Tensor]]:
@@ -55,7 +55,7 @@ class _Glue:
         stored: list[tuple[str, torch.Tensor, torch.dtype]] = []
         try:
             with self._moments:
-                returned = self._audit.around(lambda: self._step(region, batch))
+                returned = self._unnamed.around(lambda: self._step(region, batch))
         finally:
             forget_beyond(before)
             if self.training().plan.strip("1d"):  # else it is the step's own doing
@@ -73,11 +73,11 @@ class _Glue:
             return float(self._score())  # type: ignore[misc]
 
     def sentences(self) -> list[str]:
-        return self._watch.told + self._audit.told
+        return self._watch.sentences + self._unnamed.sentences
 
     def _tell(self) -> None:
-        for sentence in self.sentences()[self._told :]:
-            self._told += 1
+        for sentence in self.sentences()[self._reports :]:
+            self._reports += 1
             warnings.warn(sentence, stacklevel=2)
 
 
@@ -112,16 +112,16 @@ class _State:
     _models: Mapping[str, nn.Module]
     _spread: Sequence[torch.Tensor]  # the parameters of which that side has a part, without its gradient
     _others: OtherState
-    _audit: Audit
+    _unnamed: UnnamedState
     _device: str | None
 
     def save(self) -> Any:
         gradients = [copied(p.grad, self._device) for p in self._spread]
-        return self._others.save(), self._audit.save(), gradients
+        return self._others.save(), self._unnamed.save(), gradients
 
     def restore(self, saved: Any) -> None:
         self._others.restore(saved[0])
-        self._audit.restore(saved[1])
+        self._unnamed.restore(saved[1])
         _shards.reshard(self._models)
         for parameter, gradient in zip(self._spread, saved[2]):
             parameter.grad = put(parameter.grad, gradient)
@@ -160,10 +160,10 @@ class Job:
         self.moments = Moments(self.optimizers if moments else [])
         self.watch.after_update = self.moments.end_update
         keepers = [each for part in _shards.sharded(self.models) for each in _shards.keepers(part)]
-        self.audit = audit = Audit(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
+        self.unnamed = unnamed = UnnamedState(step, self.models, self.optimizers, [*state, data, *keepers], states_on)
         self.parameters = named_parameters(self.models)
         spread = [p for _, parameters in self.parameters for _, p in parameters if _shards.own_part(p) is not p]
-        self.state = _State(self.models, spread, others, audit, states_on)
+        self.state = _State(self.models, spread, others, unnamed, states_on)
         held = [(name, [(n, _shards.own_part(p)) for n, p in parameters]) for name, parameters in self.parameters]
         batches = self.batches = Batches(data, batches_per_epoch)
         self.epochs_before = 0  # epochs of the training that another process trained
@@ -172,7 +172,7 @@ class Job:
         self.exchange = _exchange.chosen(exchange, model, target)
         self.about_data = [] if self.ranks is None else batches.agree(self.ranks)
         self.compiled = CompiledPlans()
-        self._glue = _Glue(step, score, self.models, self.parameters, audit, self.watch, self.compiled, self.moments)
+        self._glue = _Glue(step, score, self.models, self.parameters, unnamed, self.watch, self.compiled, self.moments)
         counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
         self.training = _comp.Training(
             models=held,
@@ -183,7 +183,7 @@ class Job:
             save=self.state.save,
             restore=self.state.restore,
             tensors=others.tensors,
-            others=lambda: others.named_tensors() + audit.tensors(),  # holds no job, which would never be freed
+            others=lambda: others.named_tensors() + unnamed.tensors(),  # holds no job, which would never be freed
             compile=self.compiled.run_compiled,
             rates=_rates(self.optimizers) if counts else None,
             length=batches.length,
@@ -211,7 +211,7 @@ class Job:
     @property
     def sentences(self) -> list[str]:
         """What was seen of the step and the data and should be known, in sentences."""
-        return self._glue.sentences() + self.moments.told + self.about_data
+        return self._glue.sentences() + self.moments.sentences + self.about_data
 
     def tell_of_data(self, batches_per_epoch: int) -> None:
         if batches_per_epoch == 0:

@@ -167,12 +167,6 @@ void add_strategies(py::module_ m) {
       "exhaustive", [](std::uint64_t limit) { return any_strategy{strategy::exhaustive{.limit = limit}}; },
       py::kw_only(), "limit"_a = 1024);
   m.def(
-      "random",
-      [](std::size_t trials, std::uint64_t seed) {
-        return any_strategy{strategy::random{.trials = trials, .seed = seed}};
-      },
-      py::kw_only(), "trials"_a = 64, "seed"_a = 0);
-  m.def(
       "beam", [](std::size_t width) { return any_strategy{strategy::beam{.width = width}}; }, py::kw_only(),
       "width"_a = 4);
   m.def("delta_debugging", [] { return any_strategy{strategy::delta_debugging{}}; });

@@ -52,7 +52,7 @@ TEST_CASE("a plan that autocast runs is another plan than its precisions, and it
   CHECK((by_operators < real) != (real < by_operators));
   CHECK(std::hash<plan>{}(real) != std::hash<plan>{}(by_operators));
   CHECK(comp::parse_plan("b1@autocast") == real);
-  CHECK(real.as_autocast(false) == by_operators);
+  CHECK(real.operator_by_operator() == by_operators);
   CHECK_THROWS_AS((void)comp::parse_plan("b1@auto"), comp::plan_error);
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("tuned FP32 is another plan than FP32, and no other plan has that mark
   CHECK(tuned != fp32.as_autocast());
   CHECK((tuned < fp32) != (fp32 < tuned));
   CHECK(std::hash<plan>{}(tuned) != std::hash<plan>{}(fp32));
-  CHECK(tuned.as_autocast(false) == fp32);
+  CHECK(tuned.operator_by_operator() == fp32);
   CHECK(fp32.run_like(tuned) == tuned);
   CHECK(tuned.run_like(fp32) == fp32);
   const comp::op_graph graph{{{.name = "a"}, {.name = "b"}}};

@@ -626,7 +626,7 @@ TEST_CASE("an update that is guarded is left out for each thing that is not fini
     device.defer_losses(true);
     device.guard_update(all, {.unscale = 0.7, .clip_norm = 0.3});
     device.sgd_step(all, {.learning_rate = 1});
-    const step_seen seen = device.end_step();
+    const step_gradients seen = device.end_step();
     const auto& work = *device.shared().stream().get();
     CHECK(work.done < work.given);  // the update runs beside what the host does next
     device.defer_losses(false);

@@ -69,10 +69,10 @@ TEST_CASE_FIXTURE(with_folder, "a training comes back from its file as it was, b
 
 TEST_CASE("a training of a file that knows nothing of evidence begins it anew") {
   const comp::json old{{"began", 1}, {"next", 8}, {"acquittals", 2}};
-  const comp::check_state audits = comp::read_json<comp::check_state>(comp::json_reader{old, {"old", 0, ""}});
-  CHECK(audits.next == 8);
-  CHECK_FALSE(audits.beginning_passed);
-  CHECK(audits.known == 0);
+  const comp::check_state checks = comp::read_json<comp::check_state>(comp::json_reader{old, {"old", 0, ""}});
+  CHECK(checks.next == 8);
+  CHECK_FALSE(checks.beginning_passed);
+  CHECK(checks.known == 0);
 }
 
 TEST_CASE_FIXTURE(with_folder, "any changed byte of a training's file is noticed") {

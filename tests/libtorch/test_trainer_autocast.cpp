@@ -60,8 +60,9 @@ TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no othe
   const comp::plan real = trainer.own_autocast(precision::bf16);
   CHECK(real.runs_autocast());
   CHECK(real.count_low() > 2);
-  CHECK(real.as_autocast(false) == comp::autocast::rule_plan(comp::policy::pytorch{autocast_list(), precision::bf16},
-                                                             trainer.graph(), precision::bf16));
+  CHECK(real.operator_by_operator() ==
+        comp::autocast::rule_plan(comp::policy::pytorch{autocast_list(), precision::bf16}, trainer.graph(),
+                                  precision::bf16));
   trainer.restore(before);
   const auto want = losses_under_autocast();
   on.clear();
@@ -74,7 +75,7 @@ TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no othe
   CHECK(trainer.executor().kept_bytes() == 0);
 
   on.clear();
-  trainer.set_precision(real.as_autocast(false));
+  trainer.set_precision(real.operator_by_operator());
   trainer.run_batch();
   trainer.validate();
   CHECK(on == std::vector<bool>(2, false));

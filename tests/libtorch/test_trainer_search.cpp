@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/comp.hpp>
+#include <comp/strategy/genetic.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
 #include <random>
 #include <string>
@@ -17,9 +18,9 @@ using comp::precision;
 
 namespace {
 
-comp::two_stage<comp::policy::pytorch, comp::strategy::random, comp::strategy::random> short_search() {
-  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 3},
-                         comp::strategy::random{.trials = 3}};
+comp::two_stage<comp::policy::pytorch, comp::strategy::genetic, comp::strategy::genetic> short_search() {
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::genetic{.trials = 3},
+                         comp::strategy::genetic{.trials = 3}};
   search.settings.precisions = {precision::bf16};
   search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
   return search;

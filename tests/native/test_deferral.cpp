@@ -24,7 +24,7 @@ struct refusing_device : reference::device {
   void synchronize() override { ++waits; }
   void defer_losses(bool) {}
   void guard_update(std::span<parameter* const>, const update_guard&) {}
-  step_seen end_step() { return ++looks, step_seen{true, 0}; }
+  step_gradients end_step() { return ++looks, step_gradients{true, 0}; }
   template <class F>
   captured_work capture(std::span<parameter* const>, std::uint64_t, F) {
     ++asked;

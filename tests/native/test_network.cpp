@@ -91,7 +91,7 @@ TEST_CASE("each copy of a tensor is dropped behind the last operator that reads 
   const model m = three_readers();
   plan p = with_low(graph_of(m), {"a", "c"});
   p[3] = precision::fp16;  // b
-  const auto dead = flow_of(m, p).dead;
+  const auto dead = flow_of(m, p).releases;
   CHECK(dead[2].empty());
   CHECK(dead[3].size() == 2);  // tanh in FP32, from which b's copy was cast, and in FP16
   CHECK(dead[5].size() == 1);  // tanh in BF16, which c reads

@@ -23,8 +23,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import comp
-from comp._audit import Audit
 from comp._objects import attributes, is_library, may_hold_state
+from comp._unnamed_state import UnnamedState
 from support import QUICK, Classification, NoPlan, same
 
 
@@ -668,46 +668,46 @@ class Others(unittest.TestCase):
     def test_states_share_the_copies_of_what_has_not_changed(self):
         net, teacher = nn.Linear(700, 700), nn.Linear(700, 700)
         average = Average(net)
-        audit = Audit(lambda: (teacher, average), {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        unnamed = UnnamedState(lambda: (teacher, average), {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
 
         def copies(state):
-            return {each.sight.body.path: each.copies for each in state if each.copies}
+            return {each.snapshot.holder.path: each.copies for each in state if each.copies}
 
-        first = audit.save()
+        first = unnamed.save()
         for _ in range(5):
-            audit.around(lambda: average.update(net))
-        second = audit.save()
+            unnamed.around(lambda: average.update(net))
+        second = unnamed.save()
         self.assertTrue(same(copies(first)['teacher'][0].copy, teacher.weight.detach()))
         self.assertIs(copies(first)['teacher'][0], copies(second)['teacher'][0])
         self.assertIsNot(copies(first)['average'][0], copies(second)['average'][0])
-        audit.around(lambda: average.update(net))
-        audit.restore(second)
+        unnamed.around(lambda: average.update(net))
+        unnamed.restore(second)
         self.assertEqual(average.updates, 5)
-        audit.restore(first)
+        unnamed.restore(first)
         self.assertEqual(average.updates, 0)
 
-    def test_an_audit_looks_at_library_modules_only_when_a_state_is_saved_or_put_back(self):
+    def test_library_modules_are_looked_at_only_when_a_state_is_saved_or_put_back(self):
         net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(300)])
-        audit = Audit(lambda: net, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
-        saved = audit.save()
+        unnamed = UnnamedState(lambda: net, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        saved = unnamed.save()
         for _ in range(4):
-            audit.around(lambda: None)
-        audit.around(lambda: setattr(net[7], 'mine', 1))
-        self.assertEqual(list(audit.found), [])
-        audit.restore(saved)
+            unnamed.around(lambda: None)
+        unnamed.around(lambda: setattr(net[7], 'mine', 1))
+        self.assertEqual(list(unnamed.found), [])
+        unnamed.restore(saved)
         self.assertFalse(hasattr(net[7], 'mine'))
-        self.assertEqual(list(audit.found), ['model.7.mine'])
+        self.assertEqual(list(unnamed.found), ['model.7.mine'])
 
     def test_what_autograd_made_does_not_outlive_its_step(self):
         net, held = nn.Linear(4, 4), types.SimpleNamespace()
-        audit = Audit(lambda: held, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        unnamed = UnnamedState(lambda: held, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
         for _ in range(5):
-            audit.around(lambda: setattr(held, 'last', net(torch.ones(4))))
-        saved = audit.save()
+            unnamed.around(lambda: setattr(held, 'last', net(torch.ones(4))))
+        saved = unnamed.save()
         made = weakref.ref(held.last)
         held.last = None
         self.assertIsNone(made())
-        audit.restore(saved)
+        unnamed.restore(saved)
         self.assertIsNone(held.last)
 
     def test_objects_are_told_apart(self):

@@ -69,7 +69,7 @@ TEST_CASE("two operators whose loss is not finite are both found") {
   CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 3000)));
 }
 
-TEST_CASE("where finding the operator costs more than it saves, the next plan of the ladder takes over") {
+TEST_CASE("where finding the operator costs more than it saves, the next fallback takes over") {
   fake::trainer trainer = eight_operators();
   trainer.change().harm = [&](const comp::plan& p) {
     return comp::is_low(p[3]) && trainer.weights().steps >= 300 ? 1.0 : 0;
@@ -117,7 +117,7 @@ TEST_CASE("a harmless plan costs few batches of FP32, a short training fewer, a 
   CHECK(batches_of({.epochs = 30, .guard = {.evidence = 0}}) == 3000);
 }
 
-TEST_CASE("a difference that does not repeat convicts no plan") {
+TEST_CASE("a difference that does not repeat rejects no plan") {
   fake::trainer trainer = eight_operators();
   const fake::trainer* seen = &trainer;
   trainer.change().harm = [seen](const comp::plan& p) {  // of the first batches that the machine runs, whoever trains
@@ -129,16 +129,16 @@ TEST_CASE("a difference that does not repeat convicts no plan") {
   CHECK(trainer.weights().steps == 3000);
 }
 
-TEST_CASE("a mended plan takes the place of the one that was given up, and what is more conservative lowers less") {
+TEST_CASE("a bisected plan takes the place of the one that was given up, and what is more conservative lowers less") {
   std::vector<comp::plan> of_training{parse_plan("bbbb"), parse_plan("bb11"), parse_plan("b111"), parse_plan("1111")};
   std::size_t current = 0;
   comp::detail::fallback_plans plans{of_training, current};
-  const comp::plan mended = parse_plan("1bbb");
-  plans.give_up(&mended);
+  const comp::plan bisected = parse_plan("1bbb");
+  plans.give_up(&bisected);
   std::vector<std::string> all;
   for (const comp::plan& p : of_training) all.push_back(p.str());
   CHECK(all == std::vector<std::string>{"bbbb", "1bbb", "1b11", "1111"});
-  CHECK(plans.current() == mended);
+  CHECK(plans.current() == bisected);
   plans.give_up(nullptr);
   CHECK(plans.current().str() == "1b11");
   CHECK_FALSE(plans.is_most_conservative());
@@ -171,7 +171,7 @@ TEST_CASE("a lost batch is left out and told of once, under a plan and in FP32")
   }
 }
 
-TEST_CASE("a plan that loses batches which FP32 does not is mended, one that loses the same is not") {
+TEST_CASE("a plan that loses batches which FP32 does not is bisected, one that loses the same is not") {
   fake::trainer trainer = eight_operators();
   bool loses = false;
   trainer.change().before_batch = [&](const comp::plan& p, std::uint64_t) { loses = comp::is_low(p[4]); };

@@ -25,19 +25,19 @@ comp::outcome found(const std::string& plan, const std::vector<std::string>& fal
 
 fake::trainer three_operators() { return fake::trainer{{.graph = fake::chain({"a", "b", "c"})}}; }
 
-TEST_CASE("the ladder gives up deny-operators, then all but allow-operators, then everything, no plan twice") {
-  const auto ladder = [](const std::string& plan, const std::vector<category>& said) {
+TEST_CASE("fallbacks give up deny-operators, then all but allow-operators, then everything, no plan twice") {
+  const auto fallbacks = [](const std::string& plan, const std::vector<category>& said) {
     std::vector<comp::decision> decisions;
     for (const auto c : said) decisions.push_back({.category = c});
-    std::vector<std::string> rungs;
+    std::vector<std::string> plans;
     const comp::plan from = parse_plan(plan);
-    for (const auto& p : comp::conservative_plans(from, decisions, comp::plan{from.size()})) rungs.push_back(p.str());
-    return rungs;
+    for (const auto& p : comp::conservative_plans(from, decisions, comp::plan{from.size()})) plans.push_back(p.str());
+    return plans;
   };
   using enum category;
-  CHECK(ladder("bbb", {allow, deny, follow}) == std::vector<std::string>{"bbb", "b1b", "b11", "111"});
-  CHECK(ladder("b1b", {allow, deny, infer}) == std::vector<std::string>{"b1b", "b11", "111"});
-  CHECK(ladder("111", {allow, deny, follow}) == std::vector<std::string>{"111"});
+  CHECK(fallbacks("bbb", {allow, deny, follow}) == std::vector<std::string>{"bbb", "b1b", "b11", "111"});
+  CHECK(fallbacks("b1b", {allow, deny, infer}) == std::vector<std::string>{"b1b", "b11", "111"});
+  CHECK(fallbacks("111", {allow, deny, follow}) == std::vector<std::string>{"111"});
 }
 
 struct of_three {
@@ -272,7 +272,7 @@ TEST_CASE_FIXTURE(of_three, "FP32 is never given up for its loss: a warning tell
         "rise, lower the learning rate");
 }
 
-TEST_CASE("audits are due at powers of two since a plan began, and ever rarer while they acquit it") {
+TEST_CASE("checks are due at powers of two since a plan began, and ever rarer while they pass") {
   const std::vector<double> flat(64, 1.0);
   const auto due = [&](const comp::detail::check_times& times, std::size_t from) {
     std::vector<std::size_t> epochs;
@@ -294,7 +294,7 @@ TEST_CASE("audits are due at powers of two since a plan began, and ever rarer wh
   CHECK(due(times, 10) == epochs{11, 12, 14, 18, 26, 42});
 }
 
-TEST_CASE_FIXTURE(of_three, "a loss that FP32 raises as well acquits the plan") {
+TEST_CASE_FIXTURE(of_three, "a plan passes whose loss FP32 raises as well") {
   trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps == 22 ? 5.0 : 0; };
   const auto got = post_training{.epochs = 4}.run(trainer, found("bb1", {"bb1", "111"}));
   CHECK(got.fallbacks.empty());
@@ -380,8 +380,7 @@ TEST_CASE("a training goes on from what it told after any epoch as if it had not
   CHECK_THROWS_AS((void)settings.go_on(whole, foreign), comp::plan_error);
   foreign.current = 1;
   CHECK_THROWS_WITH_AS((void)settings.go_on(whole, foreign),
-                       "a training on plan 1 of a ladder of 1 (there is none such): go on from what "
-                       "training_progressed() told",
+                       "a training on plan 1 of 1 (there is none such): go on from what training_progressed() told",
                        comp::plan_error);
 }
 

@@ -162,7 +162,7 @@ TEST_CASE("a racer that fails is out, and the others run on from the start") {
   CHECK(ranked(contest) == std::vector<std::size_t>{0});
 }
 
-TEST_CASE("a loss that another plan damaged is not blamed on FP32") {
+TEST_CASE("a loss that another plan damaged is not attributed to FP32") {
   track t{{{"111", 1.0}, {"b11", 0.5}}};
   t.trainer.change().harm = [](const comp::plan& p) { return p.count_low() ? fake::nan : 0; };
   const auto racers = t.race({"111", "b11"}, false);

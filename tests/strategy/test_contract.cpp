@@ -6,7 +6,6 @@
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
 #include <comp/strategy/greedy.hpp>
-#include <comp/strategy/random.hpp>
 
 #include "every_strategy.hpp"
 
@@ -53,11 +52,10 @@ TEST_CASE_TEMPLATE("a strategy asks the same of the same answers", S, COMP_TEST_
   CHECK(spaces::asked(S{}, space, 1, senseless) == first);
 }
 
-TEST_CASE_TEMPLATE("a strategy that draws asks for as many plans as it was told to, from its seed alone", S,
-                   strategy::genetic, strategy::random) {
+TEST_CASE("a strategy that draws asks for as many plans as it was told to, from its seed alone") {
   const auto asked = [](std::uint64_t seed, std::size_t at_once) {
-    return spaces::asked(S{.trials = 50, .seed = seed}, spaces::of(std::vector<std::size_t>(40, 3)), at_once,
-                         spaces::hashed);
+    return spaces::asked(strategy::genetic{.trials = 50, .seed = seed}, spaces::of(std::vector<std::size_t>(40, 3)),
+                         at_once, spaces::hashed);
   };
   CHECK(asked(5, 1).size() == 50);
   CHECK(asked(5, 7) == asked(5, 1));

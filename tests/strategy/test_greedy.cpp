@@ -19,7 +19,7 @@ TEST_CASE("greedy starts from both ends, so that casts between neighbours do not
   CHECK(search(greedy{}, space, worlds::chain({}, 0.5, 0.6)).best.plan.count_low() == 6);  // each first step loses
 }
 
-TEST_CASE("greedy puts single operators back from the low end when they spoil the loss") {
+TEST_CASE("greedy puts single operators back from the low end when they harm the loss") {
   const auto space = spaces::of(std::vector<std::size_t>(5, 2));
   CHECK(search(greedy{}, space, worlds::chain({3})).best.plan.str() == "ttt1t");
 }

@@ -44,8 +44,8 @@ drawn draw(std::mt19937_64& random, std::size_t operators, const std::vector<pre
   drawn made{{std::move(ops)}, {}, plan{operators}};
   made.costs.seconds.resize(operators);
   made.costs.tensors = comp::detail::shared_tensors(made.graph);
-  const double dear = std::vector{0.0, 0.1, 1.0, 3.0}[random() % 4];
-  for (auto& tensor : made.costs.tensors) tensor.cast_seconds = dear * share();
+  const double cast = std::vector{0.0, 0.1, 1.0, 3.0}[random() % 4];
+  for (auto& tensor : made.costs.tensors) tensor.cast_seconds = cast * share();
   for (std::size_t i = 0; i < operators; ++i) {
     auto& seconds = made.costs.seconds[i];
     seconds.fill(never);

@@ -16,13 +16,13 @@ struct row_exponentials {
 };
 /// Returns: how many elements of row r count. The division has 32 bits, which rows.cuh allows: one of 64 bits takes as
 /// long as a row.
-__device__ __forceinline__ index seen_by(index r, index width, softmax_kind kind) {
+__device__ __forceinline__ index visible_to(index r, index width, softmax_kind kind) {
   return kind == softmax_kind::causal ? static_cast<unsigned>(r) % static_cast<unsigned>(width) + 1 : width;
 }
-/// Returns: how many of the N elements from `at` on are among the first `seen`.
+/// Returns: how many of the N elements from `at` on are among the first `visible`.
 template <int N, class Place>
-__device__ __forceinline__ int seen_from(Place at, Place seen) {
-  const Place left = seen - at;
+__device__ __forceinline__ int visible_from(Place at, Place visible) {
+  const Place left = visible - at;
   return static_cast<int>(left < 0 ? 0 : left > N ? N : left);
 }
 /// Sets the elements behind the first `some` to `hidden`.
@@ -34,21 +34,21 @@ __device__ __forceinline__ void hide_from(int some, float (&v)[N], float hidden 
     if (j >= some) v[j] = hidden;
   }
 }
-/// Returns: the largest element and the sum of exponentials of the first `seen` elements of a row, to all `lanes`. A
+/// Returns: the largest element and the sum of exponentials of the first `visible` elements of a row, to all `lanes`. A
 /// row that is held becomes exp(x - largest), or x - largest for `offsets`. A row in memory is read once, with a
 /// running maximum: when that grows, the sum so far is scaled.
 template <int N, int Held, class T, class Lanes, bool Partly>
-__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes, Partly>& row, place<Held> seen,
+__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes, Partly>& row, place<Held> visible,
                                                          bool offsets, const Lanes& lanes) {
   using native::math::exp_of;
   float largest = -infinity, total = 0;
   if constexpr (Held > 0) {
     row.each([&](place<Held> at, float(&v)[N]) {
-      hide_from(seen_from<N>(at, seen), v);
+      hide_from(visible_from<N>(at, visible), v);
 #pragma unroll
       for (int j = 0; j < N; ++j) largest = fmaxf(largest, v[j]);
     });
-    largest = seen > 0 ? lanes.largest(largest) : 0.0F;  // else the difference of two infinities would be NaN
+    largest = visible > 0 ? lanes.largest(largest) : 0.0F;  // else the difference of two infinities would be NaN
     row.each([&](place<Held>, float(&v)[N]) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lane
     return {largest, lanes.sum(total)};
   } else {
     row.each([&](place<Held> at, float(&v)[N]) {
-      hide_from(seen_from<N>(at, seen), v);
+      hide_from(visible_from<N>(at, visible), v);
       float most = largest;
 #pragma unroll
       for (int j = 0; j < N; ++j) most = fmaxf(most, v[j]);
@@ -87,12 +87,12 @@ struct softmax_rows {
   unsigned rows_each;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const auto seen = static_cast<place<Held>>(
-        kind == softmax_kind::padded ? lengths[static_cast<unsigned>(r) / rows_each] : seen_by(r, width, kind));
-    row_of<N, Held, T, Lanes, true> values{x + r * width, width, seen, lanes};
+    const auto visible = static_cast<place<Held>>(
+        kind == softmax_kind::padded ? lengths[static_cast<unsigned>(r) / rows_each] : visible_to(r, width, kind));
+    row_of<N, Held, T, Lanes, true> values{x + r * width, width, visible, lanes};
     const bool log = kind == softmax_kind::log;
-    const row_exponentials e = exponentials(values, seen, log, lanes);
-    const float factor = seen > 0 ? 1.0F / e.total : 0.0F, log_total = log ? logf(e.total) : 0.0F;
+    const row_exponentials e = exponentials(values, visible, log, lanes);
+    const float factor = visible > 0 ? 1.0F / e.total : 0.0F, log_total = log ? logf(e.total) : 0.0F;
     const pointer<T> to = y + r * width;
     values.each([&](place<Held> at, float(&v)[N]) {
       float out[N];
@@ -102,7 +102,7 @@ struct softmax_rows {
           out[j] = log ? v[j] - log_total : v[j] * factor;
         } else {
           const float off = v[j] - e.largest;
-          out[j] = log ? off - log_total : j < seen_from<N>(at, seen) ? native::math::exp_of(off) * factor : 0.0F;
+          out[j] = log ? off - log_total : j < visible_from<N>(at, visible) ? native::math::exp_of(off) * factor : 0.0F;
         }
       }
       store_all<N, T>(to + at, out);
@@ -118,33 +118,33 @@ struct softmax_gradient_rows {
   softmax_kind kind;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const auto seen = static_cast<place<Held>>(seen_by(r, width, kind));
+    const auto visible = static_cast<place<Held>>(visible_to(r, width, kind));
     const bool log = kind == softmax_kind::log;
-    row_of<N, Held, T, Lanes, true> results{y + r * width, width, seen, lanes};
+    row_of<N, Held, T, Lanes, true> results{y + r * width, width, visible, lanes};
     const pointer<const T> from = dy + r * width;
     const pointer<T> to = dx + r * width;
     float part = 0;
     results.each([&](place<Held> at, float(&v)[N]) {
-      if (at >= seen) return;
+      if (at >= visible) return;
       float g[N];
       load_all<N, T>(from + at, g);
 #pragma unroll
       for (int j = 0; j < N; ++j) g[j] = log ? g[j] : g[j] * v[j];
-      hide_from(seen_from<N>(at, seen), g, 0);
+      hide_from(visible_from<N>(at, visible), g, 0);
 #pragma unroll
       for (int j = 0; j < N; ++j) part += g[j];
     });
     const float whole = lanes.sum(part);
     results.each([&](place<Held> at, float(&v)[N]) {
       float g[N] = {};
-      if (at < seen) {
+      if (at < visible) {
         load_all<N, T>(from + at, g);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           g[j] = log ? native::math::log_softmax_gradient(g[j], v[j], whole)
                      : native::math::softmax_gradient(g[j], v[j], whole);
         }
-        hide_from(seen_from<N>(at, seen), g, 0);
+        hide_from(visible_from<N>(at, visible), g, 0);
       }
       store_all<N, T>(to + at, g);
     });

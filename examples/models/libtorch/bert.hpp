@@ -119,9 +119,9 @@ struct bert_for_spans_impl : torch::nn::Module {
   /// Returns: (B,2,T): the logits of the answer's first and last token. A question without an answer points to token 0.
   /// Padding has a logit so small that its softmax is 0.
   torch::Tensor forward(const torch::Tensor& tokens, const torch::Tensor& segments, const torch::Tensor& text) {
-    const torch::Tensor seen = text.unsqueeze(1).unsqueeze(1);
+    const torch::Tensor mask = text.unsqueeze(1).unsqueeze(1);
     torch::Tensor x = embeddings->forward(tokens, segments);
-    for (auto& block : blocks) x = block->forward(x, seen);
+    for (auto& block : blocks) x = block->forward(x, mask);
     return head(x).transpose(1, 2).masked_fill(text.logical_not().unsqueeze(1), -1e4);
   }
 

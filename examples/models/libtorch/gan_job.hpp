@@ -42,14 +42,14 @@ inline std::vector<phase> gan_phases(generator make, discriminator judge, std::i
 /// better than a coin, 0 if it is always right or always wrong.
 inline double undecided(generator make, discriminator judge, const job& of) {
   const columns& data = of.validation;
-  double right = 0, seen = 0;
+  double right = 0, total = 0;
   for (const torch::Tensor& rows : torch::arange(data[0].size(0)).to(data[0].device()).split(of.batch)) {
     const columns batch = pick(of, data, rows);
     right += judge->forward(batch[0]).gt(0).sum().item<double>();
     right += judge->forward(make->forward(batch[1])).le(0).sum().item<double>();
-    seen += static_cast<double>(rows.size(0));
+    total += static_cast<double>(rows.size(0));
   }
-  return 1 - std::abs(right / seen - 1);
+  return 1 - std::abs(right / total - 1);
 }
 
 }  // namespace detail

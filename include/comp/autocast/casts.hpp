@@ -111,7 +111,7 @@ class cast_placer {
   }
 
   /// Returns: the format in which operator `reader` needs the result of `from`; nothing if it takes any format.
-  std::optional<precision> wanted(std::size_t reader, std::size_t from) const {
+  std::optional<precision> read_format(std::size_t reader, std::size_t from) const {
     if (!gives_floats(graph_[from])) return std::nullopt;
     if (chooses(reader)) return handed_on(types_.plan[reader]);
     return is_view(reader) ? std::nullopt : std::optional{types_.handed_on[from]};
@@ -133,7 +133,7 @@ class cast_placer {
     asked_.assign(graph_.size(), false);
     for (std::size_t reader = 0; reader < graph_.size(); ++reader) {
       for (const std::size_t from : graph_[reader].producers) {
-        if (wanted(reader, from) == to && source(from) != to) asked_[from] = true;
+        if (read_format(reader, from) == to && source(from) != to) asked_[from] = true;
       }
     }
     for (std::size_t i = 0; i < graph_.size(); ++i) {  // the model's results have the format that the plan gives them
@@ -156,7 +156,7 @@ class cast_placer {
   }
   void note_reader(std::size_t reader, precision to, std::vector<cast>& casts) const {
     for (const std::size_t from : graph_[reader].producers) {
-      if (wanted(reader, from) != to || source(from) == to) continue;
+      if (read_format(reader, from) != to || source(from) == to) continue;
       std::size_t at = from;
       while (slot_[at] == none) at = viewed_[at];
       auto& readers = casts[slot_[at]].readers;

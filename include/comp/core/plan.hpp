@@ -42,12 +42,13 @@ class plan {
   /// that autocast gives each operator. The same precisions without the mark are another plan: comp casts operator by
   /// operator, and may be faster.
   bool runs_autocast() const { return run_by_ == run_by::autocast; }
-  /// Returns the same precisions, run by the backend's own autocast; with false operator by operator, and not tuned.
-  plan as_autocast(bool by_autocast = true) const { return run_as(by_autocast ? run_by::autocast : run_by::operators); }
+  plan as_autocast() const { return run_as(run_by::autocast); }
   /// True for FP32 as the backend runs it fastest (Backend::tuned_fp32): in another order in memory, or by other
   /// kernels, so that sums may differ in their last bits. FP32 without the mark has the bits of the plain loop.
   bool is_tuned() const { return run_by_ == run_by::tuned; }
   plan as_tuned() const { return run_as(run_by::tuned); }
+  /// Returns the same precisions without a mark.
+  plan operator_by_operator() const { return run_as(run_by::operators); }
   /// Returns the same precisions, run as `other` is.
   plan run_like(const plan& other) const { return run_as(other.run_by_); }
 
@@ -124,13 +125,13 @@ inline std::string_view letters_of(std::string_view text) {
   return text;
 }
 
-/// Reads a plan from precision letters, with or without a mark behind them.
-/// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
 /// Returns: what to do about a file with a damaged plan.
 inline std::string save_again() {
   return fmt::format("save the plan again with {}", by_language("comp::save", "found.save(path)"));
 }
 
+/// Reads a plan from precision letters, with or without a mark behind them.
+/// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
 inline plan parse_plan(std::string_view text) {
   const std::string_view letters = letters_of(text), mark = text.substr(letters.size());
   plan result{letters.size()};
@@ -140,7 +141,7 @@ inline plan parse_plan(std::string_view text) {
                         letters.substr(0, 64), letters[i], i, precision_letters, save_again());
     result[i] = *known;
   }
-  return mark == tuned_mark ? result.as_tuned() : result.as_autocast(mark == autocast_mark);
+  return mark == tuned_mark ? result.as_tuned() : mark == autocast_mark ? result.as_autocast() : result;
 }
 
 /// Checks that `p` can be a plan for `graph`.

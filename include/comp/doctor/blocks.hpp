@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts what a block format does to the values of a matrix: how many are larger than the largest element times the
 // block's scale (they clamp), and how many become 0 (they flush). Scales are made as core/scaled_formats.hpp says, with
-// blocks along rows. Not here: NVFP4's square blocks of a weight (rows are a lower bound of their loss), its Hadamard
-// transform, and stochastic rounding, which flushes a value as often as nearest rounding on average.
+// blocks along rows: a lower bound of what NVFP4's square blocks of a weight lose. NVFP4's Hadamard transform is left
+// out, and stochastic rounding, which flushes a value as often as nearest rounding on average.
 #pragma once
 
 #include <algorithm>

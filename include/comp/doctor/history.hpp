@@ -101,8 +101,8 @@ struct parameter_history {
 class history {
  public:
   /// Adds a step. Steps of one training have the same names for operators; an operator that not all have is kept, too.
-  void add(const examination& seen, const step_record& record) {
-    all_.low = seen.low;
+  void add(const examination& values, const step_record& record) {
+    all_.low = values.low;
     const std::size_t step = steps_++;
     const bool updated =
         record.optimizer_ran || std::ranges::any_of(record.parameters, [](const auto& p) { return p.updates > 0; });
@@ -110,19 +110,19 @@ class history {
     backwards_ += backward;
     updates_ += updated;
     // A backward that makes infinities, and no update after it, is what a loss scaler does while it finds its scale.
-    note_not_finite(seen, step, updated);
+    note_not_finite(values, step, updated);
     waits_.add(step, backward && !updated);
     longest_wait_ = updates_ > 0 && updated ? std::max(longest_wait_, wait_) : longest_wait_;
     wait_ = updated ? 0 : waits_.length;
     note_rates(record, step);
-    note_modes(seen, record, step);
-    const std::vector<bool> feeds = before_parameters(seen);
+    note_modes(values, record, step);
+    const std::vector<bool> feeds = before_parameters(values);
     float largest = 0;
-    for (std::size_t i = 0; i < seen.entries.size(); ++i) {
-      if (reads_parameter(seen, i)) largest = std::max(largest, seen.entries[i].gradients.largest);
+    for (std::size_t i = 0; i < values.entries.size(); ++i) {
+      if (reads_parameter(values, i)) largest = std::max(largest, values.entries[i].gradients.largest);
     }
-    for (std::size_t i = 0; i < seen.entries.size(); ++i) add_operator(seen, i, step, feeds[i], largest);
-    add_parameters(seen, record);
+    for (std::size_t i = 0; i < values.entries.size(); ++i) add_operator(values, i, step, feeds[i], largest);
+    add_parameters(values, record);
     if (record.loss) {
       same_loss_.add(step, !loss_ || *loss_ == *record.loss);
       if (!std::isfinite(*record.loss) && !bad_loss_) bad_loss_ = step;
@@ -173,9 +173,9 @@ class history {
         detail::word_of(e.kind));
   }
 
-  void note_not_finite(const examination& seen, std::size_t step, bool updated) {
+  void note_not_finite(const examination& values, std::size_t step, bool updated) {
     std::vector<fault> wrong;
-    for (fault& f : faults(seen)) {
+    for (fault& f : faults(values)) {
       if (f.kind <= fault_kind::infinity) wrong.push_back(std::move(f));
     }
     if (wrong.empty()) return;
@@ -196,13 +196,13 @@ class history {
     }
     if (any) zero_rate_.add(step, !above);
   }
-  void note_modes(const examination& seen, const step_record& record, std::size_t step) {
+  void note_modes(const examination& values, const step_record& record, std::size_t step) {
     std::unordered_set<std::string> stays;  // models whose forward with gradients is in evaluation mode throughout
     for (const std::string& model : record.evaluating) {
       // A forward that only evaluates may have gradients, too, if nobody switched them off.
       bool evaluates = false, trains = false;
       const auto is_of = [&](const std::string& name) { return model.empty() || name.starts_with(model + "."); };
-      for (const examined& e : seen.entries) {
+      for (const examined& e : values.entries) {
         if (!e.trains || e.without_gradients || !is_of(e.name)) continue;
         (*e.trains ? trains : evaluates) = true;
       }
@@ -214,8 +214,8 @@ class history {
     }
   }
 
-  void add_operator(const examination& seen, std::size_t i, std::size_t step, bool feeds, float largest) {
-    const examined& e = seen.entries[i];
+  void add_operator(const examination& values, std::size_t i, std::size_t step, bool feeds, float largest) {
+    const examined& e = values.entries[i];
     const auto [place, is_new] = places_.try_emplace(e.name, all_.entries.size());
     if (is_new) {
       all_.entries.push_back({.name = e.name, .kind = e.kind, .shape = e.shape});
@@ -239,15 +239,15 @@ class history {
     if (e.gradients.values == 0) return;
     ++h.backwards;
     h.gradients.add(e.gradients.mean());
-    h.small += reads_parameter(seen, i) && e.gradients.finite() && e.gradients.largest < 1e-7F * largest;
+    h.small += reads_parameter(values, i) && e.gradients.finite() && e.gradients.largest < 1e-7F * largest;
   }
 
-  void add_parameters(const examination& seen, const step_record& record) {
+  void add_parameters(const examination& values, const step_record& record) {
     std::unordered_set<std::string_view> read;
-    for (const examined& e : seen.entries) {
+    for (const examined& e : values.entries) {
       if (!e.is_operator() || e.without_gradients) continue;
       for (const std::size_t from : e.inputs) {
-        if (seen.entries[from].kind == "parameter") read.insert(seen.entries[from].name);
+        if (values.entries[from].kind == "parameter") read.insert(values.entries[from].name);
       }
     }
     float largest = 0;

@@ -3,7 +3,6 @@
 // how fast it is relative to others, how its loss changes, what the search cost, and how numbers are written for
 // people. A loss is compared with FP32's on the same batches from the same state, relative to FP32's loss. Means of
 // different batches are never compared, because a later batch of a training has a lower loss whatever its precision.
-// Not here: deciding whether a loss is accepted (search/losses/loss_test.hpp).
 #pragma once
 
 #include <algorithm>

@@ -6,8 +6,7 @@
 //   {"number":0,"stage":"baseline","plan":"111",...}      one line per run, with all of the trial (files/json.hpp)
 //   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; lines behind it are of its training
 // Each line ends with a checksum of its text, "crc32":"1c291ca3", so that an edited or damaged line is not taken for a
-// result. `read_ledger` gives its runs back.
-// Not here: deciding whether recorded runs fit a search. The search puts all that they depend on into its signature,
+// result. `read_ledger` gives its runs back. The search puts all that its runs depend on into its signature,
 // "key=value; key=value", and a ledger of another signature is refused.
 #pragma once
 
@@ -66,8 +65,8 @@ class ledger {
   }
 
   /// Returns the recorded run that is the same (is_same_run()). The search takes it in place of running it.
-  std::optional<trial> recall(const trial& wanted) {
-    const auto at = recorded_.find(key_of(wanted));
+  std::optional<trial> recall(const trial& run) {
+    const auto at = recorded_.find(key_of(run));
     if (at == recorded_.end()) return std::nullopt;
     recalled_.insert(at->first);
     return at->second;

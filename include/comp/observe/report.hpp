@@ -2,7 +2,6 @@
 // Writes what a search found: the plan as a file, the figures as a text, and a report as one HTML page that needs no
 // other file and draws the summary's JSON (report_page.inc). The page works from disk in any browser, in light and dark
 // mode, on a phone, printed, and by keyboard; without scripts it is a table.
-// Not here: the figures for programs (observe/summary.hpp).
 #pragma once
 
 #include <algorithm>

@@ -174,9 +174,9 @@ inline json operators_json(const outcome& result) {
                                        : joined(op.outputs.front().shape, " x ");
     if (i < result.reasons.size()) to["policy"] = name(result.reasons[i].category), to["why"] = result.reasons[i].text;
     if (i < result.evidence.size()) {
-      const op_evidence& seen = result.evidence[i];
-      to["evidence"] = evidence[static_cast<std::size_t>(seen.what)];
-      to["saves"] = json_of(seen.saves - seen.casts);
+      const op_evidence& of_op = result.evidence[i];
+      to["evidence"] = evidence[static_cast<std::size_t>(of_op.what)];
+      to["saves"] = json_of(of_op.saves - of_op.casts);
     }
   }
   return all;

@@ -36,11 +36,11 @@ inline std::string plain_name(std::string_view from) {
 
 /// Returns the GPU of that name. Upper and lower case, spaces and hyphens make no difference.
 /// Throws: `settings_error`, with the names that are known.
-inline hardware device_named(std::string_view wanted) {
-  const auto same = [&](const known_device& d) { return plain_name(d.name) == plain_name(wanted); };
+inline hardware device_named(std::string_view gpu) {
+  const auto same = [&](const known_device& d) { return plain_name(d.name) == plain_name(gpu); };
   const auto device = std::find_if(known_devices.begin(), known_devices.end(), same);
   require<settings_error>(device != known_devices.end(),
-                          "\"{}\" is no device that is known (they are {}): choose one of those", wanted,
+                          "\"{}\" is no device that is known (they are {}): choose one of those", gpu,
                           joined(known_devices, ", ", [](const known_device& d) { return d.name; }));
   return {
       .name = std::string{device->name}, .kind = device_kind::cuda, .compute_capability = device->compute_capability};

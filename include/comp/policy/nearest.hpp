@@ -34,14 +34,14 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// words are allowed one.
 class nearest_word {
  public:
-  explicit nearest_word(std::string_view wanted)
-      : wanted_{wanted}, least_{std::max<std::size_t>(wanted.size() / 3, wanted.size() < 4 ? 1 : 2) + 1} {}
+  explicit nearest_word(std::string_view text)
+      : text_{text}, least_{std::max<std::size_t>(text.size() / 3, text.size() < 4 ? 1 : 2) + 1} {}
 
   void offer(std::string_view offered) {
     if (offered == nearest_ ||
-        std::max(offered.size(), wanted_.size()) >= std::min(offered.size(), wanted_.size()) + least_)
+        std::max(offered.size(), text_.size()) >= std::min(offered.size(), text_.size()) + least_)
       return;
-    const std::size_t distance = edit_distance(wanted_, offered);
+    const std::size_t distance = edit_distance(text_, offered);
     if (distance >= least_) return;
     least_ = distance;
     nearest_ = offered;
@@ -54,7 +54,7 @@ class nearest_word {
   }
 
  private:
-  std::string wanted_;
+  std::string text_;
   std::size_t least_;
   std::string nearest_;
 };

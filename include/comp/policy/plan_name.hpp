@@ -71,7 +71,7 @@ inline std::string name(const plan& p, const op_graph& graph) {
     return (a.first == reference) != (b.first == reference) ? b.first == reference : a.first < b.first;
   });
   const precision most = shares.front().second.empty() ? reference : shares.front().first;
-  const auto told = [&](detail::name_detail detail) {
+  const auto text_with = [&](detail::name_detail detail) {
     std::string text{name(most)};
     for (auto at = shares.begin() + 1; at != shares.end() && !at->second.empty(); ++at) {
       const std::string those = detail::operators_in_words(at->second, graph, detail);
@@ -82,9 +82,9 @@ inline std::string name(const plan& p, const op_graph& graph) {
     }
     return shares[1].second.empty() ? "all in " + text : text;
   };
-  std::string text = told(detail::name_detail::names);
-  if (text.size() > longest) text = told(detail::name_detail::kinds);
-  if (text.size() > longest) text = told(detail::name_detail::counts);
+  std::string text = text_with(detail::name_detail::names);
+  if (text.size() > longest) text = text_with(detail::name_detail::kinds);
+  if (text.size() > longest) text = text_with(detail::name_detail::counts);
   return text + (p.runs_autocast() ? ", by autocast" : p.is_tuned() ? ", tuned" : "");
 }
 

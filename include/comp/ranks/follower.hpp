@@ -23,15 +23,15 @@ COMP_INLINE acquaintance meet_ranks(any_trainer& trainer, team& ranks) {
   std::vector<introduction> known;
   const std::vector<std::string> answers = ranks.meet(packed(own_part{trainer, ranks}.carry_out(all, {})));
   for (std::size_t r = 0; r < answers.size(); ++r) {
-    const auto said = unpacked<answer>(answers[r]);
-    if (said.why != failure::none) throw_as({said.why, said_by(r, said.text)});
-    known.push_back(unpacked<introduction>(said.text));
+    const auto reply = unpacked<answer>(answers[r]);
+    if (reply.why != failure::none) throw_as({reply.why, said_by(r, reply.text)});
+    known.push_back(unpacked<introduction>(reply.text));
   }
   const auto difference = difference_of(known);
   require<settings_error>(!difference, "{}", difference.value_or(""));
-  acquaintance made;
-  made.common = in_common(known, made.remarks);
-  return made;
+  acquaintance result;
+  result.common = in_common(known, result.remarks);
+  return result;
 }
 
 COMP_INLINE void lead(any_trainer& trainer, team& ranks, const std::function<std::string(leading_trainer&)>& work) {

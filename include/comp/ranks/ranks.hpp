@@ -60,9 +60,9 @@ outcome search(team& ranks, const two_stage<P, S1, S2>& how, B&& trainer, Observ
   } else {
     trainer_of<std::remove_reference_t<B>> own{trainer};
     outcome found = detail::together<outcome>(own, ranks, [&](any_trainer& all) {
-      observer_list<std::remove_reference_t<Observers>...> told{observers...};
+      observer_list<std::remove_reference_t<Observers>...> all_observers{observers...};
       return comp::detail::run_search(on_machine(how.policy, all.hardware()), how.stage1, how.stage2, how.settings, all,
-                                      told);
+                                      all_observers);
     });
     found.graph = own.graph();
     return found;
@@ -79,8 +79,8 @@ training_result train(team& ranks, const post_training& how, B&& trainer, const 
   } else {
     trainer_of<std::remove_reference_t<B>> own{trainer};
     return detail::together<training_result>(own, ranks, [&](any_trainer& all) {
-      comp::detail::training_observers<std::remove_reference_t<Observers>...> told{observers...};
-      return comp::detail::train_after(how, all, told, found);
+      comp::detail::training_observers<std::remove_reference_t<Observers>...> all_observers{observers...};
+      return comp::detail::train_after(how, all, all_observers, found);
     });
   }
 }

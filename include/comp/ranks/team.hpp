@@ -81,17 +81,17 @@ class team {
   std::optional<std::vector<std::string>> hear(const std::string& own) {
     std::vector<std::string> all = gathered(in_round + own);
     if (!all_are(in_round, all)) {
-      told(std::string{give_up});
+      broadcast(std::string{give_up});
       return std::nullopt;
     }
     return all;
   }
   /// Leader: ends the round.
-  void answer(const std::string& bytes) { told(decided + bytes); }
+  void answer(const std::string& bytes) { broadcast(decided + bytes); }
   /// Follower: a round. Returns: the leader's answer; nothing if the round is given up.
   std::optional<std::string> ask(const std::string& own) {
     (void)gathered(in_round + own);
-    const std::string got = told({});
+    const std::string got = broadcast({});
     if (got.front() == give_up) return std::nullopt;
     require<rank_error>(got.front() == decided,
                         "rank {} waits for an answer, and rank 0 gives an order (all ranks call the same function of "
@@ -101,20 +101,20 @@ class team {
   }
 
   /// Leader: an order to all.
-  void order(const std::string& bytes) { told(ordered + bytes); }
+  void order(const std::string& bytes) { broadcast(ordered + bytes); }
   /// Leader: the end of an order. Returns: what each rank gives, by rank.
   std::vector<std::string> meet(const std::string& own) {
     for (;;) {
       std::vector<std::string> all = gathered(at_end + own);
       if (all_are(at_end, all)) return all;
-      told(std::string{give_up});
+      broadcast(std::string{give_up});
     }
   }
   /// Follower: the end of an order. Returns: the next order.
   std::string finish(const std::string& own) {
     for (;;) {
       (void)gathered(at_end + own);
-      std::string next = told({});
+      std::string next = broadcast({});
       if (next.front() == ordered) return next.substr(1);
     }
   }
@@ -156,7 +156,7 @@ class team {
   std::vector<std::string> gathered(std::string bytes) {
     return reached([&] { return gather_(std::move(bytes)); });
   }
-  std::string told(std::string bytes) {
+  std::string broadcast(std::string bytes) {
     return reached([&] {
       std::string got = broadcast_(std::move(bytes));
       require<rank_error>(!got.empty(),

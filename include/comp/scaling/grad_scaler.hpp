@@ -165,8 +165,8 @@ class grad_scaler {
     if (++in_a_row < (finite ? settings_.growth_interval : settings_.backoff_interval)) return;
     in_a_row = 0;
     if (!settings_.dynamic) return;
-    const double wanted = state_.scale * (finite ? settings_.growth : settings_.backoff);
-    state_.scale = std::clamp(wanted, settings_.floor, settings_.ceiling);
+    const double next = state_.scale * (finite ? settings_.growth : settings_.backoff);
+    state_.scale = std::clamp(next, settings_.floor, settings_.ceiling);
   }
 
   /// Returns a sentence for a step that was skipped at the lowest scale; empty at a higher one.

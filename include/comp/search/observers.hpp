@@ -2,7 +2,6 @@
 // Tells observers what a search does, so that they can show it or record it. An observer is any class with some of the
 // members below. What it lacks costs nothing; a member with the right name and a wrong signature is refused in one
 // sentence.
-// Not here: the observers themselves (observe/).
 #pragma once
 
 #include <comp/core/training_progress.hpp>
@@ -52,28 +51,18 @@ COMP_DETAIL_CAPABILITY(training_progressed, is_told_of_training, requires(B& o, 
 
 // Members with the signature of an observer's member under a similar name. They would never be called, which their
 // author would hardly notice.
-COMP_DETAIL_MISNOMER(search_started,
-  requires(B& o, const search_info& i) { o.search_begun(i); } || requires(B& o, const search_info& i) { o.search_start(i); } ||
-  requires(B& o, const search_info& i) { o.on_search_started(i); })
-COMP_DETAIL_MISNOMER(trial_started,
-  requires(B& o, const trial& t) { o.trial_begun(t); } || requires(B& o, const trial& t) { o.trial_start(t); } ||
-  requires(B& o, const trial& t) { o.on_trial_started(t); })
-COMP_DETAIL_MISNOMER(batch_done,
-  requires(B& o, const trial& t, const sample& s) { o.batch_finished(t, s); } ||
-  requires(B& o, const trial& t, const sample& s) { o.batch_ended(t, s); } ||
-  requires(B& o, const trial& t, const sample& s) { o.on_batch_done(t, s); })
-COMP_DETAIL_MISNOMER(trial_done,
-  requires(B& o, const trial& t) { o.trial_finished(t); } || requires(B& o, const trial& t) { o.trial_ended(t); } ||
-  requires(B& o, const trial& t) { o.on_trial_done(t); })
+#define COMP_DETAIL_TAKES(MEMBER, ...) \
+  requires(B& o, const search_info& info, const trial& t, const sample& s, const std::string& sentence, const outcome& result, const training_progress& p) { o.MEMBER(__VA_ARGS__); }
+COMP_DETAIL_MISNOMER(search_started, COMP_DETAIL_TAKES(search_begun, info) || COMP_DETAIL_TAKES(search_start, info) || COMP_DETAIL_TAKES(on_search_started, info))
+COMP_DETAIL_MISNOMER(trial_started, COMP_DETAIL_TAKES(trial_begun, t) || COMP_DETAIL_TAKES(trial_start, t) || COMP_DETAIL_TAKES(on_trial_started, t))
+COMP_DETAIL_MISNOMER(batch_done, COMP_DETAIL_TAKES(batch_finished, t, s) || COMP_DETAIL_TAKES(batch_ended, t, s) || COMP_DETAIL_TAKES(on_batch_done, t, s))
+COMP_DETAIL_MISNOMER(trial_done, COMP_DETAIL_TAKES(trial_finished, t) || COMP_DETAIL_TAKES(trial_ended, t) || COMP_DETAIL_TAKES(on_trial_done, t))
 COMP_DETAIL_MISNOMER(stop_requested, !names_trial_done<B> &&  // which may call it
   requires(B& o) { { o.should_stop() } -> std::same_as<bool>; })
-COMP_DETAIL_MISNOMER(warned, requires(B& o, const std::string& s) { o.on_warned(s); } || requires(B& o, const std::string& s) { o.on_warning(s); })
-COMP_DETAIL_MISNOMER(search_done,
-  requires(B& o, const outcome& r) { o.search_finished(r); } || requires(B& o, const outcome& r) { o.search_ended(r); } ||
-  requires(B& o, const outcome& r) { o.on_search_done(r); })
-COMP_DETAIL_MISNOMER(training_progressed,
-  requires(B& o, const training_progress& p) { o.training_progress(p); } ||
-  requires(B& o, const training_progress& p) { o.epoch_done(p); })
+COMP_DETAIL_MISNOMER(warned, COMP_DETAIL_TAKES(on_warned, sentence) || COMP_DETAIL_TAKES(on_warning, sentence))
+COMP_DETAIL_MISNOMER(search_done, COMP_DETAIL_TAKES(search_finished, result) || COMP_DETAIL_TAKES(search_ended, result) || COMP_DETAIL_TAKES(on_search_done, result))
+COMP_DETAIL_MISNOMER(training_progressed, COMP_DETAIL_TAKES(training_progress, p) || COMP_DETAIL_TAKES(epoch_done, p))
+#undef COMP_DETAIL_TAKES
 
 namespace comp::detail {
 template <class O>
@@ -134,7 +123,7 @@ class any_observer {
  public:
   virtual ~any_observer() = default;
   virtual void search_started(const search_info& info) = 0;
-  virtual std::optional<trial> recall(const trial& wanted) = 0;
+  virtual std::optional<trial> recall(const trial& run) = 0;
   virtual void trial_started(const trial& t) = 0;
   virtual void batch_done(const trial& t, const sample& so_far) = 0;
   /// Returns: true if an observer wants the search to stop.
@@ -160,10 +149,10 @@ class observer_group : public any_observer {
   void search_started(const search_info& info) override {
     each([&](auto& o) -> decltype(o.search_started(info)) { return o.search_started(info); });
   }
-  std::optional<trial> recall(const trial& wanted) override {
+  std::optional<trial> recall(const trial& run) override {
     std::optional<trial> recorded;
-    each([&](auto& o) -> decltype(o.recall(wanted), void()) {
-      if (!recorded) recorded = o.recall(wanted);
+    each([&](auto& o) -> decltype(o.recall(run), void()) {
+      if (!recorded) recorded = o.recall(run);
     });
     return recorded;
   }

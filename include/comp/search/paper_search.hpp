@@ -14,7 +14,7 @@
 //   - The fixed operators of stage 1 keep low precision also if stage 2 would run faster without.
 //   - All batches of the search are undone, since the paper's training begins after it.
 // The paper scales no losses in FP16: switch that off in the trainer, or plans pass that would not.
-// Not here: what comp does beyond it, and why (docs/understand/paper.md).
+// docs/understand/paper.md says what comp does beyond it, and why.
 #pragma once
 
 #include <comp/search/two_stage.hpp>

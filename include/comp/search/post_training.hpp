@@ -12,8 +12,7 @@
 // that harms take turns until the harmful operator is found (fp32_blocks.hpp). Kept states: that at the epoch's start,
 // the last one that was checked, and two of a comparison.
 // The plan may also change without harm: to those of `outcome::later`, and to a higher precision for the last part of
-// the training (plan_changes.hpp).
-// Not here: harm that begins late and slowly while the loss still falls.
+// the training (plan_changes.hpp). Harm that begins late and slowly while the loss still falls is not found.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
 #pragma once
 

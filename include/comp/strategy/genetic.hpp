@@ -61,10 +61,10 @@ class genetic::run {
   void breed() {
     keep_best(field_, settings_.population);
     const bool first = !std::exchange(begun_, true) || field_.size() < 2;
-    const std::size_t wanted =
-        first ? settings_.population - std::min<std::size_t>(settings_.population - 1, field_.size())
-              : settings_.population;
-    for (std::size_t misses = 0; waiting_.size() < wanted && !asked_.exhausted(space_, misses);) {
+    const std::size_t size = first
+                                 ? settings_.population - std::min<std::size_t>(settings_.population - 1, field_.size())
+                                 : settings_.population;
+    for (std::size_t misses = 0; waiting_.size() < size && !asked_.exhausted(space_, misses);) {
       plan next = first || misses > 100 ? draw_plan(space_, generator_) : child();
       const bool fresh = asked_.fresh(space_, next);
       if (fresh) waiting_.push_back(std::move(next));

@@ -90,11 +90,10 @@ class asked_plans {
 
   /// Returns: true when no plan of `space` is left, or when the last `misses` draws gave no new plan and are so many
   /// that there probably is none.
-  bool exhausted(const search_space& space, std::size_t misses, std::size_t most_misses = 1000) const {
+  bool exhausted(const search_space& space, std::size_t misses) const {
     const auto size = space.size();
-    return misses >= most_misses || (size && asked_.size() >= *size);
+    return misses >= 1000 || (size && asked_.size() >= *size);
   }
-  bool empty() const { return asked_.empty(); }
 
  private:
   std::unordered_set<plan> asked_;

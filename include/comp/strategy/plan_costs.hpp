@@ -37,11 +37,11 @@ struct shared_tensor {
 /// Calls `cast` with each tensor and each precision that it must be cast to under `p`.
 void each_cast(const std::vector<shared_tensor>& tensors, const plan& p, auto cast) {
   for (const shared_tensor& t : tensors) {
-    std::array<bool, precision_count> wanted{};
-    for (const auto reader : t.readers) wanted[index_of(p[reader])] = true;
-    wanted[index_of(p[t.producer])] = false;
+    std::array<bool, precision_count> is_read{};
+    for (const auto reader : t.readers) is_read[index_of(p[reader])] = true;
+    is_read[index_of(p[t.producer])] = false;
     for (std::size_t to = 0; to < precision_count; ++to) {
-      if (wanted[to]) cast(t, all_precisions[to]);
+      if (is_read[to]) cast(t, all_precisions[to]);
     }
   }
 }

@@ -48,9 +48,9 @@ inline void read_amp_config(const std::string& key, const nlohmann::json& value,
     known = known || key == name;
     return key == name;
   };
-  const auto read = [&](std::string_view name, auto& setting, bool fits, std::string_view wanted) {
+  const auto read = [&](std::string_view name, auto& setting, bool fits, std::string_view range) {
     if (!named(name)) return;
-    require<settings_error>(fits, "{} is {} (it must be {}): correct it", key, value.dump(), wanted);
+    require<settings_error>(fits, "{} is {} (it must be {}): correct it", key, value.dump(), range);
     value.get_to(setting);
   };
   const bool names = value.is_array() && std::all_of(value.begin(), value.end(), [](auto& v) { return v.is_string(); });

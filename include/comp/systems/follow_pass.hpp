@@ -16,12 +16,12 @@
 namespace comp::autocast {
 
 /// Returns: the widest format in which the leaves of operator `i` (its parameters and data) are stored; nothing if it
-/// has none. `wanted(is_data)` says which leaves count; `stored` is the format of the operator's parameters.
-std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, auto&& wanted) {
+/// has none. `counts(is_data)` says which leaves count; `stored` is the format of the operator's parameters.
+std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, auto&& counts) {
   std::optional<precision> widest;
   for (const std::size_t k : leaf_inputs(graph, i)) {
     const bool data = is_data(graph, i, k);
-    if (!wanted(data)) continue;
+    if (!counts(data)) continue;
     const precision leaf = data || stored == precision::fp32 ? graph[i].inputs[k].dtype : stored;
     widest = widest ? promoted(*widest, leaf) : leaf;
   }
@@ -90,13 +90,13 @@ typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, a
       types.written[i] = types.handed_on[i] = carried[i].value_or(settings.full);
       continue;
     }
-    const decision said = rule(i);
-    const bool low = said.category == category::allow ||
-                     (said.category != category::deny &&
+    const decision choice = rule(i);
+    const bool low = choice.category == category::allow ||
+                     (choice.category != category::deny &&
                       detail::all_low(graph, carried, i, own, settings.low).value_or(!own.counted));
-    types.plan[i] = low ? said.compute : settings.full;
-    types.handed_on[i] = detail::handed_on(low ? said.output : settings.full);
-    types.written[i] = low && !settings.rounds_at_once ? detail::handed_on(said.accumulate) : types.handed_on[i];
+    types.plan[i] = low ? choice.compute : settings.full;
+    types.handed_on[i] = detail::handed_on(low ? choice.output : settings.full);
+    types.written[i] = low && !settings.rounds_at_once ? detail::handed_on(choice.accumulate) : types.handed_on[i];
     carried[i] = types.handed_on[i];
   }
   return types;

@@ -25,17 +25,17 @@ inline constexpr std::array<std::string_view, 6> system_names{"pytorch",   "tens
                                                               "paddle-od", "paddle-o1",  "paddle-o2"};
 
 /// Makes a rival for each system and each low precision that is searched and that the systems have (FP16, BF16).
-/// `wanted` names the systems; empty: all. `machine` (trainer.hardware()) decides between lists for GPUs and for CPUs.
+/// `systems` names the systems; empty: all. `machine` (trainer.hardware()) decides between lists for GPUs and for CPUs.
 /// The rival of a system that refuses the model has its sentence and no plan.
 /// Throws: `settings_error`, naming the known systems, for another name.
-inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware machine = {}) {
-  for (const std::string& name : wanted) {
+inline rival_source system_rules(std::vector<std::string> systems = {}, hardware machine = {}) {
+  for (const std::string& name : systems) {
     require<settings_error>(std::find(system_names.begin(), system_names.end(), name) != system_names.end(),
                             "\"{}\" is no system whose rules are known (they are {}): name some of those", name,
                             joined(system_names, ", "));
   }
-  return [wanted = std::move(wanted), machine = std::move(machine)](const op_graph& graph,
-                                                                    std::span<const precision> lows) {
+  return [systems = std::move(systems), machine = std::move(machine)](const op_graph& graph,
+                                                                      std::span<const precision> lows) {
     std::vector<rival> rivals;
     for (const precision low : lows) {
       if (low != precision::fp16 && low != precision::bf16) continue;
@@ -43,7 +43,7 @@ inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware 
         const auto is_system = [&](const std::string& name) {
           return policy::plain_name(name) == policy::plain_name(system);  // "paddle-o1" is "paddle O1"
         };
-        if (wanted.empty() || std::ranges::any_of(wanted, is_system))
+        if (systems.empty() || std::ranges::any_of(systems, is_system))
           rivals.push_back(
               {fmt::format("rule-based {} {}", system, name(low)), std::move(p), true, std::move(refusal)});
       };

@@ -165,8 +165,8 @@ class tensorflow_painter {
   bool may_turn(std::size_t i) const {
     return (on(category::infer, i) || on(category::clear, i)) && convertible_[i] && painted_[i] != paint::deny;
   }
-  bool reads_painted(std::size_t i, paint wanted) const {
-    return reads(i, [&](std::size_t from) { return painted_[from] == wanted; });
+  bool reads_painted(std::size_t i, paint color) const {
+    return reads(i, [&](std::size_t from) { return painted_[from] == color; });
   }
   /// True if `i` reads floating-point tensors of an operator for which `holds` is true.
   bool reads(std::size_t i, auto&& holds) const {

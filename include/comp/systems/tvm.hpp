@@ -163,21 +163,21 @@ struct tvm {  // models comp::OperatorPolicy
                       op.name, thrown.what())};
     }
   }
-  decision checked(const op_info& op, const conversion& said) const {
+  decision checked(const op_info& op, const conversion& choice) const {
     require<settings_error>(
-        said.category == category::allow || said.category == category::follow || said.category == category::deny,
+        choice.category == category::allow || choice.category == category::follow || choice.category == category::deny,
         "the conversion rule of \"{}\" says {} for operator \"{}\" (TVM has allow, follow and deny): "
         "answer with one of them",
-        op.kind, name(said.category), op.name);
-    if (said.category == category::deny) return {.category = said.category, .compute = full, .output = full};
-    for (const precision p : {low, said.accumulate, said.output}) {
+        op.kind, name(choice.category), op.name);
+    if (choice.category == category::deny) return {.category = choice.category, .compute = full, .output = full};
+    for (const precision p : {low, choice.accumulate, choice.output}) {
       require<settings_error>(
           std::find(supported.begin(), supported.end(), p) != supported.end(),
           "operator \"{}\" (\"{}\") is to use {} (this device lacks it): choose another low precision "
           "or correct the rule",
           op.name, op.kind, name(p));
     }
-    return {.category = said.category, .compute = low, .accumulate = said.accumulate, .output = said.output};
+    return {.category = choice.category, .compute = low, .accumulate = choice.accumulate, .output = choice.output};
   }
   std::string unregistered(const op_info& op, std::ptrdiff_t count) const {
     nearest_word near{registry.theirs(op.kind)};

@@ -3,6 +3,6 @@
 #include <comp/comp.hpp>
 
 int main() {
-  const comp::two_stage search{comp::policy::pytorch{}, comp::strategy::guided{}, comp::strategy::random{}};
+  const comp::two_stage search{comp::policy::pytorch{}, comp::strategy::guided{}, comp::strategy::exhaustive{}};
   return search.settings.self_check ? 0 : 1;
 }

@@ -127,13 +127,13 @@ enum class surprise : std::uint8_t {
   profile_off,      // each time of a profile is up to ten times off
   profile_inverse,  // a profile says that what is fast is slow
   three_lows,       // BF16, FP16 and FP8, each faster for some operators
-  dear_between      // the same, and a cast between two of them costs three times another one
+  costly_between    // the same, and a cast between two of them costs three times another one
 };
 
 /// 8 to 12 operators (8 with several low precisions) whose times no profile or no sum shows. Nothing harms.
 inline world surprising(std::uint64_t seed, surprise which) {
   draw random{seed};
-  const bool several = which == surprise::three_lows || which == surprise::dear_between;
+  const bool several = which == surprise::three_lows || which == surprise::costly_between;
   const graph_settings graph{.shape = drawn_shape(random), .operators = several ? 8 : 8 + random.below(5)};
   cost_settings costs{.deny = {0.6, 1.2}, .other = {0.5, 1.1}, .cast = 0.2};
   if (which == surprise::fused_low || which == surprise::fused_fp32) {
@@ -150,7 +150,7 @@ inline world surprising(std::uint64_t seed, surprise which) {
   if (which == surprise::profile_off) made.profile_fault = fault::off;
   if (which == surprise::profile_inverse) made.profile_fault = fault::inverse;
   if (several) made.precisions = {precision::fp32, precision::bf16, precision::fp16, precision::fp8_e4m3};
-  if (which == surprise::dear_between) made.costs.between_lows = 3;
+  if (which == surprise::costly_between) made.costs.between_lows = 3;
   return made;
 }
 

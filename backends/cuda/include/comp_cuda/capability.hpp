@@ -81,16 +81,16 @@ inline capability probe(int device = 0) {
   require<error>(device >= 0 && device < count,
                  "GPU {} asked for ({} found by the CUDA driver): use one that is there, or the host device", device,
                  count);
-  cudaDeviceProp seen;
-  check(cudaGetDeviceProperties(&seen, device), "asking what a GPU is");
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device), "asking what a GPU is");
   int pools = 0;
   check(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device), "asking for memory pools");
   return {device,
-          seen.name,
-          seen.major,
-          seen.minor,
-          static_cast<std::int64_t>(seen.totalGlobalMem),
-          seen.multiProcessorCount,
+          properties.name,
+          properties.major,
+          properties.minor,
+          static_cast<std::int64_t>(properties.totalGlobalMem),
+          properties.multiProcessorCount,
           pools != 0};
 }
 

@@ -148,7 +148,7 @@ class recording {
 captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_t draws, auto& work) {
   const kept_parameters before{c, all};
   captured_step made;
-  made.first = c.part<step_report>().first();
+  made.first = c.part<step_report>().is_first_micro_batch();
   try {
     recording now{c, draws};
     work();
@@ -163,7 +163,7 @@ captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_
   }
   for (parameter* p : all) ++p->version;  // copies derived from the values exist only once the graph has run
   made.scratch = c.scratch_memory();
-  made.losses = c.part<step_report>().place_of_graphs();
+  made.losses = c.part<step_report>().graph_loss_buffer();
   return made;
 }
 
@@ -189,7 +189,7 @@ inline bool usable(context& c, const captured_step& work) {
   for (const auto& use : work.uses) {
     if (!use.holds()) return false;
   }
-  return work.losses == c.part<step_report>().place_of_graphs();
+  return work.losses == c.part<step_report>().graph_loss_buffer();
 }
 
 /// Launches the graph: on the inputs and parameters as they are now, with the dropouts that follow `draws`.
@@ -212,7 +212,7 @@ inline void replay(context& c, captured_step& work, std::uint64_t draws, double*
     if (use.reads_low) use.of->low_read = true;
   }
   c.pool().count_run(work.bytes);
-  c.part<step_report>().replayed(work.first, loss);
+  c.part<step_report>().record_graph_loss(work.first, loss);
 }
 
 }  // namespace comp::cuda

@@ -123,7 +123,7 @@ class device {
   using captured_work = captured_step;
   void defer_losses(bool on) { report().defer(on); }
   void guard_update(parameters all, const native::update_guard& by) { c().part<step_report>().guard(all, by); }
-  native::step_seen end_step() { return c().part<step_report>().end(); }
+  native::step_gradients end_step() { return c().part<step_report>().end(); }
   template <class F>
   captured_work capture(parameters all, std::uint64_t draws, F&& work) {
     return cuda::capture(c(), all, draws, std::forward<F>(work));

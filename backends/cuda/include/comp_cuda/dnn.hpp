@@ -33,9 +33,9 @@ constexpr bool is_refusal(cudnnStatus_t s) { return is_unsupported(s) || s == CU
 
 /// Returns: the status in cuDNN's words and, if cuDNN says so, the condition that was not met.
 inline std::string words_of(cudnnStatus_t s) {
-  char said[512] = "";
-  cudnnGetLastErrorString(said, sizeof said);
-  const std::string_view all{said}, condition = all.substr(0, all.find('\n'));
+  char words[512] = "";
+  cudnnGetLastErrorString(words, sizeof words);
+  const std::string_view all{words}, condition = all.substr(0, all.find('\n'));
   return condition.empty() ? cudnnGetErrorString(s) : fmt::format("{} for {}", cudnnGetErrorString(s), condition);
 }
 

@@ -40,12 +40,12 @@ inline loss_place make_loss(context& c) {
   return {count, reinterpret_cast<double*>(count.materialize_as<float>() + 2)};
 }
 /// Returns: a place for a loss that the host reads, now or when the step ends.
-inline loss_place make_told_loss(context& c) {
+inline loss_place make_loss_for_host(context& c) {
   loss_place to = make_loss(c);
-  to.loss = c.part<step_report>().place(to.loss);
+  to.loss = c.part<step_report>().loss_address(to.loss);
   return to;
 }
-inline void told(context& c, const double* from, double* to) { c.part<step_report>().told(from, to); }
+inline void record_loss(context& c, const double* from, double* to) { c.part<step_report>().record_loss(from, to); }
 
 }  // namespace detail
 
@@ -55,12 +55,12 @@ inline saved_tensor cross_entropy(context& c, const tensor& logits, const indice
   detail::require_targets("cross_entropy", logits.shape(), target);
   const std::int64_t rows = logits.shape()[0], width = logits.shape()[1];
   const tensor in = row_major(c, logits), sums = c.make({rows}, precision::fp32);
-  const detail::loss_place to = detail::make_told_loss(c);
+  const detail::loss_place to = detail::make_loss_for_host(c);
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
     cross_entropy<T>(c.stream().get(), in.materialize_as<T>(), target.data(), sums.materialize_as<float>(),
                      c.scratch_of<float>(rows), to.loss, to.count.materialize_as<float>(), rows, width);
   });
-  detail::told(c, to.loss, loss);
+  detail::record_loss(c, to.loss, loss);
   return {{}, {in, sums, to.count}};
 }
 /// Returns: scale/count * (softmax(logits) - onehot(target)), in the precision of the logits.
@@ -91,7 +91,7 @@ inline loss_place nll_mean(context& c, const tensor& logp, const indices& target
 /// Writes the mean of -logp[target] to *loss.
 inline void nll_loss(context& c, const tensor& logp, const indices& target, double* loss) {
   detail::require_targets("nll_loss", logp.shape(), target);
-  detail::told(c, detail::nll_mean(c, row_major(c, logp), target, detail::make_told_loss(c)).loss, loss);
+  detail::record_loss(c, detail::nll_mean(c, row_major(c, logp), target, detail::make_loss_for_host(c)).loss, loss);
 }
 /// Returns: the gradient of logp. The device counts the targets again: in a captured step its memory may hold another
 /// batch than the one that was uploaded first.
@@ -122,12 +122,12 @@ inline void mse_loss(context& c, const tensor& x, const tensor& target, double* 
   require_some("mse_loss", x.shape());
   require_same("mse_loss", x.shape(), target.shape());
   const auto [a, b] = detail::compared(c, x, target);
-  const detail::loss_place to = detail::make_told_loss(c);
+  const detail::loss_place to = detail::make_loss_for_host(c);
   with_storage(a.precision(), [&]<class T>(std::type_identity<T>) {
     mse_loss<T>(c.stream().get(), a.template materialize_as<T>(), b.template materialize_as<T>(), a.size(), to.loss,
                 c.scratch_of<float>(most_partials));
   });
-  detail::told(c, to.loss, loss);
+  detail::record_loss(c, to.loss, loss);
 }
 inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& target, double scale) {
   require_some("mse_loss_backward", x.shape());
@@ -145,12 +145,12 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
 /// discriminator has.
 inline void binary_cross_entropy(context& c, const tensor& x, double target, double* loss) {
   require_some("binary_cross_entropy", x.shape());
-  const detail::loss_place to = detail::make_told_loss(c);
+  const detail::loss_place to = detail::make_loss_for_host(c);
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
     binary_cross_entropy<T>(c.stream().get(), x.materialize_as<T>(), static_cast<float>(target), x.size(), to.loss,
                             c.scratch_of<float>(most_partials));
   });
-  detail::told(c, to.loss, loss);
+  detail::record_loss(c, to.loss, loss);
 }
 inline tensor binary_cross_entropy_backward(context& c, const tensor& x, double target, double scale) {
   const tensor dx = c.make_like(x);

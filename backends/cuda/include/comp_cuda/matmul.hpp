@@ -181,8 +181,8 @@ class matrix_products {
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(library_.get(), p.description.get(), p.a.get(), p.b.get(), p.to.get(),
                                        p.to.get(), wish.get(), static_cast<int>(found.size()), found.data(), &count);
-    const library_status said = status_of(status);
-    if (said.verdict != verdict::unsupported) check(said, "looking for an algorithm for " + text_of(j));
+    const library_status answer = status_of(status);
+    if (answer.verdict != verdict::unsupported) check(answer, "looking for an algorithm for " + text_of(j));
     found.resize(static_cast<std::size_t>(count));
     std::erase_if(found, [](const auto& f) { return f.state != CUBLAS_STATUS_SUCCESS; });
     require<unsupported>(!found.empty(),

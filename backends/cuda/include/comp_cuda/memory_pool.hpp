@@ -137,8 +137,9 @@ class memory_pool {
     live_ -= b.bytes_;
     left_of_graphs_ -= b.graph_ != 0;
     if (b.graph_ != 0 && b.graph_ != graph_) return;  // its graph owns the memory
-    if (b.graph_ == 0 && graph_ != 0 && b.on_ == captured_) return later_.emplace_back(b.data_, b.on_), void();
-    (void)cudaFreeAsync(b.data_, b.on_);  // fails only after a lost device, and then there is nothing to free
+    const bool is_capturing = b.graph_ == 0 && graph_ != 0 && b.on_ == captured_;
+    if (is_capturing) later_.emplace_back(b.data_, b.on_);
+    if (!is_capturing) (void)cudaFreeAsync(b.data_, b.on_);  // fails only after a lost device: nothing is left to free
   }
   capability device_;
   cudaMemPool_t pool_ = nullptr;

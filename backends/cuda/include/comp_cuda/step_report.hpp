@@ -36,25 +36,26 @@ class step_report {
     if (on) make_room(least_room);
   }
   /// Returns: the address to which a loss operator writes its loss: `own`, or one in the report of a deferred step.
-  double* place(double* own) {
+  double* loss_address(double* own) {
     if (!on_) return own;
     if (capturing_) return noted_.empty() ? losses() : captured_further();
     make_room(noted_.size() + 1);
     return losses() + noted_.size();
   }
-  /// Writes the loss at `from`, which place() returned, to the host's `to`: now, or when the deferred step ends.
-  void told(const double* from, double* to) {
+  /// Writes the loss at `from`, which loss_address() returned, to the host's `to`: now, or when the deferred step ends.
+  void record_loss(const double* from, double* to) {
     if (!on_) *to = c_->read_one(from);
     if (on_ && !capturing_) noted_.push_back(to);
   }
 
-  /// Between capture(true) and capture(false) losses go to the place that the graph will write, and told() does
+  /// Between capture(true) and capture(false) losses go to the place that the graph will write, and record_loss() does
   /// nothing, since the work does not run yet.
   void capture(bool on) { capturing_ = on; }
   /// True if the work that is captured now is the first micro-batch of a step.
-  bool first() const { return noted_.empty(); }
-  /// Notes the loss of a graph that was launched. first: what first() returned when the graph was captured.
-  void replayed(bool first, double* to) {
+  bool is_first_micro_batch() const { return noted_.empty(); }
+  /// Notes the loss of a graph that was launched. first: what is_first_micro_batch() returned when the graph was
+  /// captured.
+  void record_graph_loss(bool first, double* to) {
     if (!first) {
       make_room(noted_.size() + 1);
       copy(losses() + noted_.size(), captured_further(), sizeof(double), cudaMemcpyDeviceToDevice);
@@ -63,7 +64,7 @@ class step_report {
   }
   /// Returns: the report that graphs write to. It is another one once a step has deferred more losses than any before;
   /// older graphs are not usable then.
-  const std::shared_ptr<memory>& place_of_graphs() const { return held_; }
+  const std::shared_ptr<memory>& graph_loss_buffer() const { return held_; }
 
   /// Launches the check of a step: it counts gradients and losses that are not finite, and computes the factor of
   /// clipping. Updates read the outcome through control().
@@ -92,15 +93,15 @@ class step_report {
   /// in this step.
   step_control control() const { return guarded_ ? control_ : step_control{}; }
 
-  /// Waits for the step, except for a guarded update, and writes each loss to the address that told() was given.
+  /// Waits for the step, except for a guarded update, and writes each loss to the address that record_loss() was given.
   /// Returns: whether all gradients are finite, and their norm.
-  native::step_seen end() {
+  native::step_gradients end() {
     if (!std::exchange(guarded_, false)) send();
     sent_.wait();
-    const auto* seen = static_cast<const numbers*>(host_.data());
-    const auto* loss = reinterpret_cast<const double*>(seen + 1);
+    const auto* report = static_cast<const numbers*>(host_.data());
+    const auto* loss = reinterpret_cast<const double*>(report + 1);
     for (double* to : std::exchange(noted_, {})) *to = *loss++;
-    return {seen->not_finite == seen->bad_losses, seen->norm};
+    return {report->not_finite == report->bad_losses, report->norm};
   }
 
  private:
@@ -115,7 +116,8 @@ class step_report {
 
   numbers* head() const { return static_cast<numbers*>(held_->materialize()); }
   double* losses() const { return reinterpret_cast<double*>(head() + 1); }
-  /// All micro-batches after the first run one graph, which writes to one place. replayed() copies each loss from here.
+  /// All micro-batches after the first run one graph, which writes to one place. record_graph_loss() copies each loss
+  /// from here.
   double* captured_further() const { return &head()->captured_further; }
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind how) {
     check(cudaMemcpyAsync(to, from, bytes, how, c_->stream().get()), "moving losses");

@@ -19,14 +19,14 @@ template <int Held>
 using place = std::conditional_t<(Held > 0), int, index>;
 
 /// A row that is read once and held in registers (Held packs in each thread), or read at each pass (Held = 0).
-/// Partly: packs that begin at `seen` or behind it are not read, and are zeros.
+/// Partly: packs that begin at `visible` or behind it are not read, and are zeros.
 template <int N, int Held, class T, class Lanes, bool Partly = false>
 class row_of {
  public:
-  __device__ row_of(pointer<const T> from, index width, index seen, const Lanes& lanes)
+  __device__ row_of(pointer<const T> from, index width, index visible, const Lanes& lanes)
       : from_{from},
         width_{static_cast<place<Held>>(width)},
-        seen_{static_cast<place<Held>>(seen)},
+        visible_{static_cast<place<Held>>(visible)},
         first_{static_cast<place<Held>>(lanes.rank()) * N} {
     if constexpr (Held > 0) {
 #pragma unroll
@@ -59,12 +59,12 @@ class row_of {
     if constexpr (Partly) {
 #pragma unroll
       for (int j = 0; j < N; ++j) to[j] = 0;
-      if (at >= seen_) return;
+      if (at >= visible_) return;
     }
     load_all<N, T>(from_ + at, to);
   }
   pointer<const T> from_;
-  place<Held> width_, seen_, first_;
+  place<Held> width_, visible_, first_;
   float held_[Held > 0 ? Held : 1][N];
 };
 

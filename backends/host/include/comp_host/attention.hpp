@@ -66,10 +66,10 @@ void soften(const attention_case& of, const score_block& b, const one_head& in, 
         for (std::size_t r = begin; r < end; ++r) {
           float *s = on.scores + r * columns, *y = on.y + r * width;
           W* share = on.shares + r * columns;
-          const std::size_t seen = b.seen(static_cast<std::int64_t>(r));
+          const std::size_t visible = b.visible(static_cast<std::int64_t>(r));
           // Loops run to a multiple of 16, which vectorises without a remainder; masked columns are minus infinity.
-          const std::size_t full = std::min((seen + 15) / 16 * 16, columns);
-          for (std::size_t i = seen; i < full; ++i) s[i] = -infinity;
+          const std::size_t full = std::min((visible + 15) / 16 * 16, columns);
+          for (std::size_t i = visible; i < full; ++i) s[i] = -infinity;
           float top = -infinity;
 #pragma omp simd reduction(max : top)
           for (std::size_t i = 0; i < full; ++i) top = s[i] > top ? s[i] : top;
@@ -170,9 +170,9 @@ void soften_backward(const attention_case& of, const score_block& b, const one_h
           float *s = on.scores + r * columns, *g = on.share_gradients + r * columns;
           W *share = on.shares + r * columns, *ds = on.score_gradients + r * columns;
           const auto query = static_cast<std::size_t>(b.query) + r;
-          const std::size_t seen = b.seen(static_cast<std::int64_t>(r));
-          const std::size_t full = std::min((seen + 15) / 16 * 16, columns);
-          for (std::size_t i = seen; i < full; ++i) {
+          const std::size_t visible = b.visible(static_cast<std::int64_t>(r));
+          const std::size_t full = std::min((visible + 15) / 16 * 16, columns);
+          for (std::size_t i = visible; i < full; ++i) {
             s[i] = -std::numeric_limits<float>::infinity();
             g[i] = 0;
           }

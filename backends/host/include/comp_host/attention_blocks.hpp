@@ -64,21 +64,21 @@ inline attention_case case_of(const tensor& q, const tensor& k, const tensor& v,
 /// A block of a head's scores: `rows` queries from `query` on, and `columns` keys from `key` on.
 struct score_block {
   std::int64_t query, key, rows, columns;  // no columns: the block's queries see none of these keys
-  std::int64_t seen_by_any;                // how many of the head's first keys at least one of the queries sees
+  std::int64_t visible_to_any;             // how many of the head's first keys at least one of the queries sees
   bool causal;
 
   score_block(const attention_case& of, std::int64_t length, std::int64_t query_at, std::int64_t key_at)
       : query{query_at},
         key{key_at},
         rows{std::min(query_block, of.queries - query)},
-        seen_by_any{of.causal ? std::min(length, query + rows) : length},
+        visible_to_any{of.causal ? std::min(length, query + rows) : length},
         causal{of.causal} {
-    const std::int64_t seen = std::max<std::int64_t>(seen_by_any - key, 0);
-    columns = std::min({(seen + key_step - 1) / key_step * key_step, key_block, of.keys - key});
+    const std::int64_t visible = std::max<std::int64_t>(visible_to_any - key, 0);
+    columns = std::min({(visible + key_step - 1) / key_step * key_step, key_block, of.keys - key});
   }
   /// Returns how many columns row `r` sees.
-  COMP_HOST_INLINE std::size_t seen(std::int64_t r) const {
-    const std::int64_t own = query + r + 1, end = causal && own < seen_by_any ? own : seen_by_any;
+  COMP_HOST_INLINE std::size_t visible(std::int64_t r) const {
+    const std::int64_t own = query + r + 1, end = causal && own < visible_to_any ? own : visible_to_any;
     return static_cast<std::size_t>(std::clamp<std::int64_t>(end - key, 0, columns));
   }
 };

@@ -23,15 +23,15 @@ using native::math::exp_of;
 
 namespace detail {
 
-/// Sets y[0..seen) to the softmax of x[0..seen), and y[seen..width) to 0. Loops run to a multiple of 16 if the row is
-/// long enough, which vectorises without a remainder; elements beyond `seen` count as minus infinity.
+/// Sets y[0..visible) to the softmax of x[0..visible), and y[visible..width) to 0. Loops run to a multiple of 16 if the
+/// row is long enough, which vectorises without a remainder; elements beyond `visible` count as minus infinity.
 template <class T>
-COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t seen, std::size_t width) {
+COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t visible, std::size_t width) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  const std::size_t full = (seen + 15) / 16 * 16, end = full < width ? full : width;
+  const std::size_t full = (visible + 15) / 16 * 16, end = full < width ? full : width;
 #pragma omp simd
   for (std::size_t i = 0; i < end; ++i) work[i] = load(x[i]);
-  for (std::size_t i = seen; i < end; ++i) work[i] = -infinity;
+  for (std::size_t i = visible; i < end; ++i) work[i] = -infinity;
   float largest = -infinity;
 #pragma omp simd reduction(max : largest)
   for (std::size_t i = 0; i < end; ++i) largest = work[i] > largest ? work[i] : largest;
@@ -44,7 +44,7 @@ COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t see
   const float scale = 1.0F / total;
 #pragma omp simd
   for (std::size_t i = 0; i < end; ++i) store(y[i], work[i] * scale);
-  for (std::size_t i = seen; i < end; ++i) store(y[i], 0.0F);
+  for (std::size_t i = visible; i < end; ++i) store(y[i], 0.0F);
   if (end < width) std::memset(y + end, 0, (width - end) * sizeof(T));
 }
 
@@ -102,10 +102,10 @@ inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, co
           if (kind == softmax_kind::log) {
             log_softmax_row(row, to + r * width, work.data(), width);
           } else {
-            const std::size_t seen = lengths                        ? static_cast<std::size_t>(lengths[r / rows_each])
-                                     : kind == softmax_kind::causal ? r % width + 1
-                                                                    : width;
-            softmax_row(row, to + r * width, work.data(), seen, width);
+            const std::size_t visible = lengths ? static_cast<std::size_t>(lengths[r / rows_each])
+                                        : kind == softmax_kind::causal ? r % width + 1
+                                                                       : width;
+            softmax_row(row, to + r * width, work.data(), visible, width);
           }
         }
       });
@@ -126,12 +126,12 @@ inline tensor softmax_gradient(context& c, softmax_kind kind, const tensor& dy, 
       launch_rows(static_cast<std::size_t>(elements(y.shape())) / width, 2 * width,
                   [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
                     for (std::size_t r = begin; r < end; ++r) {
-                      const std::size_t at = r * width, seen = kind == softmax_kind::causal ? r % width + 1 : width;
+                      const std::size_t at = r * width, visible = kind == softmax_kind::causal ? r % width + 1 : width;
                       if (kind == softmax_kind::log) {
                         log_softmax_gradient_row(gradient + at, result + at, to + at, width);
                       } else {
-                        softmax_gradient_row(gradient + at, result + at, to + at, seen);
-                        std::fill(to + at + seen, to + at + width, T{});
+                        softmax_gradient_row(gradient + at, result + at, to + at, visible);
+                        std::fill(to + at + visible, to + at + width, T{});
                       }
                     }
                   });

@@ -70,8 +70,8 @@ void unblock(context& c, const T* from, T* to, const shape& s) {
                   // Copying a whole block writes beyond a pixel with fewer channels. The pixels behind it, which are
                   // written later, repair that; the last pixels of a range have none behind them and are copied
                   // exactly.
-                  const std::size_t mended = channels < block ? (block - 1) / channels : 0;
-                  const std::size_t whole = end - begin > mended ? end - mended : begin;
+                  const std::size_t repaired = channels < block ? (block - 1) / channels : 0;
+                  const std::size_t whole = end - begin > repaired ? end - repaired : begin;
                   for (std::size_t i = begin; i < end; ++i) {
                     const T* pixel = from + (i / area * ((channels + block - 1) / block) * area + i % area) * block;
                     T* row = to + i * channels;

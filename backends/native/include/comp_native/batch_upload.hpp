@@ -73,10 +73,10 @@ inline token_batch tokens_of(const model& m, const host_batch& batch) {
   made.positions = positions_of(made.tokens.size(), length);
   for (const node& n : m.nodes) {
     if (!std::holds_alternative<op::masked_columns>(n.what)) continue;
-    for (const std::int32_t seen : made.lengths) {
+    for (const std::int32_t visible : made.lengths) {
       for (std::int64_t c = 0; c < n.output[1]; ++c) {
-        made.hidden.resize(made.hidden.size() + static_cast<std::size_t>(seen));
-        made.hidden.resize(made.hidden.size() + length - static_cast<std::size_t>(seen), op::masked_columns::low);
+        made.hidden.resize(made.hidden.size() + static_cast<std::size_t>(visible));
+        made.hidden.resize(made.hidden.size() + length - static_cast<std::size_t>(visible), op::masked_columns::low);
       }
     }
     break;

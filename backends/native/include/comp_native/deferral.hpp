@@ -19,7 +19,7 @@ struct update_guard {
   double clip_norm = 0;  // then the largest norm of all of them together; 0: no clipping
 };
 /// What the host learns at the end of a deferred step.
-struct step_seen {
+struct step_gradients {
   bool finite = false;  // whether every gradient of the guarded update was finite
   double norm = 0;      // norm of the gradients after `unscale`, before clipping; 0: no clipping was asked for
 };
@@ -32,12 +32,12 @@ struct step_seen {
 ///                             the next sgd_step or adam_step, which is of these parameters, does nothing if one of
 ///                             their gradients or a deferred loss is not finite. Gradients are scaled and clipped while
 ///                             they are read; in memory they stay as they are
-///   step_seen end_step()      waits for the step, except for a guarded update, and writes the losses
+///   step_gradients end_step()  waits for the step, except for a guarded update, and writes the losses
 template <class D>
 concept Defers = Device<D> && requires(D& d, std::span<typename D::parameter* const> all, const update_guard& guard) {
   d.defer_losses(true);
   d.guard_update(all, guard);
-  { d.end_step() } -> std::same_as<step_seen>;
+  { d.end_step() } -> std::same_as<step_gradients>;
 };
 
 /// Losses are deferred while an object of this class lives.

@@ -52,11 +52,11 @@ inline void require_csr(const host_csr& m) {
       require<error>(m.column[e] >= 0 && m.column[e] < m.columns,
                      "{} has column {} in row {} (they are counted from 0 to {}): leave it out", name, m.column[e], r,
                      m.columns - 1);
-      auto& seen = last[static_cast<std::size_t>(m.column[e])];
-      require<error>(seen != static_cast<std::int64_t>(r),
+      auto& row = last[static_cast<std::size_t>(m.column[e])];
+      require<error>(row != static_cast<std::int64_t>(r),
                      "{} has column {} twice in row {} (sparse products need each once): add the two up", name,
                      m.column[e], r);
-      seen = static_cast<std::int64_t>(r);
+      row = static_cast<std::int64_t>(r);
     }
   }
 }

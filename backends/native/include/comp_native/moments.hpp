@@ -4,7 +4,6 @@
 // at random; AdamW then keeps 8 or 12 bytes of each weight in place of 16. A search times them, races them and judges
 // them by losses as any operator, and takes them only after a long test (op_info::is_state). Rule-based plans keep
 // FP32. Use by `training::moments`. It is off unless it is asked for, so that graphs and plan files stay as they were.
-// Not here: the roundings (core/random_rounding.hpp), and Devices' passes over the moments.
 #pragma once
 
 #include <comp/core/error.hpp>

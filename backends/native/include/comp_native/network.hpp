@@ -246,13 +246,13 @@ class network {
     if constexpr (RoundsAtRandom<D>) device_.round_by(key);  // seeds stochastic rounding; dropout uses other keys
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
-  /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.
+  /// Runs the nodes of a phase and calls visit(i, output of node i). `number` is that of an evaluation's batch.
   void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
-           std::span<double> losses, auto seen) {
+           std::span<double> losses, auto visit) {
     const native::phase& of = model_.phases[phase];
     double unused = 0, *loss = losses.data();
     for (std::size_t i = of.first; i < of.last; ++i) {
-      seen(i, forward_of(i, batch, training, number, is_loss(model_.nodes[i].what) ? *loss++ : unused));
+      visit(i, forward_of(i, batch, training, number, is_loss(model_.nodes[i].what) ? *loss++ : unused));
     }
   }
   void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
@@ -266,15 +266,15 @@ class network {
     const bool reads_tokens = std::holds_alternative<op::embedding>(n.what);
     std::vector<tensor> x;
     for (const int input : n.inputs) {
-      if (!reads_tokens) x.push_back(in_precision(input, flow_.of[i]));
+      if (!reads_tokens) x.push_back(in_precision(input, flow_.precisions[i]));
     }
     memory<D> left;
     if (!x.empty()) left.input_shape = x[0].shape();
     if (native::draws(n.what))
       left.key = training ? dropout_key{seed_, draws_++} : dropout_key{evaluation_seed_, number};
-    const forward_call<D> call{{device_, batch, operands_[i], flow_.of[i], left, matrix(i)}, x, training, loss};
+    const forward_call<D> call{{device_, batch, operands_[i], flow_.precisions[i], left, matrix(i)}, x, training, loss};
     tensor y = timed(times_[i].forward, [&] { return native::forward(n.what, call); });
-    for (const last_read& dead : flow_.dead[i]) release(dead);
+    for (const last_read& copy : flow_.releases[i]) release(copy);
     if (training && needs_gradient_[i + 1]) memories_[i] = std::move(left);
     if (!graph_.consumers(i).empty()) values_[i + 1] = {y};
     return y;
@@ -290,7 +290,7 @@ class network {
     auto& incoming = incoming_[i + 1];
     const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
     if (wanted) {
-      const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
+      const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.precisions[i]);
       const auto need = needed_gradients(n);
       const auto run = [&](std::size_t op, precision p, std::array<bool, 3> inputs, bool parameters) {
         const tensor g = dy ? cast(dy, p) : dy;
@@ -303,9 +303,9 @@ class network {
       if (of_weight) run(of_weight, plan_[of_weight], {}, true);
       if (of_input) {
         dx = run(of_input, plan_[of_input], need, !of_weight);
-        dx[0] = cast(std::move(dx[0]), flow_.of[i]);
+        dx[0] = cast(std::move(dx[0]), flow_.precisions[i]);
       } else if (!of_weight) {
-        dx = run(i, flow_.of[i], need, true);
+        dx = run(i, flow_.precisions[i], need, true);
       }
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
         if (need[k]) incoming_[slot(n.inputs[k])].push_back(std::move(dx[k]));

@@ -20,27 +20,28 @@ struct last_read {
 };
 
 struct precision_flow {
-  std::vector<comp::precision> of = {};           // by node: its precision; a view has its producer's
-  std::vector<std::vector<last_read>> dead = {};  // by node: the copies that can be released after it
+  std::vector<comp::precision> precisions = {};       // by node; a view has its producer's
+  std::vector<std::vector<last_read>> releases = {};  // by node: the copies that can be released after it
 };
 
 inline precision_flow flow_of(const model& m, const plan& p) {
   precision_flow flow;
-  std::vector<precision> made{precision::fp32};  // of each value
+  std::vector<precision> of_value{precision::fp32};
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
-    flow.of.push_back(is_view(m.nodes[i].what) ? made[slot(m.nodes[i].inputs[0])] : p[i]);
-    made.push_back(flow.of.back());
+    flow.precisions.push_back(is_view(m.nodes[i].what) ? of_value[slot(m.nodes[i].inputs[0])] : p[i]);
+    of_value.push_back(flow.precisions.back());
   }
   std::map<std::pair<std::size_t, precision>, std::size_t> last;
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     for (const int input : m.nodes[i].inputs) {
       const std::size_t value = slot(input);
-      const bool cast_here = last.insert_or_assign({value, flow.of[i]}, i).second && flow.of[i] != made[value];
-      if (cast_here) last.insert_or_assign({value, made[value]}, i);
+      const bool cast_here =
+          last.insert_or_assign({value, flow.precisions[i]}, i).second && flow.precisions[i] != of_value[value];
+      if (cast_here) last.insert_or_assign({value, of_value[value]}, i);
     }
   }
-  flow.dead.resize(m.nodes.size());
-  for (const auto& [copy, node] : last) flow.dead[node].push_back({copy.first, copy.second});
+  flow.releases.resize(m.nodes.size());
+  for (const auto& [copy, node] : last) flow.releases[node].push_back({copy.first, copy.second});
   return flow;
 }
 

@@ -37,11 +37,11 @@ struct update_report {
 /// The gradients of an update that the Device has done already, in the form that a scaler asks for. It only reports
 /// what the Device found.
 template <Device D>
-struct seen_gradients {
+struct deferred_gradients {
   gradients<D> inside;
-  step_seen seen;
-  bool unscale(double) const { return seen.finite; }
-  double norm() const { return seen.norm; }
+  step_gradients step;
+  bool unscale(double) const { return step.finite; }
+  double norm() const { return step.norm; }
   void multiply(double) const {}
   std::vector<std::string> not_finite() { return inside.not_finite(); }
 };
@@ -84,7 +84,7 @@ class scaled_update {
     [[maybe_unused]] const auto marked = range(device, "update");
     auto step = now().unscale(gradients<D>{device, network, phase_, chosen.clip_norm > 0});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    return told(std::move(step).apply([&] {
+    return report_of(std::move(step).apply([&] {
       network.timed_update(phase_, [&] {
         keep_moments(device, network, chosen.seed);
         update(device, network, phase_, optimizer_, chosen.schedule, taken_);
@@ -110,21 +110,21 @@ class scaled_update {
   }
 
   /// The first half of the same on a Device that defers: gives the update unseen, and waits for it.
-  step_seen give(D& device, network<D>& network, const training& chosen, double unscale_factor) requires Defers<D> {
+  step_gradients give(D& device, network<D>& network, const training& chosen, double unscale) requires Defers<D> {
     [[maybe_unused]] const auto marked = range(device, "update");
-    device.guard_update(network.trained_by(phase_), {unscale_factor, chosen.clip_norm});
+    device.guard_update(network.trained_by(phase_), {unscale, chosen.clip_norm});
     update(device, network, phase_, optimizer_, chosen.schedule, taken_);
     return device.end_step();
   }
   /// The second half: tells the scaler what the Device did. Requires: every loss was finite.
-  update_report judge(const step_seen& seen, D& device, network<D>& network, const training& chosen) {
-    auto step = now().unscale(seen_gradients<D>{{device, network, phase_, false}, seen});
+  update_report judge(const step_gradients& gradients, D& device, network<D>& network, const training& chosen) {
+    auto step = now().unscale(deferred_gradients<D>{{device, network, phase_, false}, gradients});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    return told(std::move(step).apply([&] { ++taken_; }));
+    return report_of(std::move(step).apply([&] { ++taken_; }));
   }
 
  private:
-  update_report told(const scaling::step_report& report) const {
+  update_report report_of(const scaling::step_report& report) const {
     if (!report.skipped) return {};
     if (scaled_ && (report.diagnosis.empty() || !dynamic_)) return {.skipped = true};
     return {.not_finite = fmt::format(

@@ -189,13 +189,13 @@ class trainer {
     validation_.seek({});
     for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
       const device_batch<D> batch = validation_.next();
-      const auto seen = or_forgotten([&] { return network_.evaluate(batch, i, scored_); });
+      const auto result = or_forgotten([&] { return network_.evaluate(batch, i, scored_); });
       const std::int64_t here = network_.model().reads_labels() ? batch.judged : batch.size;
-      loss += seen.loss * static_cast<double>(here);
-      correct += seen.correct;
+      loss += result.loss * static_cast<double>(here);
+      correct += result.correct;
       judged += here;
       for (std::size_t k = 0; k < outputs.size(); ++k) {
-        outputs[k].insert(outputs[k].end(), seen.outputs[k].begin(), seen.outputs[k].end());
+        outputs[k].insert(outputs[k].end(), result.outputs[k].begin(), result.outputs[k].end());
       }
     }
     if (settings_.score.score) return settings_.score.score(outputs);

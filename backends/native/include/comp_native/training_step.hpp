@@ -211,7 +211,7 @@ class training_step {
       one.draws = network_.draws();
       train_.ahead();
     }
-    const step_seen seen =
+    const step_gradients gradients =
         updates_[phase].give(device_, network_, chosen_, scaler.unscale_factor(static_cast<std::int64_t>(all.size())));
     for (const given& one : all) {
       const double of_batch = network<D>::mean_of(one.losses);
@@ -224,7 +224,7 @@ class training_step {
       scaler.count_micro_batch();
     }
     scaler.end_accumulation();
-    return updates_[phase].judge(seen, device_, network_, chosen_);
+    return updates_[phase].judge(gradients, device_, network_, chosen_);
   }
   void pass(const device_batch<D>& batch, std::size_t phase, [[maybe_unused]] micro_batch which, double scale,
             std::span<double> losses, [[maybe_unused]] bool captured) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds which operators may be low: the largest part of a wanted plan whose losses are accepted, in few questions
+// Finds which operators may be low: the largest part of a target plan whose losses are accepted, in few questions
 // (strategy/bisection.hpp), and what was learned of each operator on the way. A plan that lowers a part of what was
 // accepted counts as accepted, but is judged before it wins. Source: CoMP paper, section 4.4 ("gradually return to a
 // more conservative plan").
@@ -26,34 +26,34 @@ class accepted_operators {
     begin_from_fp32();
   }
 
-  /// Returns: the largest part of `wanted` whose losses were accepted. The trainer is left in the state after the
+  /// Returns: the largest part of `target` whose losses were accepted. The trainer is left in the state after the
   /// batches that judged it.
-  const plan& find(const plan& wanted) {
-    wanted_ = wanted;
+  const plan& find(const plan& target) {
+    target_ = target;
     // A trainer that cannot restore keeps what a harmful plan did to it, so the mildest plan comes first.
-    if (!search_.run.restores()) start_from_rules(wanted);
-    if (wanted != accepted_ && !ask(wanted)) {
-      if (search_.run.restores()) start_from_rules(wanted);
-      bisect(wanted);
+    if (!search_.run.restores()) start_from_rules(target);
+    if (target != accepted_ && !ask(target)) {
+      if (search_.run.restores()) start_from_rules(target);
+      bisect(target);
       judge_at_level();
     }
-    for (std::size_t i = 0; i < wanted.size(); ++i) evidence_[i] = evidence_of(i, wanted[i]);
+    for (std::size_t i = 0; i < target.size(); ++i) evidence_[i] = evidence_of(i, target[i]);
     add(accepted_);
     search_.run.restore(accepted_state_ ? *accepted_state_ : search_.trials.reference().start());
     return accepted_;
   }
 
-  /// Like find(), but forgets what was accepted before. Call it if `wanted` was rejected although it is a part of an
+  /// Like find(), but forgets what was accepted before. Call it if `target` was rejected although it is a part of an
   /// accepted plan.
-  const plan& find_again(const plan& wanted) {
+  const plan& find_again(const plan& target) {
     begin_from_fp32();
     budget_.set_trained_batches(0);
-    return find(wanted);
+    return find(target);
   }
 
   /// Judges the losses of `p`, at no more cost than the budget has left.
   const loss_trials::result& judge(const plan& p, std::string label = {}, bool quick = false) {
-    const auto affords = [this](double seconds) { return budget_.seconds_left(gain(wanted_)) > seconds; };
+    const auto affords = [this](double seconds) { return budget_.seconds_left(gain(target_)) > seconds; };
     return search_.trials.judge(p, {.label = std::move(label), .quick = quick, .affords = affords});
   }
 
@@ -145,13 +145,13 @@ class accepted_operators {
     }
   }
 
-  // Judges the part of `wanted` that each rule-based plan lowers, the cheapest first, up to the first that is accepted.
+  // Judges the part of `target` that each rule-based plan lowers, the cheapest first, up to the first that is accepted.
   // To that part bisect() adds other operators.
-  void start_from_rules(const plan& wanted) {
+  void start_from_rules(const plan& target) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {
-      plan part = mix(fp32(), rule, [&](std::size_t i) { return rule[i] == wanted[i]; });
-      if (part != fp32() && part != wanted) rules.push_back(std::move(part));
+      plan part = mix(fp32(), rule, [&](std::size_t i) { return rule[i] == target[i]; });
+      if (part != fp32() && part != target) rules.push_back(std::move(part));
     }
     std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
     for (const plan& rule : rules) {
@@ -161,13 +161,13 @@ class accepted_operators {
 
   // An operator that harms in one precision may do no harm in another. That is asked once, together with what was
   // accepted.
-  void bisect(const plan& wanted) {
-    const std::vector<std::size_t> harmful = bisect_once(wanted);
+  void bisect(const plan& target) {
+    const std::vector<std::size_t> harmful = bisect_once(target);
     plan other = accepted_;
     for (const auto i : harmful) {
       const auto& levels = from_.levels[i];
       const auto at = std::find_if(levels.begin() + 1, levels.end(),
-                                   [&](precision p) { return p != wanted[i] && !costs_.is_dropped(i, p); });
+                                   [&](precision p) { return p != target[i] && !costs_.is_dropped(i, p); });
       if (at != levels.end()) other[i] = *at;
     }
     if (other == accepted_ || search_.trials.find(other) != nullptr || !(budget_.seconds_left(gain(other)) > 0)) return;
@@ -197,11 +197,11 @@ class accepted_operators {
   }
 
   // Returns: the operators that were rejected by themselves.
-  std::vector<std::size_t> bisect_once(const plan& wanted) {
+  std::vector<std::size_t> bisect_once(const plan& target) {
     const plan base = accepted_;
-    if (!(budget_.seconds_left(gain(wanted)) > 0)) return {};
+    if (!(budget_.seconds_left(gain(target)) > 0)) return {};
     bool scored = false;
-    const std::vector<item> items = items_of(wanted, scored);
+    const std::vector<item> items = items_of(target, scored);
     std::vector<double> gains;
     double all = 0;
     std::size_t safe = 0;
@@ -213,11 +213,11 @@ class accepted_operators {
     bisection parts{gains, safe, scored, bisection_, places_by_policy(items)};
     const auto plan_of = [&](const std::vector<std::size_t>& question) {
       plan p = base;
-      for (const auto i : question) p[items[i].op] = wanted[items[i].op];
+      for (const auto i : question) p[items[i].op] = target[items[i].op];
       return p;
     };
     std::size_t records = 0;
-    plan rejected = wanted;
+    plan rejected = target;
     for (auto question = parts.next(); question && budget_.seconds_left(all) > 0; question = parts.next()) {
       const plan p = plan_of(*question);
       const bool passes = ask(p, true);
@@ -231,14 +231,14 @@ class accepted_operators {
     return harmful;
   }
 
-  std::vector<item> items_of(const plan& wanted, bool& scored) {
+  std::vector<item> items_of(const plan& target, bool& scored) {
     const plan_costs costs = costs_.costs();
     const std::vector<double> order =
-        detail::harm_order(search_.run, from_, search_.trials.reference().start(), fp32(), wanted, scored);
+        detail::harm_order(search_.run, from_, search_.trials.reference().start(), fp32(), target, scored);
     std::vector<item> items;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == accepted_[i]) continue;
-      const double seconds = costs.seconds[i][index_of(accepted_[i])], low = costs.seconds[i][index_of(wanted[i])];
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      if (target[i] == accepted_[i]) continue;
+      const double seconds = costs.seconds[i][index_of(accepted_[i])], low = costs.seconds[i][index_of(target[i])];
       items.push_back({i, std::max(seconds - low, 1e-4 * seconds), order[i]});
     }
     sort_by_harm(items);
@@ -252,15 +252,15 @@ class accepted_operators {
     evidence_[op] = harm;
   }
 
-  // Returns: what is known of an operator now. `wanted`: the precision that was to be found out about.
-  op_evidence evidence_of(std::size_t op, precision wanted) const {
+  // Returns: what is known of an operator now. `low`: the precision that was to be found out about.
+  op_evidence evidence_of(std::size_t op, precision low) const {
     using enum op_evidence::kind;
     const auto& levels = from_.levels[op];
     if (accepted_[op] != fp32()[op]) return {.what = accepted, .low = accepted_[op]};
     if (evidence_[op].what == harmful) return evidence_[op];
     if (!search_.log.graph[op].choosable) return {.what = none};
     if (levels.size() == 1) return {.what = from_.decisions[op].fixed ? fixed : unsupported};
-    if (wanted != fp32()[op]) return {.what = undecided, .low = wanted};
+    if (low != fp32()[op]) return {.what = undecided, .low = low};
     const auto may =
         std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.is_dropped(op, p); });
     return may == levels.end() ? op_evidence{.what = dropped, .low = levels[1]}
@@ -271,7 +271,7 @@ class accepted_operators {
   const bisection_settings& bisection_;
   learned_costs& costs_;
   const guided_start& from_;
-  plan accepted_ = {}, wanted_ = {};
+  plan accepted_ = {}, target_ = {};
   question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};

@@ -135,7 +135,7 @@ class final_contest {
 
   void time_all() {
     std::vector<racer> racers = plans_.racers(search_.fp32(), found_plan());
-    for (const plan& p : found_) enter_found(racers, p, search_.log.graph);
+    for (const plan& p : found_) add_found_plan(racers, p, search_.log.graph);
     std::vector<racer> left_out;
     if (guided_ != nullptr) left_out = remove_rejected(racers);
     if (guided_ != nullptr && search_.log.compiled)

@@ -75,8 +75,8 @@ class guided_search {
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::losses, [&] {
-      plan wanted = cheapest_with_rules();
-      while (accepted_.find(wanted) == fp32() && wanted.has_scaled()) wanted = without_narrowest(wanted, from_.levels);
+      plan target = cheapest_with_rules();
+      while (accepted_.find(target) == fp32() && target.has_scaled()) target = without_narrowest(target, from_.levels);
     });
     plan best = fp32();
     search_.run.timed(stage::times, [&] {
@@ -155,17 +155,17 @@ class guided_search {
   // mixture of accepted operators may be raced afterwards without another test of losses.
   plan cheapest_with_rules() const {
     std::vector<plan> rules = from_.rules;
-    plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
+    plan target = costs_.cheapest(from_.levels, from_.rules, byte_price());
     std::ranges::sort(rules, {}, [&](const plan& p) { return costs_.batch_seconds(p); });
-    const auto is_high = [&](std::size_t i) { return wanted[i] == fp32()[i]; };
+    const auto is_high = [&](std::size_t i) { return target[i] == fp32()[i]; };
     for (const plan& rule : rules) {
-      wanted = mix(wanted, rule, [&](std::size_t i) {
+      target = mix(target, rule, [&](std::size_t i) {
         return is_high(i) && contains(from_.levels[i], rule[i]) && !costs_.is_dropped(i, rule[i]);
       });
     }
-    if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
+    if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return target;
     const plan small = costs_.cheapest(from_.levels, from_.rules, memory_price());
-    return mix(wanted, small, is_high);  // operators that save memory may be wanted later
+    return mix(target, small, is_high);  // operators that save memory may be wanted later
   }
 
   // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
@@ -260,12 +260,12 @@ class guided_search {
   }
 
   // Judges a plan with a precision that its operators were not accepted in. First the plan with all accepted operators
-  // in the new precision that `wanted` uses most: if it is accepted, so is any mixture. If that plan was judged before,
-  // `wanted` itself.
-  void judge_new_precision(const plan& wanted) {
+  // in the new precision that `target` uses most: if it is accepted, so is any mixture. If that plan was judged before,
+  // `target` itself.
+  void judge_new_precision(const plan& target) {
     std::map<precision, std::size_t> uses;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (!contains(accepted_.levels()[i], wanted[i])) ++uses[wanted[i]];
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      if (!contains(accepted_.levels()[i], target[i])) ++uses[target[i]];
     }
     const precision low = std::ranges::max_element(uses, {}, [](const auto& use) { return use.second; })->first;
     precision_levels open = from_.levels;
@@ -273,7 +273,7 @@ class guided_search {
       if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
     }
     const plan all = lower_to(low, accepted_.accepted_plan(), open);
-    const plan& question = search_.trials.find(all) == nullptr ? all : wanted;
+    const plan& question = search_.trials.find(all) == nullptr ? all : target;
     accepted_.judge_wider(question);
     if (search_.trials.find(question)->trial.accepted) timed_.insert(question);
   }

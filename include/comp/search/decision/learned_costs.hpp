@@ -82,15 +82,15 @@ inline double risk_of(category by_policy) {
   return by_policy == category::allow ? 0.25 : by_policy == category::deny ? 1 : 0.5;
 }
 
-/// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity if `wanted` does
+/// Returns: per operator, its error in the precision that `target` gives it, times its risk; infinity if `target` does
 /// not lower it. An error that is NaN counts as infinite.
 /// Throws: what the backend throws; `error` if the number of scores is not that of the operators.
 inline std::vector<double> errors_of(evaluator& run, const guided_start& from, const checkpoint& start,
-                                     const plan& fp32, const plan& wanted) {
+                                     const plan& fp32, const plan& target) {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
-  std::vector<double> all(wanted.size(), infinity);
+  std::vector<double> all(target.size(), infinity);
   for (const precision low : from.lows) {
-    if (std::find(wanted.begin(), wanted.end(), low) == wanted.end()) continue;
+    if (std::find(target.begin(), target.end(), low) == target.end()) continue;
     run.restore(start);
     const auto measure = [low](auto& trainer) {
       std::vector<double> measured;
@@ -101,9 +101,9 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
     };
     const std::vector<double> errors = run.record_numbers(fp32, fmt::format("sensitivity to {}", name(low)),
                                                           purpose::sensitivity, measure, index_of(low));
-    require<error>(errors.size() == wanted.size(), "{} scores for {} operators", errors.size(), wanted.size());
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (wanted[i] == low) all[i] = errors[i] * risk_of(from.decisions[i].category);
+    require<error>(errors.size() == target.size(), "{} scores for {} operators", errors.size(), target.size());
+    for (std::size_t i = 0; i < target.size(); ++i) {
+      if (target[i] == low) all[i] = errors[i] * risk_of(from.decisions[i].category);
     }
   }
   return all;
@@ -121,10 +121,10 @@ inline std::vector<double> policy_order(const std::vector<decision>& decisions) 
 /// Returns: per operator a number that grows with its expected harm: its error, if the backend measures it (`scored` is
 /// then set to true), else its place in the policy's order. `start`: the state that FP32 began from.
 inline std::vector<double> harm_order(evaluator& run, const guided_start& from, const checkpoint& start,
-                                      const plan& fp32, const plan& wanted, bool& scored) {
+                                      const plan& fp32, const plan& target, bool& scored) {
   if (run.trainer().has.sensitivity) {
     try {
-      std::vector<double> by_error = errors_of(run, from, start, fp32, wanted);
+      std::vector<double> by_error = errors_of(run, from, start, fp32, target);
       scored = true;
       return by_error;
     } catch (const interrupted&) {

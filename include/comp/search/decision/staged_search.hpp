@@ -258,16 +258,16 @@ class staged_search {
   // the user chose a strategy and with it what a search may cost.
   std::optional<trial> bisect_rejected(const plan& rejected) {
     // The reference may be low for want of memory.
-    const plan wanted =
+    const plan low_part =
         mix(rejected, fp32_.plan, [&](std::size_t i) { return !contains(from_.levels[i], rejected[i]); });
-    if (wanted == fp32_.plan || !search_.run.restores()) return {};
+    if (low_part == fp32_.plan || !search_.run.restores()) return {};
     search_.run.warn(
-        "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
+        "no candidate of stage 1 was accepted: operators of the fastest one were left in FP32 until its losses were");
     guided_start from = from_;
     from.batches_per_epoch = 0;  // no budget
     learned_costs costs{search_, from.levels};
     const bisection_settings chosen = {};
-    const plan part = accepted_operators{search_, chosen, costs, from}.find(wanted);
+    const plan part = accepted_operators{search_, chosen, costs, from}.find(low_part);
     return part == fp32_.plan ? std::nullopt : std::optional{search_.trials.find(part)->trial};
   }
 

@@ -75,9 +75,9 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
         p != precision::fp64 || settings.precisions.empty() || widest == p,
         "precision fp64 was asked for (no operator is written in it, and plans only lower): leave it "
         "out, or write the model in fp64");
-    const bool wanted =
+    const bool is_searched =
         !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && policy::no_unit(p, machine).empty());
-    if (wanted && std::ranges::find(all, p) == all.end()) all.push_back(p);
+    if (is_searched && std::ranges::find(all, p) == all.end()) all.push_back(p);
   }
   return all;
 }
@@ -173,7 +173,7 @@ std::string label_of_found(const plan& p, const op_graph& graph, const std::vect
 
 /// Enters a plan. Equal plans share a row and are timed once; their labels are joined, and name their family once:
 /// "rule-based bf16 = tvm bf16".
-inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
+inline void add_racer(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
   const auto row = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
   if (row == racers.end()) {
     racers.push_back({.plan = p, .label = std::string{label}, .rule_based = rule_based});
@@ -187,12 +187,12 @@ inline void enter(std::vector<racer>& racers, const plan& p, std::string_view la
   row->label += label;
 }
 
-/// Enters a plan that the search found, once. FP32 is not entered again, as it is there first.
-inline void enter_found(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
-  const auto is_entered = [&](const racer& r) {
+/// Adds a plan that the search found, once. FP32 is not added again, as it is there first.
+inline void add_found_plan(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
+  const auto is_there = [&](const racer& r) {
     return r.plan == p && (&r == &racers.front() || r.label.find("comp: ") != std::string::npos);
   };
-  if (std::none_of(racers.begin(), racers.end(), is_entered)) enter(racers, p, label_of_found(p, graph, racers));
+  if (std::none_of(racers.begin(), racers.end(), is_there)) add_racer(racers, p, label_of_found(p, graph, racers));
 }
 
 class starting_plans {
@@ -276,19 +276,19 @@ class starting_plans {
     }
     from.rules = rules();
     for (const precision low : lows_) from.rules.push_back(lower_to(low, fp32, from.levels));
-    for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
+    for (const rival& r : rivals_) from.rules.push_back(r.plan.operator_by_operator());
     if (settings_.warm_start.size() == fp32.size())
-      from.rules.push_back(with_fixed(settings_.warm_start.as_autocast(false)));
+      from.rules.push_back(with_fixed(settings_.warm_start.operator_by_operator()));
     return from;
   }
 
   /// Returns: the plans that take part in the contest: `fp32`, the rule-based plans, the rivals and `proposal`.
   std::vector<racer> racers(const plan& fp32, const plan& proposal) const {
     std::vector<racer> all;
-    enter(all, fp32, reference_label(log_.graph));
-    for (const rival& r : rules_) enter(all, r.plan, r.label, true);
-    for (const rival& r : rivals_) enter(all, r.plan, r.label, r.rule_based);
-    enter_found(all, proposal, log_.graph);
+    add_racer(all, fp32, reference_label(log_.graph));
+    for (const rival& r : rules_) add_racer(all, r.plan, r.label, true);
+    for (const rival& r : rivals_) add_racer(all, r.plan, r.label, r.rule_based);
+    add_found_plan(all, proposal, log_.graph);
     return all;
   }
 
@@ -332,7 +332,7 @@ class starting_plans {
       try {
         plan real = trainer.own_autocast(low);
         require_fits(real, log_.graph);
-        const plan by_operators = real.as_autocast(false);
+        const plan by_operators = real.operator_by_operator();
         require<error>(with_fixed(by_operators) == by_operators,
                        "it gives operators another precision than the policy");
         if (real.count_lowered(log_.graph) > 0)
@@ -347,7 +347,7 @@ class starting_plans {
   void add_tuned(any_trainer& trainer, std::vector<std::string>& findings) {
     try {
       const plan tuned = trainer.tuned_fp32();
-      if (tuned.is_tuned() && tuned.as_autocast(false) == fp32_)
+      if (tuned.is_tuned() && tuned.operator_by_operator() == fp32_)
         rivals_.push_back({label_of_found(tuned, log_.graph, rivals_), tuned});
     } catch (const settings_error&) {
       throw;

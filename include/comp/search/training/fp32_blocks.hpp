@@ -147,7 +147,7 @@ class block_bisection {
  public:
   /// `safer`: the part of `harmful` that is thought to do less harm. `block`: batches of a block.
   block_bisection(const comp::plan& harmful, const comp::plan& safer, const comp::plan& fp32, std::size_t block)
-      : harmful_{harmful.as_autocast(false)}, fp32_{fp32}, block_{block} {
+      : harmful_{harmful.operator_by_operator()}, fp32_{fp32}, block_{block} {
     for (const bool is_safer : {false, true}) {
       for (std::size_t i = 0; i < harmful.size(); ++i) {
         if (harmful[i] != fp32[i] && (safer[i] == harmful[i]) == is_safer) suspects_.push_back(i);

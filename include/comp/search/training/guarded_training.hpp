@@ -38,8 +38,7 @@ namespace detail {
 /// Returns: what a training that another process began still knows of its search.
 inline outcome search_behind(const op_graph& graph, const training_progress& from) {
   require<plan_error>(from.current < from.plans.size(),
-                      "a training on plan {} of a ladder of {} (there is none such): go on from what "
-                      "training_progressed() told",
+                      "a training on plan {} of {} (there is none such): go on from what training_progressed() told",
                       from.current, from.plans.size());
   for (const plan& p : from.plans) require_fits(p, graph);
   require_in_order(from.later, graph);

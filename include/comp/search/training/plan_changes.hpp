@@ -24,7 +24,7 @@ namespace comp {
 inline std::vector<plan> conservative_plans(const plan& p, std::span<const decision> decisions, const plan& base) {
   std::vector<plan> plans{p};
   const auto add = [&](auto keeps) {
-    plan next = mix(p.as_autocast(false), base, [&](std::size_t i) { return !keeps(decisions[i].category); });
+    plan next = mix(p.operator_by_operator(), base, [&](std::size_t i) { return !keeps(decisions[i].category); });
     if (std::find(plans.begin(), plans.end(), next) == plans.end()) plans.push_back(std::move(next));
   };
   add([](category c) { return c != category::deny; });
@@ -143,7 +143,7 @@ inline plan raise_precision(const plan& p, const std::vector<precision>& support
   const precision usual = has(precision::bf16)   ? precision::bf16
                           : has(precision::fp16) ? precision::fp16
                                                  : precision::fp32;
-  return mix(p.as_autocast(false), plan{p.size(), usual}, [&](std::size_t i) { return is_scaled(p[i]); });
+  return mix(p.operator_by_operator(), plan{p.size(), usual}, [&](std::size_t i) { return is_scaled(p[i]); });
 }
 
 /// Fewer batches than this tell nothing.

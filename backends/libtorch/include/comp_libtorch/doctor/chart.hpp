@@ -49,7 +49,7 @@ class chart {
   /// own, as a view is.
   std::optional<std::size_t> add_results(examined op, const op_traits& known, const torch::jit::Stack& arguments,
                                          const torch::jit::Stack& results) {
-    if (known.views && !op.inputs.empty()) {
+    if (known.is_view && !op.inputs.empty()) {
       for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { link(t, op.inputs[0]); });
       return std::nullopt;
     }
@@ -65,7 +65,7 @@ class chart {
       to.sample.insert(to.sample.end(), tensor.sample.begin(), tensor.sample.end());
       link(t, *entry);
     });
-    if (entry && known.writes) add_written(known, arguments, *entry);
+    if (entry && known.is_in_place) add_written(known, arguments, *entry);
     return entry;
   }
 

@@ -151,8 +151,8 @@ inline void hand_on(const c10::OperatorHandle& op, torch::jit::Stack& stack, at:
 
 /// Casts the arguments of an operator outside the recorded sequence: whatever computes does it in FP32, or FP64.
 inline void cast_to_full(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
-  if (known.writes && !known.pointwise) follow_written(stack, known, device);
-  if (!known.writes && !known.views && !known.makes) cast_read_to_full(stack, known, device);
+  if (known.is_in_place && !known.pointwise) follow_written(stack, known, device);
+  if (!known.is_in_place && !known.is_view && !known.is_copy) cast_read_to_full(stack, known, device);
 }
 
 /// Casts the arguments of an operator in a block of the author's, if no recording says what it reads without a plan. If
@@ -161,7 +161,7 @@ inline void cast_to_full(torch::jit::Stack& stack, const op_traits& known, at::D
 inline void cast_for_author(torch::jit::Stack& stack, const op_traits& known, author_choice block,
                             at::DeviceType device) {
   if (block == author_choice::autocast_off) return cast_to_full(stack, known, device);
-  if (known.writes || known.views || known.makes) return;
+  if (known.is_in_place || known.is_view || known.is_copy) return;
   cast_read(stack, known, full_format(stack, known, device), device, true, at::autocast::get_autocast_dtype(device));
 }
 

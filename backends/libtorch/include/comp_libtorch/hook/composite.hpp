@@ -46,7 +46,7 @@ inline bool has_autocast_rule(const c10::OperatorHandle& op, at::DeviceType devi
 /// Returns: true if ATen makes `op` of other operators above autograd, and it neither writes nor views nor copies.
 inline bool is_composite(const c10::OperatorHandle& op) {
   const op_traits& known = traits(op);
-  return !known.writes && !known.views && !known.makes &&
+  return !known.is_in_place && !known.is_view && !known.is_copy &&
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 

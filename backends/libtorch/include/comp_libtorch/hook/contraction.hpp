@@ -129,7 +129,7 @@ inline void count_bytes(op_info& info) {
 /// Fills in sizes, flops and bytes of `info`. Requires: its inputs and outputs are filled in.
 inline void measure(op_info& info, const op_traits& op, std::span<const at::IValue> arguments,
                     const at::Tensor& result) {
-  if (op.views || op.makes || !result.defined() || has_symbolic_sizes(result)) return;
+  if (op.is_view || op.is_copy || !result.defined() || has_symbolic_sizes(result)) return;
   count_bytes(info);
   info.flops = result.numel();
   if (op.aten) contraction{info, arguments, result}.measure(op.word);

@@ -27,16 +27,16 @@ struct op_traits {
   std::string kind;  // "aten::add.Tensor"
   std::string word;  // "add": what names are made of
   bool aten = true;
-  bool writes = false;      // in-place or out=
-  bool views = false;       // by its schema the result is, or may be, a view of an argument that it takes in any format
-  bool makes = false;       // reads no more than shape and dtype of its arguments, or copies them
+  bool is_in_place = false;  // in-place or out=
+  bool is_view = false;     // by its schema the result is, or may be, a view of an argument that it takes in any format
+  bool is_copy = false;     // reads no more than shape and dtype of its arguments, or copies them
   bool only_fp32 = false;   // has no low-precision kernels
   bool pointwise = false;   // promotes inputs of mixed formats itself
   bool arithmetic = false;  // takes a number without dimensions in another format than the values beside it
-  bool convolves = false;   // has a channels-last form
-  bool takes_view = false;  // aten::view alone: fails if the strides do not fit the new shape
-  bool may_view = false;    // reshape and the like: a view if the strides allow it, else a copy
-  bool draws = false;       // gives random numbers, in the order in which its tensors lie in memory
+  bool is_convolution = false;  // has a channels-last form
+  bool is_aten_view = false;    // aten::view alone: fails if the strides do not fit the new shape
+  bool is_reshape = false;      // reshape and the like: a view if the strides allow it, else a copy
+  bool is_random = false;       // gives random numbers, in the order in which its tensors lie in memory
   std::vector<argument_use> arguments = {};
   std::vector<std::string> argument_names = {};
 };
@@ -51,7 +51,7 @@ rms_norm)";
 }
 
 /// Returns: true for operators that read only shape and dtype of their tensors, or copy them.
-inline bool makes(std::string_view word) {
+inline bool is_copy(std::string_view word) {
   constexpr std::string_view copies = R"(_to_copy to clone contiguous detach detach_copy lift lift_fresh
 lift_fresh_copy type_as empty_strided alias_copy _to_dense to_dense to_sparse _to_sparse set_data zeros_like _coalesce
 coalesce)";
@@ -116,18 +116,18 @@ inline op_traits read(const c10::OperatorHandle& op) {
     t.arguments.push_back(use(argument, norm));
     t.argument_names.push_back(argument.name());
   }
-  t.writes = std::ranges::find(t.arguments, argument_use::written) != t.arguments.end();
+  t.is_in_place = std::ranges::find(t.arguments, argument_use::written) != t.arguments.end();
   t.only_fp32 = t.aten && by_name::only_fp32(t.word);
-  t.views = !t.writes && !t.only_fp32 && std::ranges::any_of(schema.returns(), [](const c10::Argument& returned) {
-    return returned.alias_info() != nullptr;
-  });
-  t.makes = t.aten && by_name::makes(t.word);
+  t.is_view = !t.is_in_place && !t.only_fp32 &&
+              std::ranges::any_of(schema.returns(),
+                                  [](const c10::Argument& returned) { return returned.alias_info() != nullptr; });
+  t.is_copy = t.aten && by_name::is_copy(t.word);
   t.pointwise = op.hasTag(at::Tag::pointwise) && t.word != "lerp";  // which has the tag, and refuses them
   t.arithmetic = t.aten && has_name("add sub rsub mul div subtract multiply divide true_divide", t.word);
-  t.convolves = t.aten && (t.word == "conv2d" || t.word == "conv3d");
-  t.takes_view = schema.name() == "aten::view" && overload.empty();
-  t.may_view = t.aten && has_name("reshape reshape_as flatten ravel view_as unflatten as_strided", t.word);
-  t.draws = !t.writes && op.hasTag(at::Tag::nondeterministic_seeded);
+  t.is_convolution = t.aten && (t.word == "conv2d" || t.word == "conv3d");
+  t.is_aten_view = schema.name() == "aten::view" && overload.empty();
+  t.is_reshape = t.aten && has_name("reshape reshape_as flatten ravel view_as unflatten as_strided", t.word);
+  t.is_random = !t.is_in_place && op.hasTag(at::Tag::nondeterministic_seeded);
   return t;
 }
 

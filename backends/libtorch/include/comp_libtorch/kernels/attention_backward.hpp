@@ -47,7 +47,7 @@ void attend_backward(const attention_case& c, const attention_gradients& g, cons
       const std::int64_t rows = std::min(tile, of.queries - query), m = padded(rows);
       read_queries<Vectors>(c, g, of, on, head, query, rows);
       const query_sums own{sums.largest + head * of.queries + query, sums.inverse + head * of.queries + query};
-      for (std::int64_t j = 0; j < tiles_in(of.seen_by(query + rows - 1)); ++j) {
+      for (std::int64_t j = 0; j < tiles_in(of.visible_to(query + rows - 1)); ++j) {
         const std::int64_t n = of.columns(j);
         float *dk = on.dk + j * tile * of.wide, *dv = on.dv + j * tile * of.wide;
         multiply(m, n, of.wide, on.q, of.wide, on.k + j * of.words(), tile, on.scores, tile, false);

@@ -52,7 +52,7 @@ void attend_forward(const attention_case& c, const at::Tensor& y, const query_su
       on.head = head;
     }
     copy_rows(of, row_of<T>(c.q, head, query), c.q.stride(2), rows, on.rows);
-    const std::int64_t tiles = tiles_in(of.seen_by(query + rows - 1)), m = padded(rows);
+    const std::int64_t tiles = tiles_in(of.visible_to(query + rows - 1)), m = padded(rows);
     for (std::int64_t j = 0; j < tiles; ++j) {
       multiply(m, of.columns(j), of.wide, on.rows, of.wide, on.k + j * of.words(), tile, on.scores + j * tile * tile,
                tile, false);

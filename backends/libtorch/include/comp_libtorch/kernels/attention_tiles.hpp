@@ -63,7 +63,7 @@ struct attention_sizes {
         causal{of.causal} {}
   std::int64_t words() const { return tile * wide / rows_in_word<T>; }  // of a tile of k or v
   std::int64_t columns(std::int64_t j) const { return padded(std::min(tile, keys - j * tile)); }
-  std::int64_t seen_by(std::int64_t query) const { return causal ? std::min(query + 1, keys) : keys; }
+  std::int64_t visible_to(std::int64_t query) const { return causal ? std::min(query + 1, keys) : keys; }
 };
 
 /// Returns: the offset of row `row` of head `head` (counted through the batch) in t (B,H,rows,columns).

@@ -96,7 +96,7 @@ class executor final : public session, public capturable {
     if (!is_next(op, argument) || times_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
       return false;
     const instruction& now = code_->instructions[next_];
-    if (now.unusual || now.lists || now.opens || (now.lowers && block() != author_choice::none)) return false;
+    if (now.slow_path || now.lists || now.opens || (now.lowers && block() != author_choice::none)) return false;
     ++next_;
     const cast_slot* slot = code_->slots.data() + now.first_slot;
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
@@ -244,7 +244,7 @@ class executor final : public session, public capturable {
   void capture_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const op_traits& known = traits(op);
     const bool computes =
-        !known.writes && !known.views && !known.makes && !known.word.starts_with("sym_");  // of a size
+        !known.is_in_place && !known.is_view && !known.is_copy && !known.word.starts_with("sym_");  // of a size
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       if (computes && is_eligible(tensor, device())) captured_.note_stray(known.kind);
     });
@@ -296,8 +296,8 @@ class executor final : public session, public capturable {
     if (compares && (*context_.graph)[now.index].choosable) return context_.errors->run(now.op, now.index, stack);
     if (now.slots != 0) casts_.cast_inputs(now, stack);
     if (times_ != nullptr)
-      return profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
-    if (now.unusual) return run_unusual(now, stack);
+      return profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_slow_path(now, stack); });
+    if (now.slow_path) return run_slow_path(now, stack);
     now.op.callBoxed(stack);
   }
 
@@ -309,7 +309,7 @@ class executor final : public session, public capturable {
     if (now.hands_on_full) hand_on(now.op, stack, now.full, device());
   }
 
-  void run_unusual(const instruction& now, torch::jit::Stack& stack) const {
+  void run_slow_path(const instruction& now, torch::jit::Stack& stack) const {
     if (now.follows_written) follow_written(stack, traits(now.op), device());
     if (now.wants_view) make_viewable(stack);
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
@@ -361,7 +361,7 @@ class executor final : public session, public capturable {
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
     const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
     const precision own = precision_of_full(full_format(stack, known, device()));
-    const bool chooses = author == author_choice::none && !known.writes && !known.views && !known.makes;
+    const bool chooses = author == author_choice::none && !known.is_in_place && !known.is_view && !known.is_copy;
     const auto chosen = chooses && !(known.only_fp32 && own == precision::fp32)
                             ? (*context_.choose)(layer, known.kind, own)
                             : product_precisions{own, own};
@@ -369,7 +369,7 @@ class executor final : public session, public capturable {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen.forward));
     });
-    if (code_->channels_last && known.takes_view) make_viewable(stack);
+    if (code_->channels_last && known.is_aten_view) make_viewable(stack);
     if (code_->channels_last && !known.aten) make_contiguous(stack, known.arguments.size(), device());
     if (context_.autocast_plan != nullptr || !code_->any_low) return op.callBoxed(stack);
     detail::run_unrecorded(op, author, chosen, stack, device(), captures_);

@@ -150,7 +150,7 @@ class repeated_checkpoint final : public session {
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const bool is_next = next_ < calls_->size() && (*calls_)[next_].op == op;
-    if (!is_next && traits(op).makes) return op.callBoxed(stack);  // a checkpoint inside detaches what it keeps
+    if (!is_next && traits(op).is_copy) return op.callBoxed(stack);  // a checkpoint inside detaches what it keeps
     require<error>(
         is_next,
         "a checkpoint that is run again calls {}, which it did not call then (it depends on what has changed "

@@ -63,7 +63,7 @@ struct instruction {
   bool uniform = false;  // it takes tensors of one format only
   bool lowers = false;   // the plan gives it another precision, layout or kernel than it has without
   std::uint32_t end = 0;
-  bool unusual = false;                             // needs more than casts and a call: `own` or one of the following
+  bool slow_path = false;                           // needs more than casts and a call: `own` or one of the following
   bool (*by_bits)(torch::jit::Stack&) = nullptr;    // comp's kernel with ATen's results, returns as kernel::run
   bool tf32 = false;                                // TensorFloat-32 is switched on for it
   std::optional<product_precisions> products = {};  // of a linear layer, if they need rounding
@@ -109,9 +109,9 @@ class wanted_formats {
     for (std::size_t i = ops.size(); i-- > 0;) {
       const op_traits& known = traits(ops[i].op);
       const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::full;
-      const format target = computes      ? format{scalar_type(chosen[i].forward)}
-                            : known.views ? of_results(ops[i])
-                                          : format{};
+      const format target = computes        ? format{scalar_type(chosen[i].forward)}
+                            : known.is_view ? of_results(ops[i])
+                                            : format{};
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
         const bool kept = takes_as_is(known, chosen[i], input.argument) ||
@@ -222,17 +222,17 @@ class compiler {
     now.parameter_argument = op.parameter_argument;
     if (products.need_rounding()) now.products = products;
     if (op.role == op_role::choosable || op.role == op_role::full) {
-      if (channels_last_ && known.convolves && (tuned_ || now.target != now.full)) {
+      if (channels_last_ && known.is_convolution && (tuned_ || now.target != now.full)) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
       if (casts_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
-    } else if (any_low_ && known.views) {
+    } else if (any_low_ && known.is_view) {
       view_low_copy(compiled, now, op);
     }
     now.tf32 = chosen == precision::tf32;
     now.hands_on_full = any_low_ && op.hands_on_fp32;
     now.follows_written = casts_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
-    now.wants_view = channels_last_ && known.takes_view;
+    now.wants_view = channels_last_ && known.is_aten_view;
     now.wants_contiguous = channels_last_ && !known.aten;
     if (channels_last_) now.drawn_in = op.drawn_in;
     now.gives_contiguous = channels_last_ && op.hands_on_fp32;
@@ -240,9 +240,9 @@ class compiler {
     const bool is_tuned = tuned_ && (now.layout != at::MemoryFormat::Preserve || now.own.parts != 0);
     now.lowers = products.lowers() || is_tuned;
     if (any_low_ && settings_->device.is_cpu()) now.by_bits = kernel_with_same_results(known, op.parameter != nullptr);
-    now.unusual = now.tf32 || now.products || now.hands_on_full || now.follows_written || now.wants_view ||
-                  now.wants_contiguous || !now.drawn_in.empty() || now.gives_contiguous || now.own.parts != 0 ||
-                  now.by_bits != nullptr;
+    now.slow_path = now.tf32 || now.products || now.hands_on_full || now.follows_written || now.wants_view ||
+                    now.wants_contiguous || !now.drawn_in.empty() || now.gives_contiguous || now.own.parts != 0 ||
+                    now.by_bits != nullptr;
     compiled.instructions.push_back(now);
   }
 

@@ -100,7 +100,7 @@ class layer_products {
     const tensor_info* read = &inputs[linear->weight];
     while (!read->parameter && read->source >= 0) {
       const auto maker = static_cast<std::size_t>(read->source);
-      if (!traits(ops[maker].op).views || infos[maker].inputs.size() != 1) return false;
+      if (!traits(ops[maker].op).is_view || infos[maker].inputs.size() != 1) return false;
       read = &infos[maker].inputs[0];
     }
     return read->parameter && read->shape.size() == 2;

@@ -172,7 +172,7 @@ class recorded_program {
     for (std::size_t i = 0; i < ops_.size(); ++i) {
       const op_traits& known = traits(ops_[i].op);
       const at::ScalarType format = scalar_type(p[i]);
-      all.images = all.images || (known.convolves && (is_lowered(graph_[i], p[i]) || p.is_tuned()));
+      all.images = all.images || (known.is_convolution && (is_lowered(graph_[i], p[i]) || p.is_tuned()));
       const kernel* own = settings_.device.is_cpu() ? own_kernel(known, format, p.is_tuned()) : nullptr;
       if (own != nullptr && own->fits(graph_[i], format)) all.kernels.push_back({i, layers_[i], own});
     }

@@ -156,7 +156,7 @@ class recorder {
       if (!without_grad && (tensor.requires_grad() || repeats)) current.op.differentiable[argument] = true;
       sparse = sparse || tensor.layout() != at::kStrided;
       nested = nested || has_symbolic_sizes(tensor);
-      if (argument == 0 && known.draws && !sparse) current.op.drawn_in = order_in_memory(tensor);
+      if (argument == 0 && known.is_random && !sparse) current.op.drawn_in = order_in_memory(tensor);
     });
     for (const recorded_input& input : current.op.inputs) {
       if (input.full == at::kDouble) current.op.full = at::kDouble;
@@ -181,7 +181,7 @@ class recorder {
       current.lowers = false;  // it reads what it would without a plan
     }
     current.lowers = current.lowers && !current.is_own_low;
-    current.op.result = known.makes && !current.lowers ? at::kFloat : current.op.full;
+    current.op.result = known.is_copy && !current.lowers ? at::kFloat : current.op.full;
     replace(
         stack, known.arguments.size(), device_, [&](const at::Tensor& t) { return twins_.original(t) != nullptr; },
         [&](const at::Tensor& t) { return *twins_.original(t); });
@@ -191,7 +191,7 @@ class recorder {
   /// Records an operator that has run; its results are on top of the stack.
   void end_call(call current, torch::jit::Stack& stack) {
     const op_traits& known = traits(current.op.op);
-    if (known.writes) twins_.follow();
+    if (known.is_in_place) twins_.follow();
     tell_apart(current, known, stack);
     const auto index = static_cast<std::int32_t>(ops_.size());
     has_lowered_ = has_lowered_ || current.lowers;
@@ -204,8 +204,8 @@ class recorder {
       add_result(current, known, tensor, index);
       current.info.outputs.push_back(described(tensor, find(tensor)));
     });
-    if (known.writes) add_written(current, known, index);
-    if ((known.takes_view || known.may_view) && first.has_storage())
+    if (known.is_in_place) add_written(current, known, index);
+    if ((known.is_aten_view || known.is_reshape) && first.has_storage())
       views_[first.storage().unsafeGetStorageImpl()].push_back(ops_.size());
     if (complex && current.op.role == op_role::choosable) current.op.role = op_role::full;  // complex128 stays
     if (current.op.inputs.empty() && first.defined() && first.scalar_type() == at::kDouble)
@@ -214,7 +214,7 @@ class recorder {
       current.op.role = op_role::as_is;
       current.info.author = author_choice::none;
     }
-    const bool makes_full = known.makes && first.defined() && is_full(first.scalar_type());
+    const bool makes_full = known.is_copy && first.defined() && is_full(first.scalar_type());
     if (makes_full && !current.lowers) current.op.result = first.scalar_type();
     current.info.choosable = current.op.role == op_role::choosable;
     measure(current.info, known, current.arguments, first);
@@ -374,8 +374,8 @@ class recorder {
   }
 
   static op_role role(const op_traits& known, const call& current) {
-    if (known.writes) return op_role::writes;
-    if (known.views || known.makes || current.op.inputs.empty()) return op_role::as_is;
+    if (known.is_in_place) return op_role::writes;
+    if (known.is_view || known.is_copy || current.op.inputs.empty()) return op_role::as_is;
     return known.only_fp32 && current.op.full == at::kFloat ? op_role::full : op_role::choosable;
   }
 
@@ -391,10 +391,10 @@ class recorder {
       makers_.insert_or_assign(node, static_cast<std::size_t>(index));
     const auto passed =
         std::ranges::find(current.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
-    const bool same = passed != current.read.end() && !known.writes;
+    const bool same = passed != current.read.end() && !known.is_in_place;
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && is_below(tensor.scalar_type(), current.op.full);
-    const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
+    const bool makes = known.is_copy || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
     const bool converted =
         under_plan_ && has_lowered_ && is_low && makes && !current.lowers && !current.gives_low && !same;
     unsure_ = unsure_ || converted;

@@ -31,7 +31,7 @@ inline void run_unrecorded(const c10::OperatorHandle& op, author_choice author, 
     } else {
       cast_read(stack, known, scalar_type(p), device, !keeps_affine(known, scalar_type(p), device));
     }
-  } else if (p == precision::fp64 && !known.writes && !known.views && !known.makes) {
+  } else if (p == precision::fp64 && !known.is_in_place && !known.is_view && !known.is_copy) {
     cast_read(stack, known, at::kDouble, device, true);
   } else {
     cast_to_full(stack, known, device);

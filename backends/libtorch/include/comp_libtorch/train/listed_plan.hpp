@@ -115,7 +115,7 @@ COMP_INLINE loaded_plan fitted_by_name(const plan_listing& from, const op_graph&
   }
   loaded.plan = from.run_as_listed(loaded.plan);
   if (loaded.plan.runs_autocast() && loaded.plan.count_lowered(graph) == 0)
-    loaded.plan = loaded.plan.as_autocast(false);
+    loaded.plan = loaded.plan.operator_by_operator();
   return loaded;
 }
 

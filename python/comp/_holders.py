@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of state, which are objects or variables: what they hold, whether that has changed, how it is put back."""
+"""Holders of state, which are objects or variables: what they hold, whether that has changed, how it is put back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from comp._objects import (
 from comp._plain import NotPlain, is_plain_type, plain
 from comp._shards import Part, own_part
 
-_VALUES = 50_000  # of a body's containers, those behind so many values are not looked into
+_VALUES = 50_000  # of a holder's containers, those behind so many values are not looked into
 _LARGE = 1_000  # a container of more values is looked at from its ends only, until a state is saved or put back
 _COMPARED = 1 << 20  # [bytes] a tensor of at most so many is compared whole, a larger one by its version and some values
 _LEAVES = SIMPLE | {types.BuiltinFunctionType}
@@ -52,12 +52,12 @@ _CHOICES = frozenset((types.FunctionType, types.BuiltinFunctionType, types.Modul
 
 
 @dataclass(eq=False)
-class Body:
+class Holder:
     """An object, or a variable of a function, with the containers in it: what is saved and put back as a whole."""
 
     path: str
     places: list[Place]
-    owner: Any  # None: the body is a variable. Held, so that no other object gets its identity, the key
+    owner: Any  # None: the holder is a variable. Kept, so that no other object gets its identity, the key
     counts: bool  # whether numbers by themselves are state
     key: Any = None  # its object's identity, or its variable's
     depth: int = 0  # steps from the roots
@@ -76,7 +76,7 @@ def _within(path: str, known: set[str]) -> bool:
     return path in known or any(path.startswith((f"{each}.", f"{each}[")) for each in known)
 
 
-class _Made:
+class _FromAutograd:
     """In contents in place of what autograd made, whose graph would live as long as the content."""
 
 
@@ -84,15 +84,15 @@ def _content_of(place: Place) -> Any:
     content = place.read()
     if place.variables:
         for name in [n for n, v in content.items() if type(v) is torch.Tensor and v.grad_fn is not None]:
-            content[name] = _Made
+            content[name] = _FromAutograd
     return content
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """A place of a body, with the content that was read last. Contents are replaced, and never written into."""
+class Reading:
+    """A place of a holder, with the content that was read last. Contents are replaced, and never written into."""
 
-    sight: Snapshot
+    snapshot: Snapshot
     path: str
     place: Place
     content: Any
@@ -100,15 +100,15 @@ class Held:
     def update(self) -> dict[str, str]:
         """Reads the place again. Returns: the path of each change, with the path of the variable, attribute or container
         that it belongs to."""
-        body, then, now = self.sight.body, self.content, _content_of(self.place)
+        holder, then, now = self.snapshot.holder, self.content, _content_of(self.place)
         names = _differing(self.path, then, now, not self.place.variables)
         self.content = now
         if not names:
             return {}
-        if not body.stale:
+        if not holder.stale:
             values = now if type(now) is not dict else [now.get(name) for name in names]
-            body.stale = not _LEAVES.issuperset(map(type, values))
-        called = [self.sight.called(self.path, name) for name in names]
+            holder.stale = not _LEAVES.issuperset(map(type, values))
+        called = [self.snapshot.called(self.path, name) for name in names]
         return {each: each if self.place.variables else self.path for each in called}
 
     def is_large(self) -> bool:
@@ -128,40 +128,40 @@ class Held:
 
 
 class Snapshot:
-    """A snapshot of a body: its places with their contents, and the objects in it that have a state of their own."""
+    """A snapshot of a holder: its places with their contents, and the objects in it that have a state of their own."""
 
-    def __init__(self, body: Body, leave: set[int]) -> None:
-        self.body = body
-        self.places: list[Held] = []
+    def __init__(self, holder: Holder, leave: set[int]) -> None:
+        self.holder = holder
+        self.places: list[Reading] = []
         self.tensors: list[tuple[str, Any]] = []  # arrays, too
         self.generators: list[tuple[str, Callable[[], Any], Callable[[Any], None]]] = []  # random generators
-        self.iterators: list[tuple[str, Held, Any, Any]] = []  # with their names in the place
+        self.iterators: list[tuple[str, Reading, Any, Any]] = []  # with their names in the place
         self.loaders: list[tuple[str, Any]] = []  # iterators of DataLoaders
         self.children: list[tuple[str, Any]] = []
         known: set[int] = set()
-        left: list[tuple[str, Place]] = [(body.path, each) for each in body.places]
+        left: list[tuple[str, Place]] = [(holder.path, each) for each in holder.places]
         values = 0
-        body.stale = False
+        holder.stale = False
         while left:
             path, place = left.pop()
             content = _content_of(place)
-            held = Held(self, path, place, content)
-            self.places.append(held)
+            reading = Reading(self, path, place, content)
+            self.places.append(reading)
             values += len(content)
             if values > _VALUES:
                 continue
             for name, value in content.items() if type(content) is dict else enumerate(content):
                 if is_iterator(value):
-                    self.iterators.append((self.called(path, name), held, name, value))
+                    self.iterators.append((self.called(path, name), reading, name, value))
                 else:
                     self._sort(self.called(path, name), value, left, known, leave)
 
     def read(self) -> None:
-        for held in self.places:
-            held.content = _content_of(held.place)
+        for reading in self.places:
+            reading.content = _content_of(reading.place)
 
     def called(self, path: str, name: Any) -> str:
-        if name is None or (self.body.owner is None and path == self.body.path):
+        if name is None or (self.holder.owner is None and path == self.holder.path):
             return path
         if type(name) is str and (name.isidentifier() or name.isdigit()):
             return path if name in ("_parameters", "_buffers", "_modules") else f"{path}.{name}"
@@ -175,7 +175,7 @@ class Snapshot:
         if issubclass(kind, torch.Tensor) or is_array(value):
             if _has_values(value):
                 self.tensors.append((path, value))
-                own_module = issubclass(type(self.body.owner), nn.Module)
+                own_module = issubclass(type(self.holder.owner), nn.Module)
                 if isinstance(value, torch.Tensor) and value.requires_grad and not own_module:
                     left.append((path, place_of_gradient(value)))
             elif (place := place_of(value)) is not None:
@@ -193,7 +193,7 @@ class Snapshot:
             left.append((path, place))
 
     def is_state(self) -> bool:
-        return self.body.counts or bool(self.tensors or self.generators)
+        return self.holder.counts or bool(self.tensors or self.generators)
 
 
 def _is_number(value: Any) -> bool:
@@ -225,7 +225,7 @@ def versions_of(tensors: list[torch.Tensor]) -> list[int]:
     return list(map(torch.Tensor._version.__get__, tensors))  # type: ignore[attr-defined]
 
 
-def mark_of(value: Any) -> tuple[Any, ...]:
+def fingerprint_of(value: Any) -> tuple[Any, ...]:
     """How often a tensor or array was written, and some of its values, because writes to `.data` are not counted."""
     version, value = version_of(value), own_part(value)
     shape, tensor = tuple(value.shape), isinstance(value, torch.Tensor)
@@ -283,28 +283,28 @@ def _differing(path: str, then: Any, now: Any, ordered: bool) -> list[Any]:
     return [None] if moved else names
 
 
-class Marks:
-    """What the tensors, generators and iterators of a body held at one time, so that a change shows."""
+class Fingerprints:
+    """What the tensors, generators and iterators of a holder held at one time, so that a change shows."""
 
-    def __init__(self, sight: Snapshot, tensors: bool) -> None:
-        self.sight = sight
-        self.tensors = [mark_of(value) for _, value in sight.tensors] if tensors else []
-        self.generators = [_state_bytes(read()) for _, read, _ in sight.generators]
-        self.iterators = [position_of(value) for *_, value in sight.iterators]
-        self.loaders = [_drawn(value) for _, value in sight.loaders]
+    def __init__(self, snapshot: Snapshot, tensors: bool) -> None:
+        self.snapshot = snapshot
+        self.tensors = [fingerprint_of(value) for _, value in snapshot.tensors] if tensors else []
+        self.generators = [_state_bytes(read()) for _, read, _ in snapshot.generators]
+        self.iterators = [position_of(value) for *_, value in snapshot.iterators]
+        self.loaders = [_drawn(value) for _, value in snapshot.loaders]
 
     def changed(self) -> list[tuple[str, Any]]:
         """The paths of tensors that were written and of iterators that have moved, with these, and those of random
         generators, with None."""
-        sight = self.sight
-        found = [each for each, then in zip(sight.tensors, self.tensors) if mark_of(each[1]) != then]
-        drawn = zip(sight.generators, self.generators)
+        snapshot = self.snapshot
+        found = [each for each, then in zip(snapshot.tensors, self.tensors) if fingerprint_of(each[1]) != then]
+        drawn = zip(snapshot.generators, self.generators)
         found += [(path, None) for (path, read, _), then in drawn if _state_bytes(read()) != then]
-        moved = zip(sight.iterators, self.iterators)
+        moved = zip(snapshot.iterators, self.iterators)
         return found + [(path, it) for (path, *_, it), then in moved if not same_position(position_of(it), then)]
 
     def drawn_from(self) -> list[str]:
-        return [path for (path, value), then in zip(self.sight.loaders, self.loaders) if _drawn(value) != then]
+        return [path for (path, value), then in zip(self.snapshot.loaders, self.loaders) if _drawn(value) != then]
 
 
 def _drawn(iterator: Any) -> Any:
@@ -317,18 +317,19 @@ class Copy:
     def __init__(self, value: Any, copy: Any) -> None:
         self.value = value
         self.copy = copy
-        self.mark = mark_of(value)
+        self.fingerprint = fingerprint_of(value)
 
     def holds(self) -> bool:
         """Whether the values are still these."""
         value, copy = own_part(self.value), own_part(self.copy)
-        if self.mark[0] != version_of(value) or self.mark[1] != tuple(value.shape):
+        if self.fingerprint[0] != version_of(value) or self.fingerprint[1] != tuple(value.shape):
             return False
         if not isinstance(value, torch.Tensor):
-            return bool(value.tobytes() == copy.tobytes()) if value.nbytes <= _COMPARED else self.mark == mark_of(value)
+            small = value.nbytes <= _COMPARED
+            return bool(value.tobytes() == copy.tobytes()) if small else self.fingerprint == fingerprint_of(value)
         whole = value.device.type == copy.device.type == "cpu" and value.nbytes <= _COMPARED and value.is_contiguous()
         if not whole or not copy.is_contiguous() or value.is_conj() or value.is_neg():
-            return self.mark == mark_of(value)
+            return self.fingerprint == fingerprint_of(value)
         a, b = value.detach().reshape(-1).view(torch.uint8), copy.reshape(-1).view(torch.uint8)
         return torch.equal(a, b)
 
@@ -342,53 +343,53 @@ class Copy:
         _assign(value, then)
 
 
-class Saved:
-    """A body with copies of what it holds. `copies`: of its tensors; None: not copied."""
+class SavedState:
+    """A holder with copies of what it holds. `copies`: of its tensors; None: not copied."""
 
-    def __init__(self, sight: Snapshot, copies: list[Copy | None]) -> None:
-        self.sight = sight
-        self.contents = [held.content for held in sight.places]
+    def __init__(self, snapshot: Snapshot, copies: list[Copy | None]) -> None:
+        self.snapshot = snapshot
+        self.contents = [reading.content for reading in snapshot.places]
         self.copies = copies
-        self.generators = [read() for _, read, _ in sight.generators]
-        self.iterators = [(position_of(each), _copied(each)) for *_, each in sight.iterators]
+        self.generators = [read() for _, read, _ in snapshot.generators]
+        self.iterators = [(position_of(each), _copied(each)) for *_, each in snapshot.iterators]
 
     def put_back(self, renewed: dict[int, Any]) -> list[str]:
         """`renewed`: what has taken the place of iterators that were found in several places, by their identity.
         Returns: the paths of what was put back."""
-        sight, body = self.sight, self.sight.body
+        snapshot, holder = self.snapshot, self.snapshot.holder
         undone: list[str] = []
-        for held, then in zip(sight.places, self.contents):
-            if held.content is not then:
-                undone += self._put_content(held, then)
+        for reading, then in zip(snapshot.places, self.contents):
+            if reading.content is not then:
+                undone += self._put_content(reading, then)
         with torch.no_grad():
-            for (path, _), each in zip(sight.tensors, self.copies):
+            for (path, _), each in zip(snapshot.tensors, self.copies):
                 # What did not change may be a batch, which must not be written.
-                if each is not None and body.goes_back(path) and not each.holds():
+                if each is not None and holder.goes_back(path) and not each.holds():
                     each.put_back()
                     undone.append(path)
-        for (path, read, write), state in zip(sight.generators, self.generators):
-            if body.goes_back(path) and (path in body.changed or _state_bytes(read()) != _state_bytes(state)):
+        for (path, read, write), state in zip(snapshot.generators, self.generators):
+            if holder.goes_back(path) and (path in holder.changed or _state_bytes(read()) != _state_bytes(state)):
                 write(state)
-        for (path, held, name, each), (position, copy) in zip(sight.iterators, self.iterators):
-            if copy is not None and body.goes_back(path) and not same_position(position_of(each), position):
+        for (path, reading, name, each), (position, copy) in zip(snapshot.iterators, self.iterators):
+            if copy is not None and holder.goes_back(path) and not same_position(position_of(each), position):
                 new = renewed.setdefault(id(each), copy_of_iterator(copy))
-                content = held.place.read()
+                content = reading.place.read()
                 content[name] = new
-                held.place.write(content)
-                held.content = _content_of(held.place)
-                body.stale = True
+                reading.place.write(content)
+                reading.content = _content_of(reading.place)
+                holder.stale = True
         return undone
 
-    def _put_content(self, held: Held, then: Any) -> list[str]:
+    def _put_content(self, reading: Reading, then: Any) -> list[str]:
         """Puts back what differs. What autograd made, say, is not put back."""
-        sight, now, variables = self.sight, held.place.read(), held.place.variables
-        goes_back = sight.body.goes_back
+        snapshot, now, variables = self.snapshot, reading.place.read(), reading.place.variables
+        goes_back = snapshot.holder.goes_back
         # A dict, because a key may be a tensor, which a list would compare.
         names = dict.fromkeys(
             name
-            for name in _differing(held.path, then, now, not variables)
-            if goes_back(sight.called(held.path, name))
-            and (then.get(name) is not _Made if variables else goes_back(held.path))
+            for name in _differing(reading.path, then, now, not variables)
+            if goes_back(snapshot.called(reading.path, name))
+            and (then.get(name) is not _FromAutograd if variables else goes_back(reading.path))
         )
         if type(then) is dict and None not in names:
             put = {name: value for name, value in now.items() if name in then or name not in names}
@@ -398,9 +399,9 @@ class Saved:
         else:
             put = then
         if names:
-            held.place.write(put)
-        held.content = _content_of(held.place)
-        return [sight.called(held.path, name) for name in names] if variables else [held.path] * bool(names)
+            reading.place.write(put)
+        reading.content = _content_of(reading.place)
+        return [snapshot.called(reading.path, name) for name in names] if variables else [reading.path] * bool(names)
 
 
 def _copied(iterator: Any) -> Any:
@@ -427,14 +428,14 @@ def _assign(value: Any, then: Any) -> None:
 class Flat:
     """Many places at one time. Whether any has changed shows at the cost of comparing identities."""
 
-    def __init__(self, places: list[Held]) -> None:
+    def __init__(self, places: list[Reading]) -> None:
         groups: dict[Any, list[Any]] = {}
-        self.alone: list[Held] = []
+        self.alone: list[Reading] = []
         """Those that have to be read one by one."""
-        self._held: list[Held] = []
+        self._readings: list[Reading] = []
         for each in places:
             group = _group_of(each)
-            (self.alone if group is None else self._held).append(each)
+            (self.alone if group is None else self._readings).append(each)
             groups.setdefault(group, []).append(each.place.live)
             if group in _VALUES_OF and not each.place.variables:
                 groups.setdefault("keys", []).append(each.place.live)
@@ -450,16 +451,16 @@ class Flat:
         if variables:
             names = [names for names, _ in variables], [name for _, name in variables]
             self._rows.append(lambda: map(dict.get, *names))
-        self._seen = list(itertools.chain(*[each() for each in self._rows]))
+        self._objects = list(itertools.chain(*[each() for each in self._rows]))
 
-    def moved(self) -> list[Held]:
+    def moved(self) -> list[Reading]:
         """The places that hold something else than they did, but for those in `alone`."""
         with contextlib.suppress(ValueError):  # a variable was deleted
             if list(map(len, self._sized)) == self._lengths and all(
-                map(operator.is_, itertools.chain(*[each() for each in self._rows]), self._seen)
+                map(operator.is_, itertools.chain(*[each() for each in self._rows]), self._objects)
             ):
                 return []
-        return [each for each in self._held if not _is_same(each.content, each.place.read())]
+        return [each for each in self._readings if not _is_same(each.content, each.place.read())]
 
 
 def _row(values: Any, live: list[Any]) -> Any:
@@ -484,12 +485,12 @@ _VALUES_OF: dict[Any, Any] = {
 }
 
 
-def _group_of(held: Held) -> Any:
+def _group_of(reading: Reading) -> Any:
     """What a place is read together with; None if it is read by itself."""
-    kind: Any = type(held.place.live)
+    kind: Any = type(reading.place.live)
     if kind is types.CellType:
-        return kind if held.content else None
-    known = kind is tuple or ((kind in _VALUES_OF or kind in (list, deque, set)) and not held.is_large())
+        return kind if reading.content else None
+    known = kind is tuple or ((kind in _VALUES_OF or kind in (list, deque, set)) and not reading.is_large())
     return kind if known else None
 
 
@@ -506,9 +507,9 @@ def _plain(value: Any, path: str) -> Any:
     if kind is deque:
         return deque((_plain(each, path) for each in value), value.maxlen)
     if kind in (dict, OrderedDict, defaultdict, Counter):
-        made = value.copy()
-        made.update((key, _plain(each, path)) for key, each in value.items() if type(each) not in SIMPLE)
-        return made
+        copy = value.copy()
+        copy.update((key, _plain(each, path)) for key, each in value.items() if type(each) not in SIMPLE)
+        return copy
     place = place_of(value)
     if place is None or may_hold_state(kind):
         if is_plain_type(kind):
@@ -517,25 +518,25 @@ def _plain(value: Any, path: str) -> Any:
     return _plain(place.read(), path)
 
 
-def plain_state(sight: Snapshot, shapes: set[tuple[int, ...]], lacks: list[str]) -> tuple[list[Any], list[Any]]:
-    """What steps change of a body, and what is shaped like weights, for a file: first of each place, then of each
-    random generator. Objects in the body are bodies of their own. `lacks` gets what is of no plain type."""
-    contents, body = [], sight.body
-    for place in body.places:
+def plain_state(snapshot: Snapshot, shapes: set[tuple[int, ...]], lacks: list[str]) -> tuple[list[Any], list[Any]]:
+    """What steps change of a holder, and what is shaped like weights, for a file: first of each place, then of each
+    random generator. Objects in the holder are holders of their own. `lacks` gets what is of no plain type."""
+    contents, holder = [], snapshot.holder
+    for place in holder.places:
         content, kept = place.read(), {}
         for name, value in content.items() if type(content) is dict else [("", content)]:
-            path = sight.called(body.path, name if type(content) is dict else None)
-            changes = _within(path, body.changed) or any(each.startswith((f"{path}.", f"{path}[")) for each in body.changed)
+            path = snapshot.called(holder.path, name if type(content) is dict else None)
+            changes = _within(path, holder.changed) or any(each.startswith((f"{path}.", f"{path}[")) for each in holder.changed)
             if changes or any(tuple(t.shape) in shapes for t in _tensors_in(value)):
                 try:
                     kept[name] = _plain(value, path)
                     plain(kept[name], path)
                 except NotPlain as error:
                     kept.pop(name, None)
-                    if path in body.changed and (isinstance(value, Enum) or not may_hold_state(type(value))):
+                    if path in holder.changed and (isinstance(value, Enum) or not may_hold_state(type(value))):
                         lacks.append(str(error))
         contents.append(kept)
-    return contents, [read() for _, read, _ in sight.generators]
+    return contents, [read() for _, read, _ in snapshot.generators]
 
 
 def _merged(now: Any, then: Any) -> Any:
@@ -570,14 +571,14 @@ def _merged_lists(now: list[Any], then: list[Any]) -> list[Any]:
     return [_merged(*both) for both in zip([*now, *[None] * len(then)], then)]
 
 
-def put_plain_state(sight: Snapshot, state: tuple[list[Any], list[Any]]) -> None:
-    """Puts back what plain_state() gave of this body, perhaps in another process."""
+def put_plain_state(snapshot: Snapshot, state: tuple[list[Any], list[Any]]) -> None:
+    """Puts back what plain_state() gave of this holder, perhaps in another process."""
     contents, generators = state
-    for place, then in zip(sight.body.places, contents):
+    for place, then in zip(snapshot.holder.places, contents):
         now = place.read()
         if type(now) is dict:
             place.write({**now, **{name: _merged(now.get(name), each) for name, each in then.items()}})
         elif "" in then:
             place.write(_merged_lists(now, then[""]))
-    for (_, _, write), each in zip(sight.generators, generators):
+    for (_, _, write), each in zip(snapshot.generators, generators):
         write(each)
