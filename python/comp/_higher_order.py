@@ -7,6 +7,7 @@ or not at all, so that its operators are no part of what the first forward recor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from comp._comp import Regions
 from comp._models import key_set
 
 _given: set[tuple[str, str]] = set()  # the operators and dispatch keys for which there is a kernel
+_giving = threading.Lock()
 _writes = "triton_kernel_wrapper_mutation"  # a Triton kernel of the user's: what it writes must not be a copy
 
 
@@ -26,11 +28,12 @@ def run_higher_order_in_fp32() -> None:
     names = Regions.dispatch_keys()
     if len(_given) == len(names) * len(_higher_order_ops):
         return
-    for name, operator in list(_higher_order_ops.items()):
-        for key in names:
-            if (name, key) not in _given:
-                operator.py_impl(torch._C._parse_dispatch_key(key))(_kernel(operator, key_set(names)))
-                _given.add((name, key))
+    with _giving:
+        for name, operator in list(_higher_order_ops.items()):
+            for key in names:
+                if (name, key) not in _given:
+                    operator.py_impl(torch._C._parse_dispatch_key(key))(_kernel(operator, key_set(names)))
+                    _given.add((name, key))
 
 
 def _kernel(operator: Any, passed: Any) -> Callable[..., Any]:

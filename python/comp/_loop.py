@@ -182,7 +182,7 @@ class _Steps:
                 hook.remove()
 
     def _note(self, optimizer: Any, *_: Any) -> None:
-        if any(belong_together(optimizer, each) for each in self._kept.optimizers):
+        if self._is_given(optimizer):
             self._updates += 1
             if self._updates == _MOST_UPDATES:
                 self._tell(
@@ -191,8 +191,14 @@ class _Steps:
                 )
             return
         self._other = type(optimizer).__name__
-        if not parameters_of(optimizer).isdisjoint(id(p) for model in self._models for p in model.parameters()):
+        if self._holds_weights(optimizer):
             self._tell_of_other()
+
+    def _is_given(self, optimizer: Any) -> bool:
+        return any(belong_together(optimizer, each) for each in self._kept.optimizers)
+
+    def _holds_weights(self, optimizer: Any) -> bool:
+        return not parameters_of(optimizer).isdisjoint(id(p) for p, _ in self._formats)
 
     def _tell_of_other(self) -> None:
         self._tell(
@@ -206,8 +212,11 @@ class _Steps:
             warnings.warn(sentence, stacklevel=4)
 
     def _begin_update(self, optimizer: Any, *_: Any) -> None:
+        given = self._is_given(optimizer)
+        if not given and not self._holds_weights(optimizer):
+            return  # of another loop, whose thread may be another one: gradients here may be written right now
         self._kept.add_trained()
-        if isinstance(optimizer, torch.optim.LBFGS) and any(belong_together(optimizer, each) for each in self._kept.optimizers):
+        if given and isinstance(optimizer, torch.optim.LBFGS):
             self._curvature = weakref.ref(optimizer)
         if self._failed:
             self._put_back()

@@ -679,7 +679,7 @@ class Loops(unittest.TestCase):
         self.assertEqual({op.name for op in plan.found.operators}, {f'{model}.{op}' for model in 'ab' for op in ('linear', 'broadcast_tensors', 'mse_loss')})
         self.assertIn('b', plan.found.plan)
 
-    def test_a_search_beside_it_and_a_thread_that_reads_it_do_not_disturb(self):
+    def test_a_search_in_a_thread_beside_it_and_one_that_reads_it_do_not_disturb(self):
         one, two = Loop(), Loop()
         first, second = one.autocast(), two.autocast()
         done = threading.Event()
@@ -689,13 +689,13 @@ class Loops(unittest.TestCase):
                 _ = first.found, first.letters, second.searching
                 time.sleep(0.001)  # or the loops wait for the interpreter's lock at each operator
 
-        thread = threading.Thread(target=read)
-        thread.start()
-        for _ in range(200):
-            one.train(first, 1)
-            two.train(second, 1)
+        threads = [threading.Thread(target=read), threading.Thread(target=lambda: two.train(second, 200))]
+        for thread in threads:
+            thread.start()
+        one.train(first, 200)
+        threads[1].join()
         done.set()
-        thread.join()
+        threads[0].join()
         self.assertTrue(same(one.everything(), two.everything()))
 
 
