@@ -134,6 +134,12 @@ class Rules(unittest.TestCase):
         for now, then in zip(values(net, in_plan(net, lambda op, _: op.as_written)), want):
             self.assertTrue(torch.equal(now, then))
 
+    def test_what_reads_a_compressed_sparse_tensor_that_trains_stays_as_written_because_its_casts_have_no_backward(self):
+        net = Called(lambda x: torch.sparse.sampled_addmm(x.to_sparse_csr(), x, x).to_dense(), 3, 3).double()
+        want = values(net, contextlib.nullcontext())
+        for now, then in zip(values(net, in_plan(net, lambda op, _: 'fp32' if op.choosable else op.as_written)), want):
+            self.assertTrue(torch.allclose(now, then, rtol=1e-5))
+
     def test_rms_norm_reads_its_weight_in_fp32_beside_a_low_input(self):
         net = Called(lambda x: F.rms_norm(x @ x, (3,), net.weight), 3, 3)
         net.weight = nn.Parameter(torch.tensor([1.001, 0.999, 1.0003]))

@@ -144,7 +144,7 @@ class recorder {
     current.info.beyond_fp16 = has_number_beyond_fp16(op, stack);
     current.info.scopes = scopes_of(names_.path(current.named.scope));
     current.arguments = torch::jit::last(stack, known.arguments.size()).vec();
-    bool sparse = false, nested = false;
+    bool sparse = false, nested = false, uncastable = false;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       const bool low = is_eligible(tensor, device_) && !is_full(tensor.scalar_type());
       current.is_own_low = current.is_own_low || (low && is_parameter(tensor));
@@ -155,6 +155,7 @@ class recorder {
       const bool repeats = !at::GradMode::is_enabled() && parameters_->find(tensor) == nullptr;  // in a checkpoint
       if (!without_grad && (tensor.requires_grad() || repeats)) current.op.differentiable[argument] = true;
       sparse = sparse || tensor.layout() != at::kStrided;
+      uncastable = uncastable || (is_compressed(tensor) && current.op.differentiable[argument]);
       nested = nested || has_symbolic_sizes(tensor);
       if (argument == 0 && known.is_random && !sparse) current.op.drawn_in = order_in_memory(tensor);
     });
@@ -168,6 +169,7 @@ class recorder {
       if (running && current.op.role == op_role::choosable) current.op.role = op_role::full;  // FP64 statistics
     });
     const bool unknown = sparse || !known.aten;
+    if (uncastable && current.op.role == op_role::choosable) current.op.role = op_role::full;
     const bool doubtful = current.op.role == op_role::choosable && (unknown || (tries_low_ && !in_transform()));
     if (doubtful && (nested || !runs_low(op, known, stack, device_, !unknown))) current.op.role = op_role::full;
     if (current.op.role == op_role::choosable && asks_format(known, stack)) {

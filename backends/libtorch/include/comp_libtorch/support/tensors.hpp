@@ -120,6 +120,12 @@ inline bool has_symbolic_sizes(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
+/// Returns: true for a layout (CSR, CSC, BSR, BSC) whose casts ATen does not differentiate.
+inline bool is_compressed(const at::Tensor& tensor) {
+  const at::Layout l = tensor.layout();
+  return l == at::kSparseCsr || l == at::kSparseCsc || l == at::kSparseBsr || l == at::kSparseBsc;
+}
+
 inline tensor_info describe(const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   return {.shape = has_symbolic_sizes(tensor) ? std::vector<std::int64_t>{} : tensor.sizes().vec(),
