@@ -21,14 +21,31 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace comp::libtorch {
 
-/// Returns: the bytes of a batch's tensors.
+namespace detail {
+/// A pair, a tuple.
+template <class T>
+concept several = requires {
+  std::tuple_size<T>::value;
+}
+&&!std::is_trivially_copyable_v<T>;
+}  // namespace detail
+
+/// Returns: the bytes of a batch's tensors. A user's own class has such a function of its own, beside it.
 inline std::int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<std::int64_t>(t.nbytes()) : 0; }
+/// Of an index, say.
+template <class T>
+requires std::is_trivially_copyable_v<T> std::int64_t bytes_of(const T& /*number*/) { return sizeof(T); }
+template <detail::several T>
+std::int64_t bytes_of(const T& all);
+template <class T>
+std::int64_t bytes_of(const std::vector<T>& all);
 template <class D, class T>
 std::int64_t bytes_of(const torch::data::Example<D, T>& e) {
   if constexpr (std::is_same_v<T, torch::data::example::NoTarget>) {
@@ -42,6 +59,10 @@ std::int64_t bytes_of(const std::vector<T>& all) {
   std::int64_t sum = 0;
   for (const T& one : all) sum += bytes_of(one);
   return sum;
+}
+template <detail::several T>
+std::int64_t bytes_of(const T& all) {
+  return std::apply([](const auto&... each) { return (bytes_of(each) + ... + std::int64_t{0}); }, all);
 }
 
 /// Returns: how often a batch's tensors were written in place. Of a user's own batch this is known only if there is
@@ -63,6 +84,17 @@ std::uint64_t writes_of(const std::vector<T>& all) {
   std::uint64_t sum = 0;
   for (const T& one : all) sum += writes_of(one);
   return sum;
+}
+template <detail::several T>
+std::uint64_t writes_of(const T& all) {
+  const auto of = [](const auto& one) -> std::uint64_t {
+    if constexpr (requires { writes_of(one); }) {
+      return writes_of(one);
+    } else {
+      return 0;
+    }
+  };
+  return std::apply([of](const auto&... each) { return (of(each) + ... + std::uint64_t{0}); }, all);
 }
 
 struct replay_options {
