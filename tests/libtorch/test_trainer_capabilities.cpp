@@ -163,6 +163,23 @@ TEST_CASE("a batch may be numbers, pairs and tuples: their bytes count, and what
   CHECK_THROWS_WITH_AS((void)loader.next(), doctest::Contains("batch 0 was written in place"), comp::settings_error);
 }
 
+TEST_CASE("a loader that draws from LibTorch's generator leaves a step the numbers of the plain loop") {
+  const auto draw = [](bool begins) { return begins ? torch::randperm(8).to(torch::kFloat) : torch::ones(8); };
+  torch::manual_seed(5);
+  std::vector<at::Tensor> expected;
+  for (int i = 0; i < 4; ++i) expected.push_back(draw(i % 2 == 0) + torch::randn(8));
+  torch::manual_seed(5);
+  auto loader = lt::replayed([&, i = 0]() mutable { return std::optional{draw(i++ % 2 == 0)}; });
+  const auto start = loader.position();
+  at::Generator drawn = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = drawn.get_state();
+  for (int pass = 0; pass < 2; ++pass) {
+    loader.seek(start);
+    drawn.set_state(state);
+    for (const at::Tensor& want : expected) CHECK((*loader.next() + torch::randn(8)).equal(want));
+  }
+}
+
 TEST_CASE("a parameter that an optimizer trains and no model has comes back with the state") {
   classification job;
   const at::Tensor image = torch::ones({16, 3, 8, 8}, torch::requires_grad()), before = image.detach().clone();

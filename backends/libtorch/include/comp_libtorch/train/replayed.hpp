@@ -3,11 +3,13 @@
 // own.
 //   auto batches = comp::libtorch::replayed(std::move(loader));
 // Batches that a saved state may need again are kept in memory, as shared tensors without a copy. They are given again
-// in the same order, so even what the loader shuffles or augments is the same for each candidate. They are dropped with
-// the last state that needs them. A search keeps up to one epoch of batches, and those of its races. If the data fit a
-// function of an index, data_order.hpp keeps nothing.
+// in the same order, so even what the loader shuffles or augments is the same for each candidate. What it drew for them
+// from LibTorch's generator is passed over then, so that the step draws as it would behind the loader. They are dropped
+// with the last state that needs them. A search keeps up to one epoch of batches, and those of its races. If the data
+// fit a function of an index, data_order.hpp keeps nothing.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/data/dataloader/base.h>
 #include <torch/data/example.h>
 
@@ -127,12 +129,14 @@ class replayed_batches {
           "batch {} was written in place since it was given (plans are compared on the same batches, and it now holds "
           "other values): let the step write to a copy, and the loader give each batch memory of its own",
           in_epoch_);
+      if (again.before.defined() && again.before.equal(generator_.get_state())) generator_.set_state(again.after);
       count(again.batch.has_value());
       return again.batch;
     }
+    const at::Tensor before = generator_.get_state();
     std::optional<Batch> batch = pull_();
     if (first_needed() <= next_) {
-      keep(batch);
+      keep(batch, before);
     } else {
       first_ = next_ + 1;
     }
@@ -190,6 +194,7 @@ class replayed_batches {
   struct kept {
     std::optional<Batch> batch;
     std::uint64_t writes;
+    at::Tensor before = {}, after = {};  // the generator's states if the loader drew from it
   };
   static std::uint64_t writes_to(const std::optional<Batch>& batch) {
     if constexpr (requires { writes_of(*batch); }) {
@@ -199,8 +204,12 @@ class replayed_batches {
     }
   }
 
-  void keep(const std::optional<Batch>& batch) {
+  void keep(const std::optional<Batch>& batch, const at::Tensor& before) {
     kept_.push_back({batch, writes_to(batch)});
+    if (const at::Tensor after = generator_.get_state(); !after.equal(before)) {
+      kept_.back().before = before;
+      kept_.back().after = after;
+    }
     if (batch) bytes_ += bytes_of(*batch);
     if (bytes_ <= options_.limit_bytes) return;
     first_ = next_ + 1;  // no state from before can be restored any more; training itself goes on
@@ -229,6 +238,7 @@ class replayed_batches {
 
   puller pull_;
   replay_options options_;
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   std::deque<kept> kept_;               // from number first_ on; nothing: an epoch's end
   std::uint64_t first_ = 0, next_ = 0;  // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;
