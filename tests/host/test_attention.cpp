@@ -147,6 +147,29 @@ TEST_CASE("attention by blocks bears large scores, and hands on what is not a nu
   CHECK(std::isnan(got.dx[1][0]));
 }
 
+TEST_CASE("where a query's largest probabilities are equal, the rounding of y is no gradient of its scores") {
+  const tokens t{1, 320, 320, 32};
+  given from{t};
+  for (std::size_t i = 0; i < from.k.size(); ++i) {
+    from.k[i] = from.k[i / 64 * 64 + i % 32];  // keys in pairs of equal ones
+    from.q[i] = 32 * from.k[i];
+    from.v[i] = 1 + static_cast<float>((i * 37 + i / 32 * 5) % 128) / 128;  // 8 bits; a pair's mean has 9
+  }
+  const attended want = exactly({{.heads = 1}}, t, from);
+  const auto largest = [](const std::vector<float>& all, const auto& minus) {
+    float most = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) most = std::max(most, std::abs(all[i] - minus(i)));
+    return most;
+  };
+  const float all = largest(want.dx[1], [](std::size_t) { return 0.0F; });
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(name(p));
+    const attended got = on(in_one, {{.heads = 1}}, t, from, p);
+    CHECK(got.in_one);
+    CHECK(largest(got.dx[0], [&](std::size_t i) { return want.dx[0][i]; }) < 5e-6F * all);  // a pair's add up to 0
+  }
+}
+
 TEST_CASE("attention by blocks has the same bits behind attentions of other sizes, scales and precisions") {
   device used{in_one};
   for (int pass = 0; pass < 2; ++pass) {

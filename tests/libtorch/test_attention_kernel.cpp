@@ -179,6 +179,18 @@ TEST_CASE_TEMPLATE("attention in BF16 is as exact as ATen's, with each mask", T,
   }
 }
 
+TEST_CASE_TEMPLATE("where a query's largest scores are equal, the rounding of the result is no gradient of them", T,
+                   at::BFloat16, float) {
+  if (!this_cpu_computes<T>()) return;
+  attention_inputs in = random_inputs<T>({1, 2, 130, 130, 32});
+  in.k = in.k.slice(2, 0, 65).repeat_interleave(2, 2);  // keys in pairs of equal ones
+  in.q = in.k * 32;
+  const results want = run(in, torch::kDouble, exactly);
+  const auto largest = [](const torch::Tensor& x) { return x.abs().max().item<double>(); };
+  for (const results& ours : run_in_each_width(in))
+    CHECK(largest(ours[1] - want[1]) < 5e-6 * largest(want[2]));  // the gradients of a pair's scores add up to 0
+}
+
 TEST_CASE_TEMPLATE("dropout in attention takes ATen's random numbers", T, at::BFloat16, float) {
   if (!this_cpu_computes<T>()) return;
   for (const attention_shape& s : shapes) {

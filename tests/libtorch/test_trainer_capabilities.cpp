@@ -153,6 +153,52 @@ TEST_CASE("data without an end are read ahead for so many batches, and given aga
   CHECK(lt::replayed(ten, {.read_ahead = 10}).batches_per_epoch() == 10);
 }
 
+TEST_CASE("a batch may be numbers, pairs and tuples: their bytes count, and what was written in them is seen") {
+  auto loader = lt::replayed([] { return std::optional{std::tuple{torch::ones(4), std::pair{torch::ones(2), 3}}}; });
+  const auto here = loader.position();
+  const auto batch = loader.next();
+  CHECK(loader.kept_bytes() == 4 * 4 + 2 * 4 + static_cast<std::int64_t>(sizeof(int)));
+  std::get<1>(*batch).first.add_(1);
+  loader.seek(here);
+  CHECK_THROWS_WITH_AS((void)loader.next(), doctest::Contains("batch 0 was written in place"), comp::settings_error);
+}
+
+TEST_CASE("a loader that draws from LibTorch's generator leaves a step the numbers of the plain loop") {
+  const auto draw = [](bool begins) { return begins ? torch::randperm(8).to(torch::kFloat) : torch::ones(8); };
+  torch::manual_seed(5);
+  std::vector<at::Tensor> expected;
+  for (int i = 0; i < 4; ++i) expected.push_back(draw(i % 2 == 0) + torch::randn(8));
+  torch::manual_seed(5);
+  auto loader = lt::replayed([&, i = 0]() mutable { return std::optional{draw(i++ % 2 == 0)}; });
+  const auto start = loader.position();
+  at::Generator drawn = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = drawn.get_state();
+  for (int pass = 0; pass < 2; ++pass) {
+    loader.seek(start);
+    drawn.set_state(state);
+    for (const at::Tensor& want : expected) CHECK((*loader.next() + torch::randn(8)).equal(want));
+  }
+}
+
+TEST_CASE("a parameter that an optimizer trains and no model has comes back with the state") {
+  classification job;
+  const at::Tensor image = torch::ones({16, 3, 8, 8}, torch::requires_grad()), before = image.detach().clone();
+  torch::optim::Adam of_image{{image}, torch::optim::AdamOptions{0.1}};
+  job.setup.optimizers = {&of_image};
+  lt::trainer t{job.setup, job.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
+                  s.backward(s.forward([&] { return job.loss({batch.data * image, batch.target}); }));
+                  s.update(of_image);
+                }};
+  CHECK(t.graph()[0].name == "optimizer.mul");
+  CHECK(image.equal(before));
+  const auto saved = t.save();
+  const double loss = t.run_batch().loss;
+  CHECK_FALSE(image.equal(before));
+  t.restore(saved);
+  CHECK(image.equal(before));
+  CHECK(t.run_batch().loss == loss);
+}
+
 TEST_CASE("a batch that the step wrote is not given again as if it were the same") {
   classification job;
   auto loader = [batches = job.batches]() mutable { return batches.next(); };

@@ -3,7 +3,10 @@
 // ever in memory as a whole. The softmax of a query goes on from block to block with its largest score and its sum so
 // far. The backward computes the probabilities again, from the logarithms of these sums.
 // Scores and all sums are FP32. In BF16, probabilities and the gradients of scores are rounded when a product reads
-// them. Dropout draws the same masks as attention operator by operator does, so that a plan does not change them.
+// them. The backward of more keys than a block has needs dy y, with y before it was rounded: if the largest
+// probabilities of a query are 1, the gradients of its scores nearly vanish, and the rounding of y, which all of them
+// share, would be larger. Weights then grow without end (Qiu, Yao 2025, arXiv 2510.04212).
+// Dropout draws the same masks as attention operator by operator does, so that a plan does not change them.
 // A thread has a head to itself, so that a block's scores stay in its core's cache; blocks of 64 to 512 either way
 // differ by less than a machine's noise. With few keys the scores fit there anyhow (attention_from).
 // Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691).
@@ -102,10 +105,11 @@ void soften(const attention_case& of, const score_block& b, const one_head& in, 
       0, static_cast<std::size_t>(b.rows));
 }
 
-/// Computes a head. q, k, v and y point to the head's first element; log_sums has shape (queries).
+/// Computes a head. q, k, v and y point to the head's first element; log_sums has shape (queries). `unrounded`: where y
+/// goes in FP32, too; null: nowhere.
 template <class W, class T>
 void attend(const head_worker& at, const attention_case& of, const forward_buffers<W>& on, const one_head& in,
-            const T* q, const T* k, const T* v, T* y, float* log_sums) {
+            const T* q, const T* k, const T* v, T* y, float* unrounded, float* log_sums) {
   const std::int64_t length = of.length(in.example);
   in.take(k, on.k, of.keys);
   in.take(v, on.v, of.keys);
@@ -124,8 +128,9 @@ void attend(const head_worker& at, const attention_case& of, const forward_buffe
     }
     for (std::int64_t r = 0; r < rows; ++r) log_sums[query + r] = on.largest[r] + std::log(on.sum[r]);
     // A query without any key gets 0, not 0/0.
-    in.put(on.y, y + query * of.channels(), rows,
-           [=, sum = on.sum](std::size_t r) { return length > 0 ? 1 / sum[r] : 0; });
+    const auto by_sum = [=, sum = on.sum](std::size_t r) { return length > 0 ? 1 / sum[r] : 0; };
+    if (unrounded) in.put(on.y, unrounded + query * of.channels(), rows, by_sum);
+    in.put(on.y, y + query * of.channels(), rows, by_sum);
   }
 }
 
@@ -205,8 +210,8 @@ void soften_backward(const attention_case& of, const score_block& b, const one_h
 /// What the backward of a head reads and writes; all pointers are to the head's first element.
 template <class T>
 struct head_gradients {
-  const T *dy, *q, *k, *v, *y;
-  const float* log_sums;
+  const T *dy, *q, *k, *v;
+  const float *y, *log_sums;  // y is null if a block has whole rows
   T *dq, *dk, *dv;
 };
 template <class W, class T>
@@ -246,9 +251,9 @@ void attend_backward(const head_worker& at, const attention_case& of, const back
 
 }  // namespace detail
 
-/// Returns: y (B,Tq,C); saved for the backward are y and the logarithms of the softmax's sums (B,heads,Tq). Nothing for
-/// fewer keys than settings::attention_from without dropout: operators one by one are as fast there.
-/// Throws: error, for shapes that do not fit.
+/// Returns: y (B,Tq,C); saved for the backward are y, in FP32 if that reads it, and the logarithms of the softmax's
+/// sums (B,heads,Tq). Nothing for fewer keys than settings::attention_from without dropout: operators one by one are as
+/// fast there. Throws: error, for shapes that do not fit.
 inline std::optional<saved_tensor> attention(context& c, const tensor& q, const tensor& k, const tensor& v,
                                              const indices& lengths, const native::attention_options& o,
                                              const dropout_key& key) {
@@ -257,16 +262,19 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   if (of.keys < c.attention_from() && o.dropout == 0) return {};
   const tensor queries = row_major(c, q), keys = row_major(c, cast(c, k, p)), values = row_major(c, cast(c, v, p));
   const tensor y = c.make_plain(q.shape(), p), log_sums = c.make_plain({of.batch, of.heads, of.queries});
+  const bool rounded = p != precision::fp32 && !of.whole_rows();
+  const tensor saved_y = rounded ? c.make_plain(q.shape()) : y;
   detail::with_products(c, p, [&]<class W, class T>(precision read, W*, T*) {
     using buffers = detail::forward_buffers<W>;
     detail::each_head<buffers>(c, of, read, {detail::product::scores, detail::product::of_rows},
                                [&](const detail::head_worker& at, const buffers& on, const detail::one_head& in) {
                                  detail::attend(at, of, on, in, in.queries(queries.as<T>()), in.keys(keys.as<T>()),
                                                 in.keys(values.as<T>()), in.queries(y.as<T>()),
+                                                rounded ? in.queries(saved_y.as<float>()) : nullptr,
                                                 log_sums.as<float>() + in.row());
                                });
   });
-  return saved_tensor{y, {y, log_sums}};
+  return saved_tensor{y, {saved_y, log_sums}};
 }
 
 /// Returns: the gradients of q, k and v. `saved` is what attention() saved, with the same options and key.
@@ -285,20 +293,20 @@ inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, co
   const std::array<tensor, 3> dx{c.make_plain(q.shape(), p), c.make_plain(k.shape(), p), c.make_plain(v.shape(), p)};
   detail::with_products(c, p, [&]<class W, class T>(precision read, W*, T*) {
     using buffers = detail::backward_buffers<W>;
-    detail::each_head<buffers>(c, of, read,
-                               {detail::product::scores, detail::product::of_rows, detail::product::of_columns},
-                               [&](const detail::head_worker& at, const buffers& on, const detail::one_head& in) {
-                                 detail::attend_backward<W, T>(at, of, on, in,
-                                                               {.dy = in.queries(x[0].as<T>()),
-                                                                .q = in.queries(x[1].as<T>()),
-                                                                .k = in.keys(x[2].as<T>()),
-                                                                .v = in.keys(x[3].as<T>()),
-                                                                .y = in.queries(saved[0].as<T>()),
-                                                                .log_sums = saved[1].as<float>() + in.row(),
-                                                                .dq = in.queries(dx[0].as<T>()),
-                                                                .dk = in.keys(dx[1].as<T>()),
-                                                                .dv = in.keys(dx[2].as<T>())});
-                               });
+    detail::each_head<buffers>(
+        c, of, read, {detail::product::scores, detail::product::of_rows, detail::product::of_columns},
+        [&](const detail::head_worker& at, const buffers& on, const detail::one_head& in) {
+          detail::attend_backward<W, T>(at, of, on, in,
+                                        {.dy = in.queries(x[0].as<T>()),
+                                         .q = in.queries(x[1].as<T>()),
+                                         .k = in.keys(x[2].as<T>()),
+                                         .v = in.keys(x[3].as<T>()),
+                                         .y = of.whole_rows() ? nullptr : in.queries(saved[0].as<float>()),
+                                         .log_sums = saved[1].as<float>() + in.row(),
+                                         .dq = in.queries(dx[0].as<T>()),
+                                         .dk = in.keys(dx[1].as<T>()),
+                                         .dv = in.keys(dx[2].as<T>())});
+        });
   });
   return {cast(c, dx[0], dy.precision()), cast(c, dx[1], dy.precision()), cast(c, dx[2], dy.precision())};
 }

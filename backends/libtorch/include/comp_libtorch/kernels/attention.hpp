@@ -4,8 +4,8 @@
 // and in BF16 it rounds the gradients after each of them. Here the products are oneDNN's kernels on blocks laid out for
 // them, what is between two products is one pass of vectors, and all sums are FP32. With dropout, ATen computes the
 // attention operator by operator in FP32; here it goes the same way as without, with the same random numbers. Kept for
-// the backward, beside what the caller has: the result, two FP32 numbers of each query, a boolean mask as ATen's
-// additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory.
+// the backward, beside what the caller has: the result in FP32, two FP32 numbers of each query, a boolean mask as
+// ATen's additive one, and with dropout one byte for each score (ATen: at least eight). Scores are never in memory.
 // ATen computes attention on other devices, in other formats, on CPUs without AVX2 (BF16: AVX-512-BF16), and in the
 // cases that `attend` lists.
 // Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691).
@@ -86,8 +86,14 @@ struct attention_function : torch::autograd::Function<attention_function> {
                             const at::Tensor& v, const attention_case& c) {
     const at::Tensor y = c.keep.defined() ? at::empty(q.sizes(), q.options()) : empty_heads(q);
     const at::Tensor sums = at::empty({2, q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-    in_vectors(c, [&]<class Vectors, class T>() { attend_forward<Vectors, T>(c, y, sums_in(sums)); });
-    ctx->save_for_backward({q, k, v, y, sums, c.bias, c.keep});
+    // The backward's products dy y are of y before it was rounded: if a query's largest probabilities are 1, the
+    // gradients of its scores nearly vanish, and the rounding, which all of them share, would be larger (arXiv
+    // 2510.04212).
+    at::Tensor unrounded;
+    if (y.scalar_type() != at::kFloat && (q.requires_grad() || k.requires_grad() || v.requires_grad()))
+      unrounded = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+    in_vectors(c, [&]<class Vectors, class T>() { attend_forward<Vectors, T>(c, y, unrounded, sums_in(sums)); });
+    ctx->save_for_backward({q, k, v, y, sums, c.bias, c.keep, unrounded});
     ctx->saved_data["dropout"] = c.dropout;
     ctx->saved_data["causal"] = c.causal;
     ctx->saved_data["scale"] = c.scale;
@@ -108,8 +114,9 @@ struct attention_function : torch::autograd::Function<attention_function> {
                            ctx->saved_data["scale"].toDouble(),
                            ctx->saved_data["narrow"].toBool()};
     if (at::GradMode::is_enabled() || !only_autograd_sees(*of_y[0].unsafeGetTensorImpl())) return by_aten(c, of_y[0]);
-    const attention_gradients g{of_y[0].stride(3) == 1 ? of_y[0] : of_y[0].contiguous(), saved[3], empty_heads(c.q),
-                                empty_heads(c.k), empty_heads(c.v)};
+    const attention_gradients g{of_y[0].stride(3) == 1 ? of_y[0] : of_y[0].contiguous(),
+                                saved[7].defined() ? saved[7] : saved[3], empty_heads(c.q), empty_heads(c.k),
+                                empty_heads(c.v)};
     in_vectors(c, [&]<class Vectors, class T>() { attend_backward<Vectors, T>(c, g, sums_in(saved[4])); });
     return {g.dq, g.dk, g.dv, {}};
   }

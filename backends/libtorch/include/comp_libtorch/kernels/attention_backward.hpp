@@ -10,7 +10,7 @@
 namespace comp::libtorch::detail::attention {
 
 #if COMP_LIBTORCH_ATTENTION
-/// What the backward reads and writes beside its case; all (B,H,L,D).
+/// What the backward reads and writes beside its case; all (B,H,L,D). y is in FP32, as it was before it was rounded.
 struct attention_gradients {
   at::Tensor dy, y, dq, dk, dv;
 };
@@ -27,7 +27,7 @@ void read_queries(const attention_case& c, const attention_gradients& g, const a
   copy_rows(of, row_of<T>(g.dy, head, query), g.dy.stride(2), rows, on.dy);
   transpose(on.q, on.q_transposed);
   transpose(on.dy, on.dy_transposed);
-  Vectors::dot_rows(of, row_of<T>(g.y, head, query), g.y.stride(2), on.dy, rows, on.dots);
+  Vectors::dot_rows(of, row_of<float>(g.y, head, query), g.y.stride(2), on.dy, rows, on.dots);
 }
 
 /// Fills dq, dk and dv. Vectors: as in the forward.

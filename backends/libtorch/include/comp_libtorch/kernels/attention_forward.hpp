@@ -37,9 +37,10 @@ void read_keys(const attention_sizes<T>& of, const at::Tensor& from, std::int64_
   if (words) Vectors::to_words(rows, of.wide, words + j * of.words());
 }
 
-/// y (B,H,Lq,D) becomes the result of `c`; `sums` are filled for the backward. Vectors: avx512, or in FP32 avx2.
+/// y (B,H,Lq,D) becomes the result of `c`; `unrounded`, if it is defined, the same in FP32; `sums` are filled for the
+/// backward. Vectors: avx512, or in FP32 avx2.
 template <class Vectors, class T>
-void attend_forward(const attention_case& c, const at::Tensor& y, const query_sums& sums) {
+void attend_forward(const attention_case& c, const at::Tensor& y, const at::Tensor& unrounded, const query_sums& sums) {
   const attention_sizes<T> of{c};
   const std::int64_t blocks = tiles_in(of.queries);
   on_threads<forward_memory<T>>(of, of.all_heads * blocks, [&](forward_memory<T>& on, std::int64_t i) {
@@ -63,7 +64,8 @@ void attend_forward(const attention_case& c, const at::Tensor& y, const query_su
       multiply(m, of.wide, of.columns(j), on.shares + j * tile * tile, tile, on.v + j * of.words(), of.wide, on.y,
                of.wide, j > 0);
     }
-    Vectors::store_rows(of, on.y, of.kept, own.inverse, rows, row_to_write<T>(y, head, query), y.stride(2));
+    Vectors::store_rows(of, on.y, of.kept, own.inverse, rows, row_to_write<T>(y, head, query), y.stride(2),
+                        unrounded.defined() ? row_to_write<float>(unrounded, head, query) : nullptr, of.width);
   });
 }
 

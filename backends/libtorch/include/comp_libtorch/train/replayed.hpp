@@ -3,11 +3,13 @@
 // own.
 //   auto batches = comp::libtorch::replayed(std::move(loader));
 // Batches that a saved state may need again are kept in memory, as shared tensors without a copy. They are given again
-// in the same order, so even what the loader shuffles or augments is the same for each candidate. They are dropped with
-// the last state that needs them. A search keeps up to one epoch of batches, and those of its races. If the data fit a
-// function of an index, data_order.hpp keeps nothing.
+// in the same order, so even what the loader shuffles or augments is the same for each candidate. What it drew for them
+// from LibTorch's generator is passed over then, so that the step draws as it would behind the loader. They are dropped
+// with the last state that needs them. A search keeps up to one epoch of batches, and those of its races. If the data
+// fit a function of an index, data_order.hpp keeps nothing.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/data/dataloader/base.h>
 #include <torch/data/example.h>
 
@@ -21,14 +23,31 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace comp::libtorch {
 
-/// Returns: the bytes of a batch's tensors.
+namespace detail {
+/// A pair, a tuple.
+template <class T>
+concept several = requires {
+  std::tuple_size<T>::value;
+}
+&&!std::is_trivially_copyable_v<T>;
+}  // namespace detail
+
+/// Returns: the bytes of a batch's tensors. A user's own class has such a function of its own, beside it.
 inline std::int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<std::int64_t>(t.nbytes()) : 0; }
+/// Of an index, say.
+template <class T>
+requires std::is_trivially_copyable_v<T> std::int64_t bytes_of(const T& /*number*/) { return sizeof(T); }
+template <detail::several T>
+std::int64_t bytes_of(const T& all);
+template <class T>
+std::int64_t bytes_of(const std::vector<T>& all);
 template <class D, class T>
 std::int64_t bytes_of(const torch::data::Example<D, T>& e) {
   if constexpr (std::is_same_v<T, torch::data::example::NoTarget>) {
@@ -42,6 +61,10 @@ std::int64_t bytes_of(const std::vector<T>& all) {
   std::int64_t sum = 0;
   for (const T& one : all) sum += bytes_of(one);
   return sum;
+}
+template <detail::several T>
+std::int64_t bytes_of(const T& all) {
+  return std::apply([](const auto&... each) { return (bytes_of(each) + ... + std::int64_t{0}); }, all);
 }
 
 /// Returns: how often a batch's tensors were written in place. Of a user's own batch this is known only if there is
@@ -63,6 +86,17 @@ std::uint64_t writes_of(const std::vector<T>& all) {
   std::uint64_t sum = 0;
   for (const T& one : all) sum += writes_of(one);
   return sum;
+}
+template <detail::several T>
+std::uint64_t writes_of(const T& all) {
+  const auto of = [](const auto& one) -> std::uint64_t {
+    if constexpr (requires { writes_of(one); }) {
+      return writes_of(one);
+    } else {
+      return 0;
+    }
+  };
+  return std::apply([of](const auto&... each) { return (of(each) + ... + std::uint64_t{0}); }, all);
 }
 
 struct replay_options {
@@ -95,12 +129,14 @@ class replayed_batches {
           "batch {} was written in place since it was given (plans are compared on the same batches, and it now holds "
           "other values): let the step write to a copy, and the loader give each batch memory of its own",
           in_epoch_);
+      if (again.before.defined() && again.before.equal(generator_.get_state())) generator_.set_state(again.after);
       count(again.batch.has_value());
       return again.batch;
     }
+    const at::Tensor before = generator_.get_state();
     std::optional<Batch> batch = pull_();
     if (first_needed() <= next_) {
-      keep(batch);
+      keep(batch, before);
     } else {
       first_ = next_ + 1;
     }
@@ -158,6 +194,7 @@ class replayed_batches {
   struct kept {
     std::optional<Batch> batch;
     std::uint64_t writes;
+    at::Tensor before = {}, after = {};  // the generator's states if the loader drew from it
   };
   static std::uint64_t writes_to(const std::optional<Batch>& batch) {
     if constexpr (requires { writes_of(*batch); }) {
@@ -167,8 +204,12 @@ class replayed_batches {
     }
   }
 
-  void keep(const std::optional<Batch>& batch) {
+  void keep(const std::optional<Batch>& batch, const at::Tensor& before) {
     kept_.push_back({batch, writes_to(batch)});
+    if (const at::Tensor after = generator_.get_state(); !after.equal(before)) {
+      kept_.back().before = before;
+      kept_.back().after = after;
+    }
     if (batch) bytes_ += bytes_of(*batch);
     if (bytes_ <= options_.limit_bytes) return;
     first_ = next_ + 1;  // no state from before can be restored any more; training itself goes on
@@ -197,6 +238,7 @@ class replayed_batches {
 
   puller pull_;
   replay_options options_;
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   std::deque<kept> kept_;               // from number first_ on; nothing: an epoch's end
   std::uint64_t first_ = 0, next_ = 0;  // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;

@@ -157,4 +157,24 @@ inline program_settings on_device_of(const std::vector<named_module>& models, pr
   return settings;
 }
 
+/// Returns: `given` with a model "optimizer" of the parameters that an optimizer trains and no model has, as the image
+/// of a style transfer. They belong to the state, and operators are named after them.
+inline setup with_free_parameters(setup given) {
+  std::vector<at::Tensor> known = tensors_of(given.modules, false);
+  const auto free = std::make_shared<torch::nn::Module>();
+  for (const auto* optimizer : given.optimizers) {
+    if (optimizer == nullptr) continue;  // require_usable() says so
+    for (const auto& group : optimizer->param_groups()) {
+      for (const at::Tensor& p : group.params()) {
+        if (std::ranges::any_of(known, [&](const at::Tensor& k) { return k.is_same(p); })) continue;
+        free->register_parameter(std::to_string(free->parameters().size()), p, p.requires_grad());
+        known.push_back(p);
+      }
+    }
+  }
+  if (given.modules.empty() || free->parameters().empty()) return given;
+  given.modules.emplace_back("optimizer", *free).owned = free;
+  return given;
+}
+
 }  // namespace comp::libtorch

@@ -54,7 +54,7 @@ struct saved_training {
 class training {
  public:
   training(libtorch::setup given, std::unique_ptr<any_batches> batches, std::function<double()> score)
-      : setup_{std::move(given)},
+      : setup_{with_free_parameters(std::move(given))},
         batches_{std::move(batches)},
         score_{std::move(score)},
         device_{device_of(setup_.modules)},
