@@ -71,11 +71,11 @@ TEST_CASE("a rival is timed in the contest, and equal plans share a row and are 
 
 TEST_CASE("plans that the search made have different labels where their names are equal, and a plan is entered once") {
   std::vector<comp::racer> racers;
-  comp::enter(racers, parse_plan("111"), "fp32");
-  comp::enter(racers, parse_plan("1bb"), "rule-based bf16", true);
+  comp::add_racer(racers, parse_plan("111"), "fp32");
+  comp::add_racer(racers, parse_plan("1bb"), "rule-based bf16", true);
   for (const char* letters : {"111", "b1b", "bb1", "1bb", "b1b", "bb1", "1bb"}) {
     const plan p = parse_plan(letters);
-    comp::enter_found(racers, p, {});
+    comp::add_found_plan(racers, p, {});
   }
   REQUIRE(racers.size() == 4);
   CHECK(racers[0].label == "fp32");
