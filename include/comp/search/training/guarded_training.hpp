@@ -35,22 +35,6 @@ namespace comp {
 
 namespace detail {
 
-/// Returns: what a training that another process began still knows of its search.
-inline outcome search_behind(const op_graph& graph, const training_progress& from) {
-  require<plan_error>(from.current < from.plans.size(),
-                      "a training on plan {} of {} (there is none such): go on from what training_progressed() told",
-                      from.current, from.plans.size());
-  for (const plan& p : from.plans) require_fits(p, graph);
-  require_in_order(from.later, graph);
-  return {.plan = from.plans.front(),
-          .graph = graph,
-          .baseline = {.loss = from.baseline_loss},
-          .batches_per_epoch = from.batches_per_epoch,
-          .tolerance = from.tolerance,
-          .floor = from.floor,
-          .higher_is_better = from.higher_is_better};
-}
-
 /// Trains epoch by epoch, and decides after each whether the plan is kept.
 class guarded_training {
  public:

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/core/later_plan.hpp>
 #include <comp/core/lost_batches.hpp>
+#include <comp/core/plan.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/trainer/findings.hpp>
@@ -48,6 +51,22 @@ inline training_progress progress_after(const outcome& search, const guard_setti
   }
   if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
   return now;
+}
+
+/// Returns: what a training that another process began still knows of its search.
+inline outcome search_behind(const op_graph& graph, const training_progress& from) {
+  require<plan_error>(from.current < from.plans.size(),
+                      "a training on plan {} of {} (there is none such): go on from what training_progressed() told",
+                      from.current, from.plans.size());
+  for (const plan& p : from.plans) require_fits(p, graph);
+  require_in_order(from.later, graph);
+  return {.plan = from.plans.front(),
+          .graph = graph,
+          .baseline = {.loss = from.baseline_loss},
+          .batches_per_epoch = from.batches_per_epoch,
+          .tolerance = from.tolerance,
+          .floor = from.floor,
+          .higher_is_better = from.higher_is_better};
 }
 
 class training_record {
