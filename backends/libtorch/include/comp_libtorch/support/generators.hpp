@@ -7,6 +7,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <mutex>
 #include <utility>
@@ -28,6 +29,9 @@ class generator_states {
   }
 
   const std::vector<at::Tensor>& tensors() const { return states_; }
+  friend bool operator==(const generator_states& a, const generator_states& b) {
+    return std::ranges::equal(a.states_, b.states_, [](const auto& x, const auto& y) { return x.equal(y); });
+  }
 
   /// Throws: `error` when the state has another number of generators.
   void restore(c10::Device device, const std::vector<at::Generator>& own = {}) const {

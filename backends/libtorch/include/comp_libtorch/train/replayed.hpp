@@ -9,11 +9,11 @@
 // fit a function of an index, data_order.hpp keeps nothing.
 #pragma once
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/data/dataloader/base.h>
 #include <torch/data/example.h>
 
 #include <comp/core/error.hpp>
+#include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <comp_libtorch/train/data_order.hpp>
 #include <concepts>
@@ -129,13 +129,14 @@ class replayed_batches {
           "batch {} was written in place since it was given (plans are compared on the same batches, and it now holds "
           "other values): let the step write to a copy, and the loader give each batch memory of its own",
           in_epoch_);
-      if (again.before.defined() && again.before.equal(generator_.get_state())) generator_.set_state(again.after);
+      if (again.drawn && again.drawn->before == generator_states::save(at::kCPU)) again.drawn->after.restore(at::kCPU);
       count(again.batch.has_value());
       return again.batch;
     }
-    const at::Tensor before = generator_.get_state();
+    const bool keeps = first_needed() <= next_;
+    const generator_states before = keeps ? generator_states::save(at::kCPU) : generator_states{};
     std::optional<Batch> batch = pull_();
-    if (first_needed() <= next_) {
+    if (keeps) {
       keep(batch, before);
     } else {
       first_ = next_ + 1;
@@ -192,9 +193,12 @@ class replayed_batches {
   }
 
   struct kept {
+    struct generators {
+      generator_states before, after;
+    };
     std::optional<Batch> batch;
     std::uint64_t writes;
-    at::Tensor before = {}, after = {};  // the generator's states if the loader drew from it
+    std::optional<generators> drawn = {};  // if the loader drew from LibTorch's generator
   };
   static std::uint64_t writes_to(const std::optional<Batch>& batch) {
     if constexpr (requires { writes_of(*batch); }) {
@@ -204,12 +208,9 @@ class replayed_batches {
     }
   }
 
-  void keep(const std::optional<Batch>& batch, const at::Tensor& before) {
+  void keep(const std::optional<Batch>& batch, const generator_states& before) {
     kept_.push_back({batch, writes_to(batch)});
-    if (const at::Tensor after = generator_.get_state(); !after.equal(before)) {
-      kept_.back().before = before;
-      kept_.back().after = after;
-    }
+    if (const auto after = generator_states::save(at::kCPU); after != before) kept_.back().drawn = {before, after};
     if (batch) bytes_ += bytes_of(*batch);
     if (bytes_ <= options_.limit_bytes) return;
     first_ = next_ + 1;  // no state from before can be restored any more; training itself goes on
@@ -238,7 +239,6 @@ class replayed_batches {
 
   puller pull_;
   replay_options options_;
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   std::deque<kept> kept_;               // from number first_ on; nothing: an epoch's end
   std::uint64_t first_ = 0, next_ = 0;  // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;
