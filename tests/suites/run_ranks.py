@@ -209,13 +209,6 @@ def compared(now, want):
     return f'{what} and {len(wrong) - 1} more: differs by {float((a - b).abs().max()):.3g} of {float(b.abs().max()):.3g}'
 
 
-def rules_label(now, by_torch):
-    """The check that a run under the rules' plan belongs to, and what was found, as a function."""
-    found, shared = compared(now, by_torch[False]), compared(now, by_torch[True])
-    near = torch.equal(now[0], by_torch[False][0]) and all(abs(a - b) < 1e-2 * abs(b) for a, b in zip(now[:STEPS], by_torch[False]))
-    return 'rules' if found is None else 'rules shared' if shared is None else 'rules nearly' if near else 'rules', lambda: found
-
-
 def faults_of(way, folder):
     """(check, what is wrong) of a way to train; a word in place of the list if it is not compared."""
     nothing = contextlib.nullcontext()
@@ -266,11 +259,7 @@ def faults_of(way, folder):
     check('fp32', lambda: planned([op.as_written for op in found.operators]), want)
     letters, names = dict(comp._comp.rules(found.operators, 'bf16')[0])['pytorch'], {'1': 'fp32', 'b': 'bf16', 'd': 'fp64'}
     low = [op.as_written if op.kind == 'all_reduce' else names[letter] for op, letter in zip(found.operators, letters)]
-    by_torch = {shared: Training(way).trained(Autocast(shared)) for shared in (False, True)}
-    try:
-        check(*rules_label(planned(low), by_torch))
-    except Exception as raised:
-        faults.append(('rules', f'raises {type(raised).__name__}: {str(raised)[:300]}'))
+    check('rules', lambda: planned(low), Training(way).trained(Autocast()))
     check('loop in fp32', lambda: loop(STEPS, policy='all_fp32')[0], want)
     check('loop', lambda: same_on_ranks(loop(120)[1]))
     check('search', lambda: same_on_ranks(search()[1].net))
@@ -325,7 +314,7 @@ def main():
             continue
         said = said_of(name)
         told = said if isinstance(said, str) else '; '.join(f'{check}: {what}' for check, what in said) or 'right'
-        wrong += isinstance(said, list) and any(check not in ('rules shared', 'rules nearly') for check, _ in said)
+        wrong += isinstance(said, list) and bool(said)
         print(f'| {name} | {told} |', flush=True)
     sys.exit(bool(wrong))
 

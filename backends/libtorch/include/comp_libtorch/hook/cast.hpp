@@ -77,15 +77,27 @@ auto make_node(Arguments... arguments) {
   }
 }
 
+/// Has autograd know that `result` is a cast of `tensor`.
+inline void record_cast(const at::Tensor& result, const at::Tensor& tensor) {
+  auto node = make_node<cast_backward>();
+  node->type = tensor.scalar_type();
+  node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
+  torch::autograd::set_history(result, node);
+}
+
+/// Returns: whether a cast of `tensor` may get its autograd node here. A transform of torch.func has an autograd of its
+/// own, which has to see the cast.
+inline bool is_usual(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
+}
+
 /// Returns: `tensor` in `type` and `layout`; differentiable while gradients are on. The common case makes its node
-/// here: ATen's way through its autograd kernel takes longer and gives the same gradients. A transform of torch.func
-/// has an autograd of its own, which has to see the cast.
+/// here: ATen's way through its autograd kernel takes longer and gives the same gradients.
 inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
   if (tensor.scalar_type() == type) {
     return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
   }
-  const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
-  const bool usual = tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor) && !in_transform();
+  const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad(), usual = is_usual(tensor);
   if (!recorded && usual && layout == at::MemoryFormat::Preserve) return converted(tensor, type);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   at::Tensor result;
@@ -94,11 +106,18 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
     result = converted(tensor, type);
     if (layout != at::MemoryFormat::Preserve) result = result.contiguous(layout);  // both at once takes twice as long
   }
-  auto node = make_node<cast_backward>();
-  node->type = tensor.scalar_type();
-  node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
-  torch::autograd::set_history(result, node);
+  record_cast(result, tensor);
   return result;
+}
+
+/// Returns: `copy`, an earlier cast of `tensor`, for one more reader. It has an autograd node of its own, so that the
+/// gradients of all readers are added in the tensor's format, as under torch.autocast, which casts for each reader. Of
+/// a leaf autocast keeps the cast, and the gradients meet in that.
+inline at::Tensor for_next_reader(const at::Tensor& copy, const at::Tensor& tensor) {
+  if (tensor.is_leaf() || !at::GradMode::is_enabled() || !copy.requires_grad() || !is_usual(tensor)) return copy;
+  at::Tensor alias = copy.tensor_data();
+  record_cast(alias, tensor);
+  return alias;
 }
 
 /// Returns: whether autograd lets `cast`, an earlier cast of `tensor`, stand for a new one. It does not if gradients

@@ -27,23 +27,20 @@
 
 namespace comp::libtorch::detail {
 
-/// The casts of one forward. A cast that nobody keeps is made again when it is read again, and gets the autograd node
-/// of the first one. So the gradients of all readers meet there, in the format of the cast, as in later forwards, whose
-/// readers share the cast.
+/// The casts of one forward. A cast that nobody keeps is made again when it is read again.
 class cast_cache {
  public:
   at::Tensor get(const at::Tensor& source, at::ScalarType type) {
     std::vector<entry>& known = casts_[source.unsafeGetTensorImpl()];
     std::erase_if(known, [&](const entry& e) { return !e.is_of(source); });
     if (const auto at = std::ranges::find(known, type, &entry::type); at != known.end()) {
-      at::Tensor copy{at->copy.lock()};
-      if (copy.defined() && at->serves(copy, source)) return copy;
-      if (!copy.defined() && at->node != nullptr) return remake(*at, source);
+      const at::Tensor copy{at->copy.lock()};
+      if (copy.defined() && at->serves(copy, source)) return for_next_reader(copy, source);
       known.erase(at);
     }
     at::Tensor copy = cast(source, type, at::MemoryFormat::Preserve);
     known.push_back({address_of(source), address_of(copy), version(*source.unsafeGetTensorImpl()),
-                     version(*copy.unsafeGetTensorImpl()), type, copy.grad_fn()});
+                     version(*copy.unsafeGetTensorImpl()), type});
     return copy;
   }
 
@@ -52,7 +49,6 @@ class cast_cache {
     tensor_address source, copy;
     std::uint32_t source_version, copy_version;
     at::ScalarType type;
-    decltype(torch::autograd::Edge::function) node;  // null: not differentiable
     bool is_of(const at::Tensor& tensor) const {
       return !source.expired() && source_version == version(*tensor.unsafeGetTensorImpl());
     }
@@ -60,15 +56,6 @@ class cast_cache {
       return copy_version == version(*cast.unsafeGetTensorImpl()) && differentiates_like(cast, from);
     }
   };
-
-  static at::Tensor remake(entry& e, const at::Tensor& source) {
-    if (!at::GradMode::is_enabled()) return cast(source, e.type, at::MemoryFormat::Preserve);
-    at::Tensor copy = cast(source.detach(), e.type, at::MemoryFormat::Preserve);
-    torch::autograd::impl::set_gradient_edge(copy, {e.node, 0});
-    e.copy = address_of(copy);
-    e.copy_version = version(*copy.unsafeGetTensorImpl());
-    return copy;
-  }
 
   std::unordered_map<const c10::TensorImpl*, std::vector<entry>> casts_;
 };
@@ -105,21 +92,21 @@ class first_runner {
       if (as_written && value.isTensor() && is_wrapped_number(value.toTensor())) continue;
       if (input.affine && keeps_affine(known, to, device_)) continue;
       if (input.element < 0) {
-        value = converted(value.toTensor(), to, input.parameter >= 0);
+        value = converted(value.toTensor(), to);
       } else if (value.isTensorList()) {
         c10::List<at::Tensor> list = value.toTensorList().copy();  // the caller's own list stays as it is
         const auto element = static_cast<std::size_t>(input.element);
-        list.set(element, converted(list.get(element), to, input.parameter >= 0));
+        list.set(element, converted(list.get(element), to));
         value = std::move(list);
       }
     }
   }
-  /// Returns: the cast of `tensor`. A copy of a parameter lives as long as the region, as in later forwards, so that
-  /// the gradients of all its readers meet in it.
-  at::Tensor converted(const at::Tensor& tensor, at::ScalarType to, bool parameter) {
+  /// Returns: the cast of `tensor`. A copy of a leaf lives as long as the region, as in later forwards, so that the
+  /// gradients of all its readers meet in it.
+  at::Tensor converted(const at::Tensor& tensor, at::ScalarType to) {
     if (tensor.scalar_type() == to) return tensor;
     at::Tensor copy = casts_.get(tensor, to);
-    if (parameter) copies_.push_back(copy);
+    if (tensor.is_leaf() && tensor.requires_grad()) copies_.push_back(copy);
     return copy;
   }
 

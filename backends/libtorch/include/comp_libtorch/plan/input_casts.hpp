@@ -47,9 +47,10 @@ class input_casts {
     if (slot.weight >= 0) return cast_once(captured_weights_[slot.weight], now, slot, tensor);
     if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
     shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
+    const bool first = !shared.is_of(tensor);
     at::Tensor copy = cast_once(shared, now, slot, tensor);
     if (slot.last_use) shared = {};
-    return copy;
+    return first ? copy : for_next_reader(copy, tensor);
   }
 
   /// While on, operators run on tensors without data (capture.hpp). Copies of these are not mixed with others.

@@ -100,6 +100,12 @@ inline bool keeps_affine(const op_traits& known, at::ScalarType low, at::DeviceT
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
 }
 
+/// Returns: whether a view may have the format of its readers. One that repeats elements may not: its gradients are
+/// sums, which are taken in the format of what is viewed.
+inline bool has_readers_format(const op_traits& view) {
+  return view.is_view && view.word != "expand" && view.word != "unfold" && view.word != "as_strided";
+}
+
 /// For each value the format in which all its readers want it, if they want the same.
 class wanted_formats {
  public:
@@ -109,9 +115,9 @@ class wanted_formats {
     for (std::size_t i = ops.size(); i-- > 0;) {
       const op_traits& known = traits(ops[i].op);
       const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::full;
-      const format target = computes        ? format{scalar_type(chosen[i].forward)}
-                            : known.is_view ? of_results(ops[i])
-                                            : format{};
+      const format target = computes                    ? format{scalar_type(chosen[i].forward)}
+                            : has_readers_format(known) ? of_results(ops[i])
+                                                        : format{};
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
         const bool kept = takes_as_is(known, chosen[i], input.argument) ||
@@ -226,7 +232,7 @@ class compiler {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
       if (casts_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
-    } else if (any_low_ && known.is_view) {
+    } else if (any_low_ && has_readers_format(known)) {
       view_low_copy(compiled, now, op);
     }
     now.tf32 = chosen == precision::tf32;
