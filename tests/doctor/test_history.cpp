@@ -109,8 +109,9 @@ TEST_CASE("updates that end are a finding, other than updates that never were") 
 }
 
 TEST_CASE("an evaluation with far larger values is a finding, unless batch norm has learned nothing yet") {
-  comp::examination seen = made_up::step();
-  seen.entries.push_back(made_up::entry("fc.linear_2", "aten::linear", {11, -22, 33}, {0}));
+  comp::examination seen = made_up::step({0.5F, -0.25F}, std::vector<float>(64, 2));
+  seen.entries.push_back(made_up::entry("fc.linear_2", "aten::linear", std::vector<float>(64, -22), {0}));
+  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, seen)).empty());
   seen.entries.back().without_gradients = true;
   check_one(
       twenty({.parameters = {updated(2, 0)}}, seen), fault_kind::evaluation_scale,

@@ -427,6 +427,12 @@ def evaluated_first(net, data=None):
     return step, data or batches_of(16, 64), net
 
 
+def zeroed(net):
+    nn.init.zeros_(net[-1].weight)
+    nn.init.zeros_(net[-1].bias)
+    return net
+
+
 def wide(norm):
     return nn.Sequential(norm(nn.Linear(64, 64)), nn.ReLU(), norm(nn.Linear(64, 64)), nn.ReLU(), norm(nn.Linear(64, 4)))
 
@@ -472,6 +478,7 @@ SOUND = {
     'batches_given_twice': lambda: plain(net := mlp(), adam(net), [each for each in batches_of(16, 8) for _ in range(2)]),
     'two_batches_without_end': lambda: plain(net := mlp(), adam(net), [(x.clone(), y) for x, y in batches_of(16, 8, batches=2) * 20]),
     'a_step_without_gradients': lambda: a_step_without_gradients(torch.optim.SGD),
+    'head_of_zeros': lambda: with_evaluation(zeroed(mlp())),
     'evaluated_first': lambda: evaluated_first(wide(nn.utils.parametrizations.spectral_norm)),
     'evaluated_first_with_batch_norm': lambda: evaluated_first(
         nn.Sequential(nn.BatchNorm1d(64), wide(lambda layer: layer)), [(100 * x, y) for x, y in batches_of(16, 64)]

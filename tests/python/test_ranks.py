@@ -212,13 +212,13 @@ class Classifier(nn.Module):
 
 def is_examined():
     """As PyTorch 104336: parameters that are converted lose the hooks by which gradients are averaged."""
-    said = []
-    for convert in (lambda net: net, lambda net: net.double().float()):
+    found = {}
+    for name, convert in {'sound': lambda net: net, 'converted': lambda net: net.double().float()}.items():
         training = Training()
         convert(training.net)
         seen = comp.doctor(training.step, training.data, model=training.net, steps=12)
-        said.append([(f.kind, f.step) for f in seen.faults])
-    return said
+        found[name] = [f.kind for f in seen.faults]
+    return found
 
 
 def is_compiled():
@@ -746,7 +746,7 @@ class Ranks(unittest.TestCase):
 
     def test_the_doctor_names_weights_that_part(self):
         for said in run('is_examined')[0]:
-            self.assertEqual(said, [[], [('rank_difference', 0)]])
+            self.assertEqual((said['sound'], said['converted']), ([], ['rank_difference']))
 
     def test_loops_search_as_one_and_change_their_plan_at_the_same_batch(self):
         (first, second), files = run('searches_in_its_loop')

@@ -218,27 +218,27 @@ class history {
       if (!evaluating_.contains(model)) evaluating_[model].add(step, true);
     }
   }
-  /// Looks for an operator with parameters whose results are far larger in a forward without gradients than in one with
-  /// them. Batch norm is passed over: before its statistics are learned, evaluations of a sound model differ, too.
+  /// Looks for an operator with parameters whose results are far larger in a forward without gradients than in the next
+  /// one with them, which has the same weights unless an update was in between. Batch norm is passed over: before its
+  /// statistics are learned, evaluations of a sound model differ, too.
   void note_scale(const examination& values, std::size_t step) {
-    if (scale_) return;
-    struct means {
-      double trained = 0, evaluated = 0;
-      std::size_t entry = 0;
-    };
-    std::map<std::string_view, means> all;
+    constexpr std::uint64_t enough = 64;  // the mean of fewer values varies
+    if (std::ranges::any_of(values.entries, [](const examined& e) {
+          return detail::word_of(e.kind).find("batch_norm") != std::string_view::npos;
+        }))
+      return evaluated_.clear();
     for (std::size_t i = 0; i < values.entries.size(); ++i) {
       const examined& e = values.entries[i];
-      if (detail::word_of(e.kind).find("batch_norm") != std::string_view::npos) return;
-      if (!reads_parameter(values, i) || !e.values.finite()) continue;
-      means& of = all[name_without_count(e.name)];
-      double& largest = e.without_gradients ? of.evaluated : of.trained;
-      largest = std::max(largest, e.values.mean());
-      of.entry = i;
-    }
-    for (const auto& [name, of] : all) {
-      if (of.trained > 0 && of.evaluated > 10 * of.trained && (!scale_ || of.entry < scale_->entry))
-        scale_ = {std::string{name}, of.evaluated / of.trained, of.entry, step};
+      if (!reads_parameter(values, i) || !e.values.finite() || e.values.values < enough) continue;
+      const std::string name{name_without_count(e.name)};
+      if (e.without_gradients) {
+        evaluated_.try_emplace(name, e.values.mean(), step);
+        continue;
+      }
+      const auto before = evaluated_.extract(name);
+      if (!before || scale_ || e.values.mean() == 0) continue;
+      const auto [mean, of] = before.mapped();
+      if (mean > 10 * e.values.mean()) scale_ = {name, mean / e.values.mean(), of};
     }
   }
   /// "fc.linear" of "fc.linear_2", the module's second run in a step.
@@ -339,10 +339,11 @@ class history {
   std::optional<std::uint64_t> batch_;
   std::size_t known_batches_ = 0, alike_ = 0;
   std::size_t repeats_ = 0;  // batches that have the values of the one before them
+  std::map<std::string, std::pair<double, std::size_t>> evaluated_;  // means and steps of operators without gradients
   struct difference_of_scale {
     std::string name;
     double factor = 1;
-    std::size_t entry = 0, step = 0;
+    std::size_t step = 0;
   };
   std::optional<difference_of_scale> scale_;
   std::size_t apart_ = 0;  // steps after which ranks have different weights
