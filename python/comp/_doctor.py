@@ -10,10 +10,12 @@ from typing import Any, overload
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from comp import _comp
+from comp import _comp, _ranks
 from comp._comp import Difference, Examination, History, SettingsError
 from comp._data import own
 from comp._models import forward_parameters, modules_of, require_step
@@ -204,17 +206,19 @@ def _run_many(
         pairs = [(p, float(group.get("lr", math.nan))) for group in optimizer.param_groups for p in group["params"]]
         inner.before_update([p for p, _ in pairs], [rate for _, rate in pairs])
 
-    region, kept, data = Region(inner.regions, entered=entered), depth(), _again(batches)
+    region, kept, data, copies = Region(inner.regions, entered=entered), depth(), _again(batches), _Copies()
     hooks = [
         register_optimizer_step_pre_hook(before),
         register_optimizer_step_post_hook(lambda *_: inner.after_update()),
     ]
+    if _ranks.several():
+        hooks.append(register_module_forward_pre_hook(copies.note))
     try:
         for now in range(steps):
             number, batch = next(data)
             result = step(region, own(batch))
             loss = torch.as_tensor(result).detach() if isinstance(result, (torch.Tensor, float)) else None
-            inner.end_step(loss, [each for each in tree_leaves(batch) if _is_plain(each)], number)
+            inner.end_step(loss, [each for each in tree_leaves(batch) if _is_plain(each)], number, copies.apart())
             if log is not None:
                 log(inner.seen().numbers, now)
     finally:
@@ -224,18 +228,47 @@ def _run_many(
     return inner.seen()
 
 
+class _Copies:
+    """The copies of a model that DistributedDataParallel keeps equal, one on each rank. Until a step has run it, nothing
+    is compared, so that a doctor on one rank alone waits for nobody."""
+
+    def __init__(self) -> None:
+        self.parallel: DistributedDataParallel | None = None
+
+    def note(self, module: nn.Module, _: Any) -> None:
+        if isinstance(module, DistributedDataParallel):
+            self.parallel = module
+
+    def apart(self) -> list[str]:
+        """Returns: parameters whose sums differ between ranks. Those of local SGD may."""
+        parallel = self.parallel
+        if parallel is None or any("local" in getattr(hook, "__name__", "") for hook, _ in parallel._comm_hooks):
+            return []
+        named = [each for each in parallel.module.named_parameters() if each[1].is_floating_point()]
+        named = [(name, p.detach()) for name, p in named if not hasattr(p, "to_local")]  # shards differ
+        if not named:
+            return []
+        device = named[0][1].device
+        sums = torch.stack([p.sum(dtype=torch.float64).to(device) for _, p in named])
+        both = torch.cat([sums, -sums])
+        torch.distributed.all_reduce(both, torch.distributed.ReduceOp.MAX, parallel.process_group)
+        largest, smallest = both.chunk(2)
+        return [name for (name, _), apart in zip(named, (largest > -smallest).tolist()) if apart]
+
+
 def _is_plain(each: Any) -> bool:
     return isinstance(each, torch.Tensor) and each.layout == torch.strided and each.numel() > 0
 
 
 def _again(batches: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """Batches with their numbers in an epoch, epoch after epoch. One that is given again has its number: who trains on
-    one batch wants that."""
+    """Batches with their numbers in an epoch, epoch after epoch. One that is given twice in turn has number 0: who trains
+    on one batch wants that."""
+    last = None
     while True:
-        number, first = -1, None
+        number = -1
         for number, batch in enumerate(batches):
-            first = batch if number == 0 else first
-            yield 0 if batch is first else number, batch
+            yield 0 if batch is last else number, batch
+            last = batch
         if number < 0:
             raise SettingsError("the data has no batch left (a generator ends after one pass): give a list or a DataLoader")
 

@@ -158,9 +158,12 @@ void add_doctor(py::module_& m) {
       .def("after_update", [](examining& e) { e.doctor().after_update(); })
       .def("note_evaluation", [](examining& e, const std::string& model) { e.doctor().note_evaluation(model); })
       .def("end_step",
-           [](examining& e, const std::optional<at::Tensor>& loss, std::vector<at::Tensor> batch, std::size_t number) {
-             e.doctor().end_step(
-                 {.loss = loss.value_or(at::Tensor{}), .batch = std::move(batch), .batch_number = number});
+           [](examining& e, const std::optional<at::Tensor>& loss, std::vector<at::Tensor> batch, std::size_t number,
+              std::vector<std::string> apart) {
+             e.doctor().end_step({.loss = loss.value_or(at::Tensor{}),
+                                  .batch = std::move(batch),
+                                  .batch_number = number,
+                                  .apart = std::move(apart)});
            })
       .def("seen", [](examining& e) { return e.doctor().seen(); });
 }

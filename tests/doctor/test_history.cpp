@@ -97,6 +97,48 @@ TEST_CASE("a learning rate of 0 is a finding if it stays") {
             "\"optimizer\" has a learning rate of 0 since step 20, in 5 updates: look at its scheduler");
 }
 
+TEST_CASE("updates that end are a finding, other than updates that never were") {
+  comp::history h = twenty({.parameters = {updated(2, 0, precision::fp32)}});
+  for (int i = 0; i < 5; ++i)
+    h.add(made_up::step(), {.optimizer_ran = true, .parameters = {updated(0, 2, precision::fp32)}});
+  REQUIRE(comp::faults(h).size() == 1);
+  CHECK(comp::faults(h)[0].kind == fault_kind::no_update);
+  CHECK(comp::faults(h)[0].step == 20);
+  h.add(made_up::step(), {.optimizer_ran = true, .parameters = {updated(1, 1, precision::fp32)}});
+  CHECK(comp::faults(h).empty());
+}
+
+TEST_CASE("an evaluation with far larger values is a finding, unless batch norm has learned nothing yet") {
+  comp::examination seen = made_up::step({0.5F, -0.25F}, std::vector<float>(64, 2));
+  seen.entries.push_back(made_up::entry("fc.linear_2", "aten::linear", std::vector<float>(64, -22), {0}));
+  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, seen)).empty());
+  seen.entries.back().without_gradients = true;
+  check_one(
+      twenty({.parameters = {updated(2, 0)}}, seen), fault_kind::evaluation_scale,
+      "\"fc.linear\" gave values 11 times as large in a forward without gradients as in one with them, in step 0: "
+      "prepare both inputs alike, and run a training forward first if it makes state, as spectral_norm does");
+  seen.entries.push_back(made_up::entry("norm.batch_norm", "aten::batch_norm", {1, 2}, {1}));
+  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, seen)).empty());
+}
+
+TEST_CASE("batches that repeat one before them are a finding, and so are ranks that part") {
+  comp::history cycle, repeats, parts;
+  for (std::size_t i = 0; i < 20; ++i) {
+    cycle.add(made_up::step(), {.batch = i % 2, .batch_number = i});
+    repeats.add(made_up::step(), {.batch = i / 2, .batch_number = i});
+    parts.add(made_up::step(), {.apart = i < 10 ? std::vector<std::string>{} : std::vector<std::string>{"a", "b"}});
+  }
+  CHECK(comp::faults(cycle).empty());
+  check_one(repeats, fault_kind::same_batch,
+            "\"batch\" had the values of the batch before it in 10 of 20 steps: look at how the data set makes its "
+            "items, and give each worker of the loader a random seed of its own");
+  check_one(
+      parts, fault_kind::rank_difference,
+      "\"a\" and 1 other parameter had different values on the ranks after 10 of 20 steps, since step 10: gradients "
+      "are not averaged, or arrive damaged; wrap the model in DistributedDataParallel once, after it was moved or "
+      "converted, and run that in each step");
+}
+
 TEST_CASE("infinite gradients without an update are a loss scaler's, unless they do not end") {
   comp::examination seen = made_up::step();
   seen.entries[1].gradients = comp::counted(std::vector<float>{1e38F * 10});

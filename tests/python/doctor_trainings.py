@@ -384,6 +384,67 @@ def evaluation_mode_stays():
     return step, batches_of(16, 8), net
 
 
+class Stopping(torch.optim.SGD):
+    """As PyTorch 115607: compiled while gradients are missing, a step leaves the parameters out for ever."""
+
+    stopped = False
+
+    def step(self):
+        self.stopped |= all(p.grad is None for p in self.param_groups[0]['params'])
+        return None if self.stopped else super().step()
+
+
+def a_step_without_gradients(kind):
+    net, state = mlp(), {'step': 0}
+    optimizer = kind(net.parameters(), lr=0.05)
+
+    def step(plan, batch):
+        optimizer.zero_grad()
+        with plan:
+            value = cross_entropy(net(batch[0]), batch[1])
+        state['step'] += 1
+        if state['step'] != 11:
+            value.backward()
+        optimizer.step()
+        return value
+
+    return step, batches_of(16, 8), net
+
+
+def evaluated_first(net, data=None):
+    """A training whose first step evaluates before it trains."""
+    inner, state = usual(net, sgd(net)), {'step': 0}
+
+    def step(plan, batch):
+        if state['step'] == 0:
+            net.eval()
+            with torch.no_grad(), plan:
+                net(batch[0])
+            net.train()
+        state['step'] += 1
+        return inner(plan, batch)
+
+    return step, data or batches_of(16, 64), net
+
+
+def zeroed(net):
+    nn.init.zeros_(net[-1].weight)
+    nn.init.zeros_(net[-1].bias)
+    return net
+
+
+def wide(norm):
+    return nn.Sequential(norm(nn.Linear(64, 64)), nn.ReLU(), norm(nn.Linear(64, 64)), nn.ReLU(), norm(nn.Linear(64, 4)))
+
+
+def optimizer_of_frozen_layers():
+    net = convolutions()
+    optimizer = adam(net[8])
+    for number in (0, 3, 8):
+        net[number].requires_grad_(False)
+    return plain(net, optimizer, batches_of(8, 3, 8, 8))
+
+
 SOUND = {
     'mlp': lambda: plain(net := mlp(), sgd(net)),
     'one_batch': lambda: plain(net := mlp(nn.Tanh), adam(net), batches_of(16, 8, batches=1)),
@@ -414,6 +475,14 @@ SOUND = {
     'hinge_that_is_reached': lambda: plain(net := mlp(), adam(net, 0.05), loss=lambda made, y: (0.1 - made[:, 0]).relu().mean()),
     'weight_norm': lambda: plain(net := normed(), adam(net)),
     'experts': lambda: plain(net := Experts(), adam(net)),
+    'batches_given_twice': lambda: plain(net := mlp(), adam(net), [each for each in batches_of(16, 8) for _ in range(2)]),
+    'two_batches_without_end': lambda: plain(net := mlp(), adam(net), [(x.clone(), y) for x, y in batches_of(16, 8, batches=2) * 20]),
+    'a_step_without_gradients': lambda: a_step_without_gradients(torch.optim.SGD),
+    'head_of_zeros': lambda: with_evaluation(zeroed(mlp())),
+    'evaluated_first': lambda: evaluated_first(wide(nn.utils.parametrizations.spectral_norm)),
+    'evaluated_first_with_batch_norm': lambda: evaluated_first(
+        nn.Sequential(nn.BatchNorm1d(64), wide(lambda layer: layer)), [(100 * x, y) for x, y in batches_of(16, 64)]
+    ),
 }
 
 
@@ -440,6 +509,18 @@ BUGS = {
         lambda: plain(net := mlp(), adam(net), [(x[:1].expand(16, 8).clone(), y) for x, y in batches_of(16, 8)]),
         'same_batch',
         'batch',
+    ),
+    'workers_with_one_seed': (
+        lambda: plain(net := mlp(), adam(net), [(x.clone(), y) for x, y in batches_of(16, 8) for _ in range(2)]),
+        'same_batch',
+        'batch',
+    ),
+    'optimizer_of_frozen_layers': (optimizer_of_frozen_layers, 'no_optimizer', '1.bias'),
+    'optimizer_that_stops': (lambda: a_step_without_gradients(Stopping), 'no_update', 'optimizer'),
+    'evaluated_before_spectral_norm_is_ready': (
+        lambda: evaluated_first(wide(nn.utils.spectral_norm)),
+        'evaluation_scale',
+        None,
     ),
     'activation_that_dies': (lambda: plain(net := dead(mlp()), sgd(net)), 'dead', '0.relu'),
     'sigmoids_without_end': (

@@ -210,6 +210,17 @@ class Classifier(nn.Module):
         return self.layers(x)
 
 
+def is_examined():
+    """As PyTorch 104336: parameters that are converted lose the hooks by which gradients are averaged."""
+    found = {}
+    for name, convert in {'sound': lambda net: net, 'converted': lambda net: net.double().float()}.items():
+        training = Training()
+        convert(training.net)
+        seen = comp.doctor(training.step, training.data, model=training.net, steps=12)
+        found[name] = [f.kind for f in seen.faults]
+    return found
+
+
 def is_compiled():
     """What is inside of DistributedDataParallel, and what is around it. Compilation takes longer on rank 1."""
     said = []
@@ -732,6 +743,10 @@ class Ranks(unittest.TestCase):
         self.assertEqual(first['plan'], second['plan'])
         self.assertIn('rank 1: no BF16 on this rank', first['trials'])
         self.assertNotIn('b', first['plan'][2])
+
+    def test_the_doctor_names_weights_that_part(self):
+        for said in run('is_examined')[0]:
+            self.assertEqual((said['sound'], said['converted']), ([], ['rank_difference']))
 
     def test_loops_search_as_one_and_change_their_plan_at_the_same_batch(self):
         (first, second), files = run('searches_in_its_loop')

@@ -38,15 +38,17 @@ enum class fault_kind : std::uint8_t {
   evaluation_mode,
   dropout,
   same_batch,
-  same_loss
+  same_loss,
+  evaluation_scale,
+  rank_difference
 };
 
 constexpr std::string_view name(fault_kind k) {
-  constexpr std::string_view names[] = {"nan",         "infinity",     "overflow",        "underflow",
-                                        "constant",    "dead",         "small_gradient",  "large_gradient",
-                                        "no_gradient", "no_optimizer", "old_gradient",    "lost_update",
-                                        "no_update",   "zero_rate",    "evaluation_mode", "dropout",
-                                        "same_batch",  "same_loss"};
+  constexpr std::string_view names[] = {"nan",         "infinity",     "overflow",         "underflow",
+                                        "constant",    "dead",         "small_gradient",   "large_gradient",
+                                        "no_gradient", "no_optimizer", "old_gradient",     "lost_update",
+                                        "no_update",   "zero_rate",    "evaluation_mode",  "dropout",
+                                        "same_batch",  "same_loss",    "evaluation_scale", "rank_difference"};
   return names[static_cast<std::size_t>(k)];
 }
 

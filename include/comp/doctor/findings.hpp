@@ -2,9 +2,9 @@
 // Decides what is wrong in a training of many steps. A sound training has no finding, so each rule leaves out what
 // sound trainings do: layers that are frozen, gradients that several batches add up, a learning rate that begins at 0,
 // biases before a normalization, whose gradient is 0 but for rounding errors, networks that are only copied, a few
-// skipped steps of a loss scaler. Not told, because nothing in the values differs from what somebody wants: which
-// layers ought to be frozen, a mask that is inverted (unless it closes a row, which makes NaN), wrong labels, ranks
-// that train apart.
+// skipped steps of a loss scaler, an evaluation whose batch norm has learned nothing yet. Not told, because nothing in
+// the values differs from what somebody wants: which layers ought to be frozen, a mask that is inverted (unless it
+// closes a row, which makes NaN), wrong labels.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +32,7 @@ class history_faults {
       add(fault_kind::nan, "loss", *all_.bad_loss_,
           "is not finite, though all that the regions ran is: look at what is computed outside of them");
     data();
+    ranks();
     optimizers();
     modes();
     activations();
@@ -67,23 +68,35 @@ class history_faults {
     const auto first = std::ranges::find_if(all_.parameters_, holds);
     if (first == all_.parameters_.end()) return;
     const auto others = std::ranges::count_if(all_.parameters_, holds) - 1;
-    const std::string more =
-        others == 0 ? "" : fmt::format("and {} other parameter{} ", others, others == 1 ? "" : "s");
-    add(kind, first->first, 0, more + text(first->second, others == 0 ? one : several));
+    add(kind, first->first, 0,
+        and_others(static_cast<std::size_t>(others)) + text(first->second, others == 0 ? one : several));
+  }
+  static std::string and_others(std::size_t count) {
+    return count == 0 ? "" : fmt::format("and {} other parameter{} ", count, count == 1 ? "" : "s");
   }
 
   void data() {
     if (all_.known_batches_ < few) return;
-    if (all_.batches_ > 1 && all_.same_batch_)
+    if (all_.repeats_ >= few && 5 * all_.repeats_ >= 2 * all_.known_batches_)
       add(fault_kind::same_batch, "batch", 0,
-          fmt::format(
-              "was the same in all {} steps, though an epoch has several: look at how the data set makes its items",
-              all_.known_batches_));
+          fmt::format("had the values of the batch before it in {} of {} steps: look at how the data set makes its "
+                      "items, and give each worker of the loader a random seed of its own",
+                      all_.repeats_, all_.known_batches_));
     else if (all_.alike_ == all_.known_batches_)
       add(fault_kind::same_batch, "batch", 0,
           fmt::format(
               "had the same values in all of its rows in all {} steps: look at how the data set makes its items",
               all_.known_batches_));
+  }
+
+  void ranks() {
+    if (all_.apart_ < few) return;
+    const auto& [names, step] = all_.first_apart_;
+    add(fault_kind::rank_difference, names.front(), step,
+        fmt::format("{}had different values on the ranks after {} of {} steps, since step {}: gradients are not "
+                    "averaged, or arrive damaged; wrap the model in DistributedDataParallel once, after it was moved "
+                    "or converted, and run that in each step",
+                    and_others(names.size() - 1), all_.apart_, all_.steps_, step));
   }
 
   void optimizers() {
@@ -109,8 +122,10 @@ class history_faults {
     const auto has_gradients = [this](const parameter_history& p) {
       return p.arrived >= std::min<std::size_t>(enough(), std::max(few, all_.backwards_)) && p.zero < p.arrived;
     };
-    const bool none =
-        std::ranges::none_of(all_.parameters_, [](const named& p) { return p.second.optimized.value_or(false); });
+    const auto is_optimized = [](const named& p) { return p.second.optimized.value_or(false); };
+    const bool none = std::ranges::none_of(all_.parameters_, is_optimized);
+    const bool frozen = std::ranges::all_of(
+        all_.parameters_, [&](const named& p) { return !is_optimized(p) || p.second.frozen == p.second.steps; });
     add_all(
         fault_kind::no_optimizer,
         [&](const parameter_history& p) {
@@ -120,7 +135,11 @@ class history_faults {
           return fmt::format(
               "{} gradients in {} steps, but no optimizer that ran has {}{}: make the optimizer of this model's "
               "parameters, after its last layer was added; or call requires_grad_(False), if {} shall stay",
-              words.get, p.arrived, words.them, none ? ", nor any other of the model" : "", words.they);
+              words.get, p.arrived, words.them,
+              none     ? ", nor any other of the model"
+              : frozen ? "; what it has is frozen, so that nothing learns"
+                       : "",
+              words.they);
         });
     add_all(
         fault_kind::old_gradient,
@@ -148,6 +167,13 @@ class history_faults {
               "call train() after each evaluation",
               *run.first));
     }
+    if (const auto& s = all_.scale_)
+      add(fault_kind::evaluation_scale, s->name, s->step,
+          fmt::format(
+              "gave values {:.0f} times as large in a forward without gradients as in one with them, in step {}: "
+              "prepare both inputs alike, and run a training forward first if it makes state, as "
+              "spectral_norm does",
+              s->factor, s->step));
     for (std::size_t i = 0; i < all_.operators_.size(); ++i) {
       const run_of_steps& run = all_.operators_[i].dropped;
       if (run.length == 0) continue;
@@ -256,12 +282,20 @@ class history_faults {
               "they are lost: keep FP32 weights and compute in {}, or raise the learning rate",
               words.are, comp::name(p.format), 100 * p.stayed, words.their_first, comp::name(p.format));
         });
+    const bool stopped = all_.idle_.length >= enough() && *all_.idle_.first > 0;
+    if (stopped)
+      add(fault_kind::no_update, "optimizer", *all_.idle_.first,
+          fmt::format("has changed nothing since step {}, in {} updates, though there are gradients: a step() that was "
+                      "compiled or captured without them leaves them out, so compile it anew; or updates have become "
+                      "smaller than half a unit of the weights",
+                      *all_.idle_.first, all_.idle_.length));
     std::size_t lost = 0, judged = 0;
     for (const auto& [_, p] : all_.parameters_) {
       if (!is_wide(p) || p.judged < 5) continue;
       ++judged;
       lost += p.stayed > 0.99;
     }
+    if (stopped) return;
     if (judged > 0 && lost == judged)
       add_all(
           fault_kind::lost_update, [&](const parameter_history& p) { return is_wide(p) && p.judged >= 5; },

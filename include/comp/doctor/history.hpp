@@ -49,6 +49,7 @@ struct step_record {
   bool rows_alike = false;                  // each matrix of the batch has rows that are all the same
   bool optimizer_ran = false;
   std::vector<std::string> evaluating = {};  // models that were in evaluation mode in a forward with gradients
+  std::vector<std::string> apart = {};       // parameters that should be equal on all ranks, and are not
   std::vector<parameter_step> parameters = {};
 };
 
@@ -114,8 +115,10 @@ class history {
     waits_.add(step, backward && !updated);
     longest_wait_ = updates_ > 0 && updated ? std::max(longest_wait_, wait_) : longest_wait_;
     wait_ = updated ? 0 : waits_.length;
-    note_rates(record, step);
+    note_updates(record, step);
     note_modes(values, record, step);
+    note_scale(values, step);
+    if (!record.apart.empty() && apart_++ == 0) first_apart_ = {record.apart, step};
     const std::vector<bool> feeds = before_parameters(values);
     float largest = 0;
     for (std::size_t i = 0; i < values.entries.size(); ++i) {
@@ -129,9 +132,8 @@ class history {
       loss_ = record.loss;
     }
     if (record.batch) {
-      batches_ = std::max(batches_, record.batch_number + 1);
-      if (!batch_) batch_ = record.batch;
-      same_batch_ = same_batch_ && *batch_ == *record.batch;
+      repeats_ += record.batch_number > 0 && batch_ == record.batch;
+      batch_ = record.batch;
       ++known_batches_;
       alike_ += record.rows_alike;
     }
@@ -187,14 +189,17 @@ class history {
     for (fault& f : wrong) f.step = step;
     not_finite_ = std::move(wrong);
   }
-  void note_rates(const step_record& record, std::size_t step) {
-    bool any = false, above = false;
+  void note_updates(const step_record& record, std::size_t step) {
+    bool any = false, above = false, wanted = false, moved = false;
     for (const parameter_step& p : record.parameters) {
       if (p.updates == 0 || !p.rate) continue;
       any = true;
       above = above || *p.rate != 0;
+      wanted = wanted || (*p.rate != 0 && p.stayed > 0 && p.gradient.finite());
+      moved = moved || p.moved > 0;
     }
     if (any) zero_rate_.add(step, !above);
+    if (wanted || moved) idle_.add(step, !moved);
   }
   void note_modes(const examination& values, const step_record& record, std::size_t step) {
     std::unordered_set<std::string> stays;  // models whose forward with gradients is in evaluation mode throughout
@@ -212,6 +217,34 @@ class history {
     for (const std::string& model : stays) {
       if (!evaluating_.contains(model)) evaluating_[model].add(step, true);
     }
+  }
+  /// Looks for an operator with parameters whose results are far larger in a forward without gradients than in the next
+  /// one with them, which has the same weights unless an update was in between. Batch norm is passed over: before its
+  /// statistics are learned, evaluations of a sound model differ, too.
+  void note_scale(const examination& values, std::size_t step) {
+    constexpr std::uint64_t enough = 64;  // the mean of fewer values varies
+    if (std::ranges::any_of(values.entries, [](const examined& e) {
+          return detail::word_of(e.kind).find("batch_norm") != std::string_view::npos;
+        }))
+      return evaluated_.clear();
+    for (std::size_t i = 0; i < values.entries.size(); ++i) {
+      const examined& e = values.entries[i];
+      if (!reads_parameter(values, i) || !e.values.finite() || e.values.values < enough) continue;
+      const std::string name{name_without_count(e.name)};
+      if (e.without_gradients) {
+        evaluated_.try_emplace(name, e.values.mean(), step);
+        continue;
+      }
+      const auto before = evaluated_.extract(name);
+      if (!before || scale_ || e.values.mean() == 0) continue;
+      const auto [mean, of] = before.mapped();
+      if (mean > 10 * e.values.mean()) scale_ = {name, mean / e.values.mean(), of};
+    }
+  }
+  /// "fc.linear" of "fc.linear_2", the module's second run in a step.
+  static std::string_view name_without_count(std::string_view name) {
+    const std::size_t end = name.find_last_not_of("0123456789");
+    return end + 1 < name.size() && name[end] == '_' ? name.substr(0, end) : name;
   }
 
   void add_operator(const examination& values, std::size_t i, std::size_t step, bool feeds, float largest) {
@@ -296,6 +329,7 @@ class history {
   run_of_steps waits_;  // steps with a backward and no update
   std::size_t wait_ = 0, longest_wait_ = 0;
   run_of_steps zero_rate_;
+  run_of_steps idle_;  // updates that changed nothing, though there were gradients and a learning rate
   std::map<std::string, run_of_steps> evaluating_;
   trend gradients_;  // of the parameter with the largest mean
   bool optimizer_ran_ = false;
@@ -303,8 +337,17 @@ class history {
   run_of_steps same_loss_;
   std::optional<std::size_t> bad_loss_;
   std::optional<std::uint64_t> batch_;
-  std::size_t batches_ = 0, known_batches_ = 0, alike_ = 0;  // batches of an epoch
-  bool same_batch_ = true;
+  std::size_t known_batches_ = 0, alike_ = 0;
+  std::size_t repeats_ = 0;  // batches that have the values of the one before them
+  std::map<std::string, std::pair<double, std::size_t>> evaluated_;  // means and steps of operators without gradients
+  struct difference_of_scale {
+    std::string name;
+    double factor = 1;
+    std::size_t step = 0;
+  };
+  std::optional<difference_of_scale> scale_;
+  std::size_t apart_ = 0;  // steps after which ranks have different weights
+  std::pair<std::vector<std::string>, std::size_t> first_apart_;
 };
 
 }  // namespace comp

@@ -39,6 +39,7 @@ struct step_end {
   std::vector<torch::optim::Optimizer*> optimizers = {};  // those that ran
   std::vector<at::Tensor> batch = {};                     // what the step read, to see whether it changes
   std::size_t batch_number = 0;                           // of its epoch
+  std::vector<std::string> apart = {};                    // parameters that should be equal on all ranks, and are not
 };
 
 namespace detail {

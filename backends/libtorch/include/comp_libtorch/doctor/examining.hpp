@@ -150,7 +150,8 @@ class examining {
         watch_.before_update(group.params(), std::vector<double>(group.params().size(), group.options().get_lr()));
       watch_.after_update();
     }
-    step_record record{.batch_number = now.batch_number, .evaluating = std::exchange(evaluating_, {})};
+    step_record record{
+        .batch_number = now.batch_number, .evaluating = std::exchange(evaluating_, {}), .apart = now.apart};
     record.parameters = watch_.end_step();
     record.optimizer_ran = watch_.optimizer_ran();
     if (now.loss.defined() && now.loss.numel() == 1) record.loss = now.loss.item<double>();
