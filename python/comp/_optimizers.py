@@ -22,14 +22,19 @@ def parameters_of(optimizer: Any) -> set[int]:
 
 
 def belong_together(a: Any, b: Any) -> bool:
-    """Whether both are one optimizer, or one wraps the other, or is made of its groups."""
+    """Whether both are one optimizer, or one wraps the other, alone or among several, or is made of its groups."""
     if a is b:
         return True
     of_a, of_b = attributes(a) or {}, attributes(b) or {}
     shared = of_a.get("param_groups")
     if shared is not None and shared is of_b.get("param_groups"):
         return True
-    return any(each is b for each in of_a.values()) or any(each is a for each in of_b.values())
+    return _holds(of_a, b) or _holds(of_b, a)
+
+
+def _holds(wrapper: Mapping[str, Any], optimizer: Any) -> bool:
+    parts = [list(dict.values(each)) if isinstance(each, dict) else each for each in wrapper.values()]
+    return any(each is optimizer or (isinstance(each, (list, tuple)) and any(one is optimizer for one in each)) for each in parts)
 
 
 class OptimizerWatch:

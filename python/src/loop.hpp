@@ -42,9 +42,13 @@ class loop_ledger {
 
   void search_started(const search_info& info) {
     if (path_.empty()) return;
-    is_own_ = attempt([&] { runs_.emplace(path_).search_started(info); }) ||
-              attempt([&] { runs_.emplace(path_, ledger::mode::restart).search_started(info); });
-    if (!is_own_ && info.warn) info.warn(problem_ + "; what this loop's search learns is not kept");
+    is_own_ = attempt([&] { runs_.emplace(path_).search_started(info); });
+    if (is_own_) return;
+    const std::string why = problem_;
+    is_own_ = attempt([&] { runs_.emplace(path_, ledger::mode::restart).search_started(info); });
+    if (!info.warn) return;
+    info.warn(is_own_ ? why + "; this loop writes it anew, and its search begins from its first batch"
+                      : problem_ + "; what this loop's search learns is not kept");
   }
   /// Returns: true if this search has opened the file, so that no other one uses it.
   bool is_own() const { return is_own_; }

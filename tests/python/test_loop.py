@@ -439,11 +439,14 @@ class Loops(unittest.TestCase):
                 self.assertEqual(os.listdir(folder), ['plan.json.search'] if batches > 1 else [])
 
     def test_the_next_loop_goes_on_from_what_the_last_one_learned(self):
+        told = []
+
         def batches_until_found(file, loop, most=3000):
             plan = loop.autocast(file=file)
             for k in range(most):
                 loop.train(plan, 1)
                 if plan.found:
+                    told.extend(plan.found.warnings)
                     return k
             return most
 
@@ -458,7 +461,9 @@ class Loops(unittest.TestCase):
             self.assertEqual(set(os.listdir(folder)), {'plan.json', 'whole.json'})
             with open(os.path.join(folder, 'other.json.search'), 'w') as other:
                 other.write('no ledger')
+            self.assertNotIn('writes it anew', ' '.join(told))
             self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
+            self.assertIn('this loop writes it anew', ' '.join(told))
 
     def test_a_loop_leaves_the_file_of_a_search_that_another_one_goes_on_with(self):
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
@@ -647,6 +652,23 @@ class Loops(unittest.TestCase):
             self.assertEqual(len(told), words is not None)
             if words:
                 self.assertRegex(str(told[0].message), words)
+
+    def test_an_optimizer_that_is_made_of_several_is_one(self):
+        class Several(torch.optim.Optimizer):
+            def __init__(self, *parts):
+                super().__init__([p for part in parts for group in part.param_groups for p in group['params']], {})
+                self.parts = list(parts)
+
+            def step(self):
+                for part in self.parts:
+                    part.step()
+
+        loop = Loop()
+        loop.optimizer = Several(torch.optim.Adam(loop.net[0].parameters()), torch.optim.SGD(loop.net[2].parameters(), 0.01))
+        plan = loop.autocast()
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            loop.train(plan, 40)
 
     def test_fp32_that_loses_its_batches_is_told_once_and_the_loop_goes_on(self):
         loop = Loop(lambda net, out: out * float('nan'))
