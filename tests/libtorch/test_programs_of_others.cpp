@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What torch's own C++ tests and programs of strangers do in a forward, or give as a batch, that comp did not run as
+// they wrote it.
+#include "program_support.hpp"
+#include "torch_and_doctest.hpp"
+#include "trainer_support.hpp"
+
+using namespace libtorch_tests;
+
+TEST_CASE("what a cast to its own format gave may become a leaf, whose gradient a recording has, too") {
+  const auto forward = [](bool writes) {
+    auto x = torch::arange(4).to(torch::kFloat).to(torch::kFloat);
+    if (writes) x.resize_({2, 2});
+    x.requires_grad_(true);
+    const auto y = x.exp();
+    if (writes) torch::zeros({2}).add_(1);
+    y.sum().backward();
+    return x.grad();
+  };
+  for (const bool writes : {false, true}) {
+    const torch::Tensor expected = forward(writes);
+    program p;
+    torch::Tensor recorded_gradient;
+    recorded(p, [&] { recorded_gradient = forward(writes); });
+    CHECK(same(recorded_gradient, expected));
+    p.set_plan(as_written(p.graph()));
+    CHECK(same(inside(p, [&] { return forward(writes); }), expected));
+  }
+}
+
+TEST_CASE("a comparison of a lowered value with one in FP32 gets both in FP32") {
+  const auto a = torch::ones({4, 4}), b = torch::full({4, 4}, 4.0);
+  bool close = false, equal = false;
+  torch::Tensor places;
+  const auto forward = [&] {
+    const auto c = torch::mm(a, a);
+    close = torch::allclose(c, b);
+    equal = torch::equal(c, b);
+    places = torch::searchsorted(b[0], c);
+    return c;
+  };
+  program p;
+  const torch::Tensor c = run_low(p, {"mm"}, forward);
+  CHECK(c.dtype() == torch::kBFloat16);
+  CHECK(close);
+  CHECK(equal);
+  CHECK(same(places, torch::zeros({4, 4}, torch::kLong)));
+}
