@@ -46,3 +46,16 @@ TEST_CASE("a comparison of a lowered value with one in FP32 gets both in FP32") 
   CHECK(equal);
   CHECK(same(places, torch::zeros({4, 4}, torch::kLong)));
 }
+
+TEST_CASE("under a plan that lowers nothing a score is computed in the formats that its author wrote") {
+  classification it;
+  const auto score = [&] {
+    return it.net->forward(it.data.x).to(torch::kBFloat16).mul(1.01).add(0.3).to(torch::kDouble).sum().item<double>();
+  };
+  it.net->eval();
+  const double expected = score();
+  it.net->train();
+  lt::trainer trainer{it.setup, it.batches, it.make_step(), score};
+  (void)trainer.graph();
+  CHECK(trainer.validate() == expected);
+}
