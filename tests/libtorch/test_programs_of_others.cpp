@@ -7,6 +7,16 @@
 
 using namespace libtorch_tests;
 
+namespace {
+
+/// A target that comp knows nothing of.
+struct caption {
+  torch::Tensor words;
+};
+[[maybe_unused]] std::int64_t bytes_of(const caption& c) { return static_cast<std::int64_t>(c.words.nbytes()); }
+
+}  // namespace
+
 TEST_CASE("what a cast to its own format gave may become a leaf, whose gradient a recording has, too") {
   const auto forward = [](bool writes) {
     auto x = torch::arange(4).to(torch::kFloat).to(torch::kFloat);
@@ -45,6 +55,19 @@ TEST_CASE("a comparison of a lowered value with one in FP32 gets both in FP32") 
   CHECK(close);
   CHECK(equal);
   CHECK(same(places, torch::zeros({4, 4}, torch::kLong)));
+}
+
+TEST_CASE("an example whose target is a class of the user's is a batch") {
+  using example = torch::data::Example<torch::Tensor, caption>;
+  auto batches = comp::libtorch::replayed([left = 3]() mutable -> std::optional<example> {
+    if (left-- == 0) return std::nullopt;
+    return example{torch::full({2}, left), {torch::ones({1}, torch::kLong)}};
+  });
+  const auto begin = batches.position();
+  const auto first = batches.next();
+  CHECK(batches.kept_bytes() == 24);
+  batches.seek(begin);
+  CHECK(same(batches.next()->data, first->data));
 }
 
 TEST_CASE("under a plan that lowers nothing a score is computed in the formats that its author wrote") {
