@@ -91,22 +91,28 @@ class twins {
   void forget_unread() {
     std::erase_if(pairs_, [](const auto& known) { return known.second.twin.expired(); });
   }
-  /// Returns: null for a tensor that is no twin.
+  /// Returns: null for a tensor that is no twin, or that has become a leaf.
   const at::Tensor* original(const at::Tensor& twin) const {
     const auto at = pairs_.find(twin.unsafeGetTensorImpl());
-    return at == pairs_.end() || at->second.twin.expired() ? nullptr : &at->second.original;
+    if (at == pairs_.end() || at->second.twin.expired() || is_leaf_now(twin, at->second.original)) return nullptr;
+    return &at->second.original;
   }
   /// An operator has written in place: twins get the shapes and nodes that their originals have now.
   void follow() {
     for (const auto& [impl, known] : pairs_) {
       const at::Tensor twin{known.twin.lock()};
-      if (!twin.defined()) continue;
+      if (!twin.defined() || is_leaf_now(twin, known.original)) continue;
       twin.unsafeGetTensorImpl()->shallow_copy_from(known.original.getIntrusivePtr());
       torch::autograd::impl::set_gradient_edge(twin, torch::autograd::impl::gradient_edge(known.original));
     }
   }
 
  private:
+  /// Returns: whether the user called requires_grad_() of the twin, which no operator tells: gradients then end in it.
+  static bool is_leaf_now(const at::Tensor& twin, const at::Tensor& original) {
+    return twin.requires_grad() && !original.requires_grad();
+  }
+
   struct pair {
     tensor_address twin;
     at::Tensor original;
@@ -213,7 +219,9 @@ class recorder {
     if (current.op.inputs.empty() && first.defined() && first.scalar_type() == at::kDouble)
       current.info.as_written = precision::fp64;
     if (!floating && (current.op.role == op_role::choosable || current.info.author != author_choice::none)) {
-      current.op.role = op_role::as_is;
+      // allclose, equal and searchsorted refuse two formats
+      const bool compares = current.op.role == op_role::choosable && current.op.inputs.size() > 1;
+      current.op.role = compares ? op_role::full : op_role::as_is;
       current.info.author = author_choice::none;
     }
     const bool makes_full = known.is_copy && first.defined() && is_full(first.scalar_type());

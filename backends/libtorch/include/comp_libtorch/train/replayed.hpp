@@ -67,36 +67,47 @@ std::int64_t bytes_of(const T& all) {
   return std::apply([](const auto&... each) { return (bytes_of(each) + ... + std::int64_t{0}); }, all);
 }
 
-/// Returns: how often a batch's tensors were written in place. Of a user's own batch this is known only if there is
-/// such a function for it.
+/// Returns: how often a batch's tensors were written in place. Of a user's own class, also one inside a batch, this is
+/// known only if there is such a function beside it.
 inline std::uint64_t writes_of(const at::Tensor& t) {
   return t.defined() ? detail::version(*t.unsafeGetTensorImpl()) : 0;
 }
 template <class D, class T>
+std::uint64_t writes_of(const torch::data::Example<D, T>& e);
+template <detail::several T>
+std::uint64_t writes_of(const T& all);
+template <class T>
+std::uint64_t writes_of(const std::vector<T>& all);
+
+namespace detail {
+/// Returns: writes_of(one); 0 for a class that has none.
+template <class T>
+std::uint64_t known_writes(const T& one) {
+  if constexpr (requires { writes_of(one); }) {
+    return writes_of(one);
+  } else {
+    return 0;
+  }
+}
+}  // namespace detail
+
+template <class D, class T>
 std::uint64_t writes_of(const torch::data::Example<D, T>& e) {
   if constexpr (std::is_same_v<T, torch::data::example::NoTarget>) {
-    return writes_of(e.data);
+    return detail::known_writes(e.data);
   } else {
-    return writes_of(e.data) + writes_of(e.target);
+    return detail::known_writes(e.data) + detail::known_writes(e.target);
   }
 }
 template <class T>
-requires requires(const T& one) { writes_of(one); }
 std::uint64_t writes_of(const std::vector<T>& all) {
   std::uint64_t sum = 0;
-  for (const T& one : all) sum += writes_of(one);
+  for (const T& one : all) sum += detail::known_writes(one);
   return sum;
 }
 template <detail::several T>
 std::uint64_t writes_of(const T& all) {
-  const auto of = [](const auto& one) -> std::uint64_t {
-    if constexpr (requires { writes_of(one); }) {
-      return writes_of(one);
-    } else {
-      return 0;
-    }
-  };
-  return std::apply([of](const auto&... each) { return (of(each) + ... + std::uint64_t{0}); }, all);
+  return std::apply([](const auto&... each) { return (detail::known_writes(each) + ... + std::uint64_t{0}); }, all);
 }
 
 struct replay_options {
@@ -200,13 +211,7 @@ class replayed_batches {
     std::uint64_t writes;
     std::optional<generators> drawn = {};  // if the loader drew from LibTorch's generator
   };
-  static std::uint64_t writes_to(const std::optional<Batch>& batch) {
-    if constexpr (requires { writes_of(*batch); }) {
-      return batch ? writes_of(*batch) : 0;
-    } else {
-      return 0;
-    }
-  }
+  static std::uint64_t writes_to(const std::optional<Batch>& batch) { return batch ? detail::known_writes(*batch) : 0; }
 
   void keep(const std::optional<Batch>& batch, const generator_states& before) {
     kept_.push_back({batch, writes_to(batch)});

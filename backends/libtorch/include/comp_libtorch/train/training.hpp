@@ -249,7 +249,8 @@ class training {
       });
       for (const auto& [part, training] : before) set(*part, false);
       const at::NoGradGuard no_grad;
-      const region on = program_.evaluate();
+      const bool as_written = !program_.lowers() && !program_.may_read_low() && program_.settings().protect_blocks;
+      const region on = as_written ? program_.enter_unplanned() : program_.evaluate();
       return score_();
     });
   }
