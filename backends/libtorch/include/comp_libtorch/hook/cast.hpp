@@ -110,14 +110,19 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
   return result;
 }
 
-/// Returns: `copy`, an earlier cast of `tensor`, for one more reader. It has an autograd node of its own, so that the
-/// gradients of all readers are added in the tensor's format, as under torch.autocast, which casts for each reader. Of
-/// a leaf autocast keeps the cast, and the gradients meet in that.
-inline at::Tensor for_next_reader(const at::Tensor& copy, const at::Tensor& tensor) {
-  if (tensor.is_leaf() || !at::GradMode::is_enabled() || !copy.requires_grad() || !is_usual(tensor)) return copy;
+/// Returns: the memory of `copy`, an earlier cast of `tensor`, with an autograd node of its own, so that the gradients
+/// of all who get one are added in the tensor's format.
+inline at::Tensor cast_again(const at::Tensor& copy, const at::Tensor& tensor) {
+  if (!at::GradMode::is_enabled() || !copy.requires_grad() || !is_usual(tensor)) return copy;
   at::Tensor alias = copy.tensor_data();
   record_cast(alias, tensor);
   return alias;
+}
+
+/// Returns: `copy`, an earlier cast of `tensor`, for one more reader. Gradients are added as under torch.autocast,
+/// which casts for each reader; of a leaf it keeps the cast, and they meet in that.
+inline at::Tensor for_next_reader(const at::Tensor& copy, const at::Tensor& tensor) {
+  return tensor.is_leaf() ? copy : cast_again(copy, tensor);
 }
 
 /// Returns: whether autograd lets `cast`, an earlier cast of `tensor`, stand for a new one. It does not if gradients

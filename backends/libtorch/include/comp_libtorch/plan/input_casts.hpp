@@ -43,8 +43,11 @@ class input_casts {
 
   at::Tensor cast_for_slot(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
     if (in_transform()) return cast(tensor, now.target, at::MemoryFormat::Preserve);
-    if (slot.weight >= 0 && !captures_) return weights_.get(slot.weight, tensor, keeps_weights_);
-    if (slot.weight >= 0) return cast_once(captured_weights_[slot.weight], now, slot, tensor);
+    if (slot.weight >= 0) {
+      const at::Tensor copy = captures_ ? cast_once(captured_weights_[slot.weight], now, slot, tensor)
+                                        : weights_.get(slot.weight, tensor, keeps_weights_);
+      return slot.viewed ? cast_again(copy, tensor) : copy;
+    }
     if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
     shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
     const bool first = !shared.is_of(tensor);

@@ -42,6 +42,7 @@ struct cast_slot {
   std::uint16_t argument = 0;
   std::int16_t element = -1;
   std::int32_t weight = -1;  // entry of low_weights; -1: it is no parameter
+  bool viewed = false;       // the operator is a view of the weight's low copy
   std::int32_t shared = -1;  // number of the cast that it shares with other inputs; -1: none
   bool last_use = false;     // no later input uses the shared cast
 };
@@ -291,7 +292,7 @@ class compiler {
     now.lists = input.element >= 0;
     now.slots = 1;
     const auto entry = weights_->entry_of(input.parameter, now.target, at::MemoryFormat::Preserve);
-    compiled.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry});
+    compiled.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry, .viewed = true});
   }
 
   /// Inputs that are cast alike get one cast.
