@@ -268,11 +268,7 @@ class guided_search {
       if (!contains(accepted_.levels()[i], target[i])) ++uses[target[i]];
     }
     const precision low = std::ranges::max_element(uses, {}, [](const auto& use) { return use.second; })->first;
-    precision_levels open = from_.levels;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
-    }
-    const plan all = lower_to(low, accepted_.accepted_plan(), open);
+    const plan all = lower_to(low, accepted_.accepted_plan(), open_levels());
     const plan& question = search_.trials.find(all) == nullptr ? all : target;
     accepted_.judge_wider(question);
     if (search_.trials.find(question)->trial.accepted) timed_.insert(question);
