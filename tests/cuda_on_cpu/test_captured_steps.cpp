@@ -39,16 +39,7 @@ counts counted() { return {simt::device.seen.given, simt::device.seen.graphs, si
 model mlp() { return native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
 model convolutional() {
   model_builder net{"small", input_kind::values, {4, 1, 8, 8}};
-  net.input()
-      .conv2d("conv", 6, {.padding = 1})
-      .batch_norm("norm")
-      .relu("relu")
-      .max_pool2d("pool")
-      .flatten("flatten")
-      .dropout("dropout", 0.2)
-      .linear("head", 4)
-      .log_softmax("logp")
-      .nll_loss("loss");
+  small_convolutional(net, 6, 4).log_softmax("logp").nll_loss("loss");
   return net.finish();
 }
 model lenet() { return native_models::lenet5({.batch = 2}); }
