@@ -12,7 +12,6 @@ import time
 
 os.environ['COMP_TEST_DEVICE'] = 'cuda'
 
-import comp
 import torch
 import trainings
 from known_trainings import BATCHES, classifies, dice, of_transformers
@@ -89,25 +88,7 @@ def block(training, region, turn):
     return (time.perf_counter() - begun) / BLOCK
 
 
-def in_turns(name, rounds, ways):
-    trained = {}
-    for way, path in ways.items():
-        training = fresh(name)
-        region = {'fp32': NoPlan(), 'tf32': Tf32(), 'autocast': trainings.Autocast()}.get(path) or comp.plan(
-            path, training.model, segments=training.segments
-        )
-        if 'channels-last' in way:
-            training.model.to(memory_format=torch.channels_last)
-        if 'compiled' not in way or trainings.compiles(training, region):
-            trained[way] = (training, region, [])
-            block(training, region, 0)
-    for turn in range(rounds + 2):
-        for training, region, seconds in (list(trained.values()) if turn % 2 == 0 else list(trained.values())[::-1]):
-            seconds.append(block(training, region, turn))
-    return {way: seconds[2:] for way, (_, _, seconds) in trained.items()}
-
-
-trainings.fresh, trainings.Autocast.device = fresh, 'cuda'
+trainings.fresh, trainings.Autocast.device, trainings.REGIONS['tf32'] = fresh, 'cuda', Tf32
 
 
 def measure(name, rounds, compiled):
@@ -121,7 +102,7 @@ def measure(name, rounds, compiled):
         if compiled:
             trainings.searched(name, of_compiled, compiled=True)
             ways |= {'compiled autocast': 'autocast', 'compiled plan': of_compiled}
-        times = in_turns(name, rounds, ways)
+        times = trainings.in_turns(name, rounds, ways, take_turn=block)
     rows = []
     for way, seconds in times.items():
         over, *bounds = trainings.bounds([mine / plan for mine, plan in zip(seconds, times['plan'])])

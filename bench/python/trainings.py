@@ -41,6 +41,9 @@ class Autocast:
         self.inner.__exit__(*raised)
 
 
+REGIONS = {'fp32': NoPlan, 'autocast': Autocast}
+
+
 def bounds(values):
     """The median and its 95% interval, by ranks."""
     ranked, n = sorted(values), len(values)
@@ -126,26 +129,29 @@ def kept(found):
     return 'autocast' if found.plan.endswith('@autocast') else f'{low} of {len(found.operators)} low'
 
 
-def in_turns(name, rounds, ways, peer=None):
-    """Trains a step of each of `ways`, plan files or names, and of the peer, `rounds` times. Returns: the seconds of each way
-    whose first steps went well."""
+def step(training, region, turn):
+    begun = time.perf_counter()
+    training.train(region, training.data[turn % BATCHES])
+    return time.perf_counter() - begun
+
+
+def in_turns(name, rounds, ways, peer=None, take_turn=step):
+    """Trains each of `ways`, plan files or names, by a turn, and the peer by a step, `rounds` times. Returns: the seconds of
+    each way whose first steps went well."""
     trained = {}
     for way, path in ways.items():
         training = fresh(name)
-        region = {'fp32': NoPlan(), 'autocast': Autocast()}.get(path) or plan(
-            path, training.model, segments=training.segments
-        )
+        region = REGIONS[path]() if path in REGIONS else plan(path, training.model, segments=training.segments)
+        if 'channels-last' in way:
+            training.model.to(memory_format=torch.channels_last)
         if 'compiled' not in way or compiles(training, region):
             trained[way] = (training, region, [])
     of_peer = []
     for turn in range(rounds + 3):
-        number = turn % BATCHES
         for training, region, seconds in (list(trained.values()) if turn % 2 == 0 else list(trained.values())[::-1]):
-            begun = time.perf_counter()
-            training.train(region, training.data[number])
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(take_turn(training, region, turn))
         if peer:
-            of_peer.append(peer.seconds(number))
+            of_peer.append(peer.seconds(turn % BATCHES))
     times = {way: seconds[3:] for way, (_, _, seconds) in trained.items()}
     return times | ({'peer': of_peer[3:]} if peer and all(of_peer) else {})
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "../native/support.hpp"
+#include "course.hpp"
 #include "fresh.hpp"
 
 namespace comp::cuda::test {
@@ -39,16 +40,7 @@ counts counted() { return {simt::device.seen.given, simt::device.seen.graphs, si
 model mlp() { return native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
 model convolutional() {
   model_builder net{"small", input_kind::values, {4, 1, 8, 8}};
-  net.input()
-      .conv2d("conv", 6, {.padding = 1})
-      .batch_norm("norm")
-      .relu("relu")
-      .max_pool2d("pool")
-      .flatten("flatten")
-      .dropout("dropout", 0.2)
-      .linear("head", 4)
-      .log_softmax("logp")
-      .nll_loss("loss");
+  small_convolutional(net, 6, 4).log_softmax("logp").nll_loss("loss");
   return net.finish();
 }
 model lenet() { return native_models::lenet5({.batch = 2}); }
@@ -97,48 +89,9 @@ trainer<D> trainer_on(D& device, const model& m, const training& settings, std::
   return {device, m, data_of(m, batches), data_of(m, 1), settings};
 }
 
-template <class D>
-std::vector<std::vector<float>> values(D& device, trainer<D>& t) {
-  std::vector<std::vector<float>> all;
-  for (const auto& p : t.network().parameters()) all.push_back(device.values(p));
-  return all;
-}
 training captured_with(training settings, capture_mode mode = capture_mode::on) {
   settings.captured = mode;
   return settings;
-}
-/// What a training leaves: everything that has to be the same.
-struct course {
-  std::vector<std::vector<double>> curves;
-  std::vector<std::string> messages;
-  std::vector<std::vector<float>> values;
-  comp::scaling::state scale;
-  std::uint64_t draws = 0;
-  std::int64_t steps = 0;
-  double score = 0;
-  friend bool operator==(const course&, const course&) = default;
-};
-/// `plans` one after the other, two epochs each, a validation between them and a batch in the end.
-template <class D>
-course trained(D& device, trainer<D>& t, const std::vector<plan>& plans) {
-  course got;
-  const auto note = [&](const sample& s) {
-    got.curves.push_back(s.curve);
-    got.messages.push_back(s.message);
-  };
-  for (const plan& p : plans) {
-    t.set_precision(p);
-    note(t.run_epoch());
-    got.score += t.validate();
-    note(t.run_epoch());
-  }
-  note(t.run_batch());
-  const auto state = t.save();
-  got.values = values(device, t);
-  got.scale = state.updates[0].scale;
-  got.draws = state.draws;
-  got.steps = state.updates[0].taken;
-  return got;
 }
 /// Products in FP8, everything else in BF16.
 plan with_fp8(const model& m) {

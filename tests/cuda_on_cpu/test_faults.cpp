@@ -23,15 +23,7 @@ using cuda_trainer = native::trainer<device>;
 /// A little of everything that has memory, kernels or library calls of its own.
 native::model network() {
   native::model_builder net{"small", native::input_kind::values, {2, 1, 8, 8}};
-  net.input()
-      .conv2d("conv", 4, {.padding = 1})
-      .batch_norm("norm")
-      .relu("relu")
-      .max_pool2d("pool")
-      .dropout("dropout", 0.2)
-      .flatten("flatten")
-      .linear("head", 3)
-      .cross_entropy_loss("loss");
+  small_convolutional(net, 4, 3).cross_entropy_loss("loss");
   return net.finish();
 }
 /// A device with a trainer on it, in FP32 but for every second operator; the steps of an epoch are a CUDA graph.

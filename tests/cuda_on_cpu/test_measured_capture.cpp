@@ -7,6 +7,7 @@
 #include <comp_native/trainer.hpp>
 
 #include "../native/support.hpp"
+#include "course.hpp"
 #include "fresh.hpp"
 
 namespace comp::cuda::test {
@@ -42,27 +43,10 @@ timed_trainer trainer_on(timed_device& device, const training& settings) {
   return {device, small(), regression_data{examples}, regression_data{2}, settings};
 }
 
-struct course {
-  std::vector<double> curve;
-  std::vector<std::vector<float>> values;
-  scaling::state scale;
-  std::uint64_t draws = 0;
-  friend bool operator==(const course&, const course&) = default;
-};
-/// All of them, and two after the decision.
-course trained(timed_device& device, timed_trainer& t, precision p) {
-  course got;
-  t.set_precision(everywhere(t.graph(), p));
+/// Until the decision and at least two epochs after it.
+course train_past_decision(timed_device& device, timed_trainer& t, precision p) {
   t.post_training(true);
-  for (int i = 0; i < epochs + 2; ++i) {
-    const sample ran = t.run_epoch();
-    got.curve.insert(got.curve.end(), ran.curve.begin(), ran.curve.end());
-    (void)t.validate();
-  }
-  for (const auto& w : t.network().parameters()) got.values.push_back(device.values(w));
-  got.scale = t.save().updates[0].scale;
-  got.draws = t.save().draws;
-  return got;
+  return trained(device, t, std::vector<plan>(epochs / 2 + 2, everywhere(t.graph(), p)));
 }
 /// The training with its steps call by call, and by what is measured: the same bits.
 native::capture_report same(training settings, precision p, double graph_seconds) {
@@ -71,9 +55,9 @@ native::capture_report same(training settings, precision p, double graph_seconds
   auto plain = trainer_on(plain_device, settings);
   settings.captured = capture_mode::measured;
   auto t = trainer_on(device, settings);
-  const course expected = trained(plain_device, plain, p);
+  const course expected = train_past_decision(plain_device, plain, p);
   CHECK(simt::device.seen.graphs == 0);
-  CHECK(trained(device, t, p) == expected);
+  CHECK(train_past_decision(device, t, p) == expected);
   CHECK(simt::device.seen.graphs > 20);
   CHECK(t.capture_refused() == "");
   return t.captured_steps();
@@ -106,7 +90,7 @@ TEST_CASE_FIXTURE(fresh_for_training,
                   "what was decided for holds until the plan changes, and no graph is kept for plain steps") {
   timed_device device{slow};
   auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
-  (void)trained(device, t, precision::bf16);
+  (void)train_past_decision(device, t, precision::bf16);
   CHECK(t.captured_steps().decided);
   CHECK(simt::device.executables.empty());
   CHECK(simt::device.graph_bytes == 0);
@@ -115,7 +99,7 @@ TEST_CASE_FIXTURE(fresh_for_training,
   t.run_epoch();
   CHECK(simt::device.seen.graphs == graphs);
   device.graph_seconds = fast;
-  (void)trained(device, t, precision::tf32);
+  (void)train_past_decision(device, t, precision::tf32);
   CHECK(t.captured_steps().captured);
   CHECK_FALSE(simt::device.executables.empty());
   CHECK(simt::device.graph_bytes > 0);

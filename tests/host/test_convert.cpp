@@ -43,21 +43,21 @@ TEST_CASE("every FP16 pattern survives the way to FP32 and back, by loops and by
 TEST_CASE("the instructions of each vector unit convert whole vectors as loops do, and nothing behind them") {
   const std::vector<float> from = numbers(64, 1, precision::fp32, -70000, 70000);
   std::vector<fp16> halves(64);
-  detail::narrow_scalar(from.data(), halves.data(), 64);
-  const auto check = [&](std::size_t lanes, const auto& narrow, const auto& widen) {
+  detail::convert_scalar(from.data(), halves.data(), 64);
+  const auto check = [&](std::size_t lanes, const auto& convert) {
     for (std::size_t n = 0; n <= 40; ++n) {
       CAPTURE(n);
       std::vector<fp16> narrowed(64);
       std::vector<float> wide(64), expected(64);
-      REQUIRE(narrow(from.data(), narrowed.data(), n) == n / lanes * lanes);
-      REQUIRE(widen(halves.data(), wide.data(), n) == n / lanes * lanes);
-      detail::widen_scalar(halves.data(), expected.data(), n / lanes * lanes);
+      REQUIRE(convert(from.data(), narrowed.data(), n) == n / lanes * lanes);
+      REQUIRE(convert(halves.data(), wide.data(), n) == n / lanes * lanes);
+      detail::convert_scalar(halves.data(), expected.data(), n / lanes * lanes);
       CHECK(wide == expected);
       for (std::size_t i = 0; i < 64; ++i) CHECK(narrowed[i].bits == (i < n / lanes * lanes ? halves[i].bits : 0));
     }
   };
-  if (widest_unit() == vector_unit::avx512) check(16, detail::narrow_avx512, detail::widen_avx512);
-  if (detail::has_f16c()) check(8, detail::narrow_f16c, detail::widen_f16c);
+  if (widest_unit() == vector_unit::avx512) check(16, [](auto... a) { return detail::convert_avx512(a...); });
+  if (detail::has_f16c()) check(8, [](auto... a) { return detail::convert_f16c(a...); });
 }
 #endif
 

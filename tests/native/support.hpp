@@ -91,6 +91,18 @@ inline host_batch random_batch(const model& m, std::uint64_t seed) {
   return batch;
 }
 
+/// Adds a layer of each kind that trains, keeps statistics or draws. Returns: what a loss reads.
+inline value small_convolutional(model_builder& net, std::int64_t channels, std::int64_t classes) {
+  return net.input()
+      .conv2d("conv", channels, {.padding = 1})
+      .batch_norm("norm")
+      .relu("relu")
+      .max_pool2d("pool")
+      .flatten("flatten")
+      .dropout("dropout", 0.2)
+      .linear("head", classes);
+}
+
 /// Reads (1,2,3). Its discriminator normalises and is shown two kinds of images.
 inline model small_gan(std::int64_t batch) {
   model_builder net{"gan", input_kind::values, {batch, 1, 2, 3}};

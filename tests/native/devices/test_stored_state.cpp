@@ -23,15 +23,7 @@ namespace tested = comp::tested;
 /// Convolutions, running statistics and dropout; FP16 in the plan, so that losses are scaled.
 model some_net() {
   model_builder net{"some", input_kind::values, {8, 1, 8, 8}};
-  net.input()
-      .conv2d("conv", 6, {.padding = 1})
-      .batch_norm("norm")
-      .relu("relu")
-      .max_pool2d("pool")
-      .flatten("flatten")
-      .dropout("dropout", 0.2)
-      .linear("head", 4)
-      .cross_entropy_loss("loss");
+  small_convolutional(net, 6, 4).cross_entropy_loss("loss");
   return net.finish();
 }
 

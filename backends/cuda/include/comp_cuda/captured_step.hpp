@@ -12,19 +12,141 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <comp_native/passes.hpp>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "context.hpp"
 #include "draw_counter.hpp"
-#include "executable_graph.hpp"
-#include "refills.hpp"
+#include "prefetch.hpp"
 #include "step_report.hpp"
+#include "transfer.hpp"
 
 namespace comp::cuda {
+
+/// Overwrites device memory that a captured graph reads: a graph reads fixed addresses, so each batch's inputs must be
+/// copied to them, in the order of the stream. Values from the host go through pinned memory, so that the host waits
+/// only if all blocks of it are still being read, and for values that are larger than a block.
+class refills {
+ public:
+  explicit refills(context& c) : c_{&c} {}
+  ~refills() { (void)cudaStreamSynchronize(c_->stream().get()); }  // the stream may still read pinned memory
+  refills(const refills&) = delete;
+  refills& operator=(const refills&) = delete;
+
+  /// Copies `from` to `to`. Returns when `from` may change again, which is before the copy has arrived.
+  void put(void* to, std::span<const std::byte> from) {
+    if (std::ssize(from) > c_->chosen().pinned_limit) return copy(to, from);
+    slot& s = slots_[next_++ % slots_.size()];
+    s.copied.wait();
+    if (s.host.bytes() < from.size()) s.host = pinned_block{from.size()};
+    std::memcpy(s.host.data(), from.data(), from.size());
+    check(cudaMemcpyAsync(to, s.host.data(), from.size(), cudaMemcpyHostToDevice, c_->stream().get()),
+          "copying values to the device");
+    c_->stream().record(s.copied);
+  }
+
+ private:
+  /// Copies what is too large for pinned memory, and waits for it, as detail::brought() does.
+  void copy(void* to, std::span<const std::byte> from) {
+    check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, c_->stream().get()),
+          "copying values to the device");
+    c_->stream().synchronize();
+  }
+
+  struct slot {
+    pinned_block host;
+    event copied{cudaEventDisableTiming};  // from then on `host` may be written again
+  };
+  context* c_;
+  std::array<slot, 8> slots_;
+  std::size_t next_ = 0;
+};
+
+namespace detail {
+/// Copies from device to device, in the order of the stream.
+inline void copy_within(context& c, void* to, const void* from, std::int64_t bytes) {
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, c.stream().get()),
+        "copying values to where captured work reads them");
+}
+}  // namespace detail
+
+/// Overwrites the values of t, whose address stays.
+/// Throws: error for another number of values, and for tensors that are not row-major FP32.
+inline void refill(context& c, tensor& t, const tensor& from) {
+  const auto like = [](const tensor& x) { return x.precision() == precision::fp32 && x.order() == order::row_major; };
+  require<error>(from.size() == t.size() && like(t) && like(from),
+                 "refill of {} in {} with {} in {} (values go where they lie, as FP32): give as many", text(t.shape()),
+                 name(t.precision()), text(from.shape()), name(from.precision()));
+  c.flush();  // pending work was asked for with the values from before
+  detail::copy_within(c, t.materialize(), from.materialize(), t.size() * 4);
+}
+/// Overwrites the indices of t, whose address stays.
+/// Throws: error for another number of indices.
+inline void refill(context& c, indices& t, const indices& from) {
+  require<error>(from.size() == t.size(), "refill of {} indices with {} (they go where they lie): give as many",
+                 t.size(), from.size());
+  detail::copy_within(c, t.held()->materialize(), from.data(), t.size() * 4);
+  t = {t.shape(), t.held(), from.range()};
+}
+
+/// A graph that can be launched. Its destructor also returns the graph's memory, which the driver would otherwise keep
+/// for other graphs alone. If there is no memory for it, the pool gives back the memory that it keeps, since the driver
+/// does not share memory between pools and graphs.
+class executable_graph {
+ public:
+  executable_graph() = default;
+  /// Also allocates the graph's memory, so that a graph that does not fit fails here and not in a step.
+  /// Throws: what check() throws.
+  executable_graph(cudaGraph_t graph, context& c) : gpu_{c.card().device} {
+    check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph executable");
+    try {
+      check(with_memory(c, [&] { return cudaGraphUpload(graph_, c.stream().get()); }), "giving memory to a graph");
+    } catch (...) {
+      (void)cudaGraphExecDestroy(graph_);
+      throw;
+    }
+  }
+  executable_graph(executable_graph&& other) noexcept
+      : graph_{std::exchange(other.graph_, nullptr)}, gpu_{other.gpu_} {}
+  executable_graph& operator=(executable_graph&& other) noexcept {
+    std::swap(graph_, other.graph_);
+    std::swap(gpu_, other.gpu_);
+    return *this;
+  }
+  ~executable_graph() {
+    if (!graph_) return;
+    (void)cudaGraphExecDestroy(graph_);
+    (void)cudaDeviceGraphMemTrim(gpu_);
+  }
+  /// Launches the graph, and allocates its memory again if that was given back meanwhile.
+  /// Returns: CUDA's code. cudaGetLastError() no longer has it.
+  cudaError_t launch(context& c) const {
+    return with_memory(c, [&] { return cudaGraphLaunch(graph_, c.stream().get()); });
+  }
+
+ private:
+  /// Calls `call`; if memory is short, once more after the pool has given back what it keeps.
+  static cudaError_t with_memory(context& c, auto call) {
+    cudaError_t code = call();
+    if (code == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      c.pool().give_back();
+      code = call();
+    }
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code;
+  }
+
+  cudaGraphExec_t graph_ = nullptr;
+  int gpu_ = 0;
+};
 
 class captured_step {
  public:

@@ -33,7 +33,6 @@
 #include "elementwise.hpp"
 #include "embedding.hpp"
 #include "graph.hpp"
-#include "heads.hpp"
 #include "layer_norm.hpp"
 #include "layout.hpp"
 #include "linear.hpp"

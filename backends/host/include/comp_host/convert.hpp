@@ -28,14 +28,14 @@ using native::math::store;
 
 namespace detail {
 
-inline void narrow_scalar(const float* from, fp16* to, std::size_t n) {
+inline void convert_scalar(const float* from, fp16* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i].bits = fp16_bits(from[i]);
 }
-inline void widen_scalar(const fp16* from, float* to, std::size_t n) {
+inline void convert_scalar(const fp16* from, float* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = fp16_value(from[i].bits);
 }
 #if COMP_HOST_DISPATCH
-__attribute__((target("avx512f"))) inline std::size_t narrow_avx512(const float* from, fp16* to, std::size_t n) {
+__attribute__((target("avx512f"))) inline std::size_t convert_avx512(const float* from, fp16* to, std::size_t n) {
   std::size_t i = 0;
   for (; i + 16 <= n; i += 16) {
     const __m256i half =
@@ -44,7 +44,7 @@ __attribute__((target("avx512f"))) inline std::size_t narrow_avx512(const float*
   }
   return i;
 }
-__attribute__((target("avx512f"))) inline std::size_t widen_avx512(const fp16* from, float* to, std::size_t n) {
+__attribute__((target("avx512f"))) inline std::size_t convert_avx512(const fp16* from, float* to, std::size_t n) {
   std::size_t i = 0;
   for (; i + 16 <= n; i += 16) {
     _mm512_storeu_ps(to + i,
@@ -52,7 +52,7 @@ __attribute__((target("avx512f"))) inline std::size_t widen_avx512(const fp16* f
   }
   return i;
 }
-__attribute__((target("avx,f16c"))) inline std::size_t narrow_f16c(const float* from, fp16* to, std::size_t n) {
+__attribute__((target("avx,f16c"))) inline std::size_t convert_f16c(const float* from, fp16* to, std::size_t n) {
   std::size_t i = 0;
   for (; i + 8 <= n; i += 8) {
     const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
@@ -60,7 +60,7 @@ __attribute__((target("avx,f16c"))) inline std::size_t narrow_f16c(const float* 
   }
   return i;
 }
-__attribute__((target("avx,f16c"))) inline std::size_t widen_f16c(const fp16* from, float* to, std::size_t n) {
+__attribute__((target("avx,f16c"))) inline std::size_t convert_f16c(const fp16* from, float* to, std::size_t n) {
   std::size_t i = 0;
   for (; i + 8 <= n; i += 8) {
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
@@ -76,31 +76,24 @@ inline bool has_f16c() {
 }
 #endif
 
+template <class From, class To>
+void convert_widest(const From* from, To* to, std::size_t n) {
+  std::size_t done = 0;
+#if COMP_HOST_DISPATCH
+  if (widest_unit() == vector_unit::avx512) {
+    done = convert_avx512(from, to, n);
+  } else if (has_f16c()) {
+    done = convert_f16c(from, to, n);
+  }
+#endif
+  convert_scalar(from + done, to + done, n - done);
+}
+
 }  // namespace detail
 
 /// Convert n values on this thread.
-inline void convert(const float* from, fp16* to, std::size_t n) {
-  std::size_t done = 0;
-#if COMP_HOST_DISPATCH
-  if (widest_unit() == vector_unit::avx512) {
-    done = detail::narrow_avx512(from, to, n);
-  } else if (detail::has_f16c()) {
-    done = detail::narrow_f16c(from, to, n);
-  }
-#endif
-  detail::narrow_scalar(from + done, to + done, n - done);
-}
-inline void convert(const fp16* from, float* to, std::size_t n) {
-  std::size_t done = 0;
-#if COMP_HOST_DISPATCH
-  if (widest_unit() == vector_unit::avx512) {
-    done = detail::widen_avx512(from, to, n);
-  } else if (detail::has_f16c()) {
-    done = detail::widen_f16c(from, to, n);
-  }
-#endif
-  detail::widen_scalar(from + done, to + done, n - done);
-}
+inline void convert(const float* from, fp16* to, std::size_t n) { detail::convert_widest(from, to, n); }
+inline void convert(const fp16* from, float* to, std::size_t n) { detail::convert_widest(from, to, n); }
 inline void convert(const float* from, float* to, std::size_t n) { std::memcpy(to, from, n * sizeof(float)); }
 #ifdef __clang__
 #pragma clang diagnostic push

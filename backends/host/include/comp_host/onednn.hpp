@@ -13,6 +13,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,26 +36,19 @@ int inputs_of(const auto& description) {
 
 #if DNNL_VERSION_MAJOR == 2
 
+template <class Op, class... Ops>
+inline constexpr bool is_one_of = (std::is_same_v<Op, Ops> || ...);
 /// The place of the argument that oneDNN 3's descriptions have and oneDNN 2's do not: the second of two equal layouts,
 /// or pooling's dilation.
 template <class Op>
-inline constexpr std::size_t not_in_2 = 99;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::eltwise_forward> = 3;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::eltwise_backward> = 2;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::batch_normalization_forward> = 2;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::batch_normalization_backward> = 2;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::layer_normalization_forward> = 2;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::layer_normalization_backward> = 2;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::pooling_forward> = 6;
-template <>
-inline constexpr std::size_t not_in_2<dnnl::pooling_backward> = 5;
+inline constexpr std::size_t not_in_2 =
+    is_one_of<Op, dnnl::eltwise_forward>    ? 3
+    : is_one_of<Op, dnnl::pooling_forward>  ? 6
+    : is_one_of<Op, dnnl::pooling_backward> ? 5
+    : is_one_of<Op, dnnl::eltwise_backward, dnnl::batch_normalization_forward, dnnl::batch_normalization_backward,
+                dnnl::layer_normalization_forward, dnnl::layer_normalization_backward>
+        ? 2
+        : 99;
 
 template <class Op, class... Arguments>
 typename Op::desc operation(const Arguments&... arguments) {

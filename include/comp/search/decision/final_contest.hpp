@@ -256,18 +256,17 @@ class final_contest {
                         (c.over_fp32.ratio > 1 && !is_undecided(c));
       return at == 0 || (pays && judge_contestant(c));
     };
-    for (int bisected = 0;;) {
+    for (int bisections = 0;;) {
       const auto order = ranking(
           contest(), [&](const plan& p) { return predict(p); }, settings.memory_limit, settings.slowdown);
       const auto first = std::find_if(order.begin(), order.end(), wins);
       const contestant& fastest = contest()[order.front()];
       const auto result = first == order.end() ? 0 : *first;
       if (guided_ == nullptr || !detail::is_rejected(fastest)) return result;
-      if (may_grow(fastest.plan)) {
-        if (!enter_wider(fastest.plan)) return result;
-      } else if (bisected++ == 2 || !enter_part(guided_->bisect_again(fastest.plan))) {
-        return result;
-      }
+      const plan& rejected = fastest.plan;
+      const bool enters =
+          may_grow(rejected) ? enter_wider(rejected) : bisections++ < 2 && enter_part(guided_->bisect_again(rejected));
+      if (!enters) return result;
     }
   }
 

@@ -212,20 +212,20 @@ class guided_search {
   // Returns: the one that pays most; nothing if none pays. `best`: the fastest plan that was timed. `price`: of a byte
   // [s].
   std::optional<plan> next_question(const plan& best, double price) {
+    const std::vector<plan> starts{best, accepted_.accepted_plan()};
+    std::vector<precision_levels> spaces{accepted_.levels()};
+    if (from_.lows.size() > 1) spaces.push_back(open_levels());
+    std::set<plan> known = questions_;
+    known.insert({fp32(), best});
     std::optional<plan> found;
     double most = 0;
-    std::set<plan> candidates{best};
-    const std::vector<plan> starts{best, accepted_.accepted_plan()};
-    const auto look = [&](const precision_levels& levels, bool by_chance) {
-      const plan p =
-          by_chance ? costs_.perhaps_cheapest(levels, starts, price, random_) : costs_.cheapest(levels, starts, price);
-      if (!candidates.insert(p).second || questions_.contains(p) || p == fp32()) return;
-      if (const double pays = worth(p, best); pays > most) found = p, most = pays;
-    };
-    const precision_levels open = open_levels();
-    for (int i = 0; i == 0 || (costs_.resolves() && i < draws_per_question); ++i) {
-      look(accepted_.levels(), i > 0);
-      if (from_.lows.size() > 1) look(open, i > 0);
+    for (int i = 0; i < (costs_.resolves() ? draws_per_question : 1); ++i) {
+      for (const precision_levels& space : spaces) {
+        plan p =
+            i == 0 ? costs_.cheapest(space, starts, price) : costs_.perhaps_cheapest(space, starts, price, random_);
+        if (!known.insert(p).second) continue;
+        if (const double pays = worth(p, best); pays > most) found = std::move(p), most = pays;
+      }
     }
     if (found && !accepted_.is_accepted(*found)) questions_.insert(*found);
     return found;
@@ -254,9 +254,8 @@ class guided_search {
     // A race trains, so it costs what `p` is slower; a test of losses may be undone, so it costs all its batches.
     const double cost = is_race ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
     constexpr double part_to_believe = 0.5;  // of the promised gain
-    return part_to_believe * expected_gain(gain, informative_spread) *
-               std::max(accepted_.budget().to_come() - count, 0.0) -
-           cost;
+    const double gain_per_batch = part_to_believe * expected_gain(gain, informative_spread);
+    return gain_per_batch * std::max(accepted_.budget().to_come() - count, 0.0) - cost;
   }
 
   // Judges a plan with a precision that its operators were not accepted in. First the plan with all accepted operators
@@ -268,11 +267,7 @@ class guided_search {
       if (!contains(accepted_.levels()[i], target[i])) ++uses[target[i]];
     }
     const precision low = std::ranges::max_element(uses, {}, [](const auto& use) { return use.second; })->first;
-    precision_levels open = from_.levels;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
-    }
-    const plan all = lower_to(low, accepted_.accepted_plan(), open);
+    const plan all = lower_to(low, accepted_.accepted_plan(), open_levels());
     const plan& question = search_.trials.find(all) == nullptr ? all : target;
     accepted_.judge_wider(question);
     if (search_.trials.find(question)->trial.accepted) timed_.insert(question);

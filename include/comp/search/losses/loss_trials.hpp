@@ -271,40 +271,42 @@ class loss_trials {
       sample again;
       run_.train(begun, p, had_batches, again, detail::never_cut);
     }
-    const auto next = [&](std::size_t n) {
-      return std::min(next_look(n), n < min_batches_ ? min_batches_ : max_batches_);
+    const auto next = [&](std::size_t n) {  // a look reads all losses, so looks become rarer
+      const std::size_t more = n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2;
+      return std::min(n + more, n < min_batches_ ? min_batches_ : max_batches_);
+    };
+    const auto is_enough = [&](std::size_t n) {
+      if (n < min_batches_) return losses_.judge_so_far(candidate, min_batches_).answer == loss_answer::rejected;
+      return n >= max_batches_ || quick || is_decided(candidate);
     };
     for (std::size_t n = had_batches > 0 ? next(had_batches) : std::min<std::size_t>(min_batches_, 16); candidate.ok();
          n = next(n)) {
       if (static_cast<std::size_t>(reference_.so_far().batches) < n)
         run_.run_and_undo([&] { reference_.train_until(n); });
-      const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
-      bool blatant_harm = false;
-      const auto look = [&](const sample& so_far) {
-        blatant_harm = losses_.harm_beyond_doubt(so_far);
-        status s = cut(so_far);
-        if (s == status::stopped_early && slow_machine_ratio_) s = status::ok;
-        return blatant_harm && s == status::ok ? status::stopped_early : s;
-      };
-      run_.train(begun, p, n, candidate, look);
-      if (candidate.status == status::stopped_early && !blatant_harm && !slow_machine_ratio_ &&
-          machine_became_slow(begun, candidate)) {
-        candidate.status = status::ok;
-        run_.train(begun, p, n, candidate, look);
-      }
-      // Harm in the losses is a rejection, not a failure of the run.
-      if (blatant_harm && candidate.status == status::stopped_early) {
-        candidate.status = status::ok;
-        break;
-      }
-      if (!candidate.ok() || n >= max_batches_) break;
-      if (n < min_batches_) {
-        if (losses_.judge_so_far(candidate, min_batches_).answer == loss_answer::rejected) break;
-      } else if (quick || is_decided(candidate)) {
-        break;
-      }
+      if (!train_unless_harmful(begun, p, n, candidate) || is_enough(n)) break;
     }
     return candidate;
+  }
+
+  // Trains the candidate until it has `n` batches. Returns: false if it failed, is too slow or harms beyond doubt.
+  bool train_unless_harmful(const trial& begun, const plan& p, std::size_t n, sample& candidate) {
+    const candidate_cut cut{early_cut_, log_.baseline, fastest_seconds(), losses_.loss_sign()};
+    bool blatant_harm = false;
+    const auto look = [&](const sample& so_far) {
+      blatant_harm = losses_.harm_beyond_doubt(so_far);
+      status s = cut(so_far);
+      if (s == status::stopped_early && slow_machine_ratio_) s = status::ok;
+      return blatant_harm && s == status::ok ? status::stopped_early : s;
+    };
+    run_.train(begun, p, n, candidate, look);
+    if (candidate.status == status::stopped_early && !blatant_harm && !slow_machine_ratio_ &&
+        machine_became_slow(begun, candidate)) {
+      candidate.status = status::ok;
+      run_.train(begun, p, n, candidate, look);
+    }
+    if (!blatant_harm || candidate.status != status::stopped_early) return candidate.ok();
+    candidate.status = status::ok;  // harm in the losses is a rejection, not a failure of the run
+    return false;
   }
 
   // Returns: true if more batches would not change the answer.
@@ -356,22 +358,22 @@ class loss_trials {
     if (p.is_tuned() && !candidate.curve.empty()) {
       if (const auto verdict = judge_as_fp32(candidate, if_last)) return *verdict;
     }
-    if (!losses_.harm_beyond_doubt(candidate)) {
-      if (!wanders && so_far.answer == loss_answer::accepted &&
-          (quick || (is_well_below(so_far) && !line_is_vague(so_far))))
-        return so_far;
-      if (!wanders && is_well_below(if_last) && if_last.answer == loss_answer::accepted && reference_.spread().empty())
-        return if_last;
-      reference_.run_spread(1, min_batches_);
-      for (std::size_t runs = 2; runs <= 4 && !quick && is_close_to_line(losses_.judge_so_far(candidate, min_batches_));
-           ++runs)
-        reference_.run_spread(runs, min_batches_);
-    }
-    if (losses_.harm_beyond_doubt(candidate)) {
+    const auto reject_harm = [&] {
       loss_verdict harm = losses_.judge_finally(candidate, min_batches_);
       harm.answer = loss_answer::rejected;
       return harm;
-    }
+    };
+    if (losses_.harm_beyond_doubt(candidate)) return reject_harm();
+    if (!wanders && so_far.answer == loss_answer::accepted &&
+        (quick || (is_well_below(so_far) && !line_is_vague(so_far))))
+      return so_far;
+    if (!wanders && is_well_below(if_last) && if_last.answer == loss_answer::accepted && reference_.spread().empty())
+      return if_last;
+    reference_.run_spread(1, min_batches_);
+    for (std::size_t runs = 2; runs <= 4 && !quick && is_close_to_line(losses_.judge_so_far(candidate, min_batches_));
+         ++runs)
+      reference_.run_spread(runs, min_batches_);
+    if (losses_.harm_beyond_doubt(candidate)) return reject_harm();  // beside more of FP32's spread
     const loss_verdict now = losses_.judge_so_far(candidate, min_batches_);
     const bool repeat =
         (losses_.fp32_strays() || wanders || line_is_vague(now)) && now.answer != loss_answer::rejected && !quick;
@@ -421,9 +423,6 @@ class loss_trials {
     const std::vector<double> path = loss_path(fp32.curve, plan_run.curve, losses_.loss_sign());
     return mean_of(std::span{path}.first(std::min(min_batches_, path.size())));
   }
-
-  // Returns: after how many batches the losses are looked at next. A look reads all of them, so looks become rarer.
-  static std::size_t next_look(std::size_t n) { return n + (n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2); }
 
   result judge_whole_epoch(const plan& p, std::string label) {
     result judgement;

@@ -245,14 +245,14 @@ class guarded_training {
     const checkpoint start = run_.save();
     epoch_watch watch{normal(), false, loss_sign_};
     watched_epoch fp32 = train_epoch(run_.fp32(), watch);
-    using sign = shown_harm::sign;
-    const bool fp32_is_better = !fp32.run.ok()                ? false
-                                : bad.shown_by == sign::ended ? true
-                                : bad.shown_by == sign::lost_batches
-                                    ? loses_fewer_batches(fp32.losses, bad.losses)
-                                    : is_clearly_better(fp32.losses, bad.losses, normal());
     const checkpoint after = run_.save();
-    if (!fp32_is_better) {  // the epochs before may have damaged the state that both began from
+    if (fp32_did_better(fp32, bad)) {
+      harm_bisection bisection{
+          run_, {bad.shown_by, start, bad.losses, fp32.losses, normal().window()}, plans_.current()};
+      const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(bad.run, fp32.run));
+      run_.restore(after);
+      give_up(result().epochs.size(), bad.run.status, bad.message(), part);
+    } else {  // the epochs before may have damaged the state that both began from
       const std::exception_ptr failure = run_.failure();
       run_.restore(start);
       if (const auto fp32_instead = replace_damaged(run_, stage::training)) {
@@ -265,15 +265,15 @@ class guarded_training {
       if (!fp32.run.ok()) return give_up(result().epochs.size(), bad.run.status, bad.run.message);
       run_.restore(after);
       normal().relax();
-    } else {
-      harm_bisection bisection{
-          run_, {bad.shown_by, start, bad.losses, fp32.losses, normal().window()}, plans_.current()};
-      const auto part = bisection.find_harmless(plans_.next(), seconds_for_bisection(bad.run, fp32.run));
-      run_.restore(after);
-      give_up(result().epochs.size(), bad.run.status, bad.message(), part);
     }
     record_.add(std::move(fp32.run), fp32.losses);
     keep_progress();
+  }
+  bool fp32_did_better(const watched_epoch& fp32, const watched_epoch& bad) {
+    if (!fp32.run.ok()) return false;
+    if (bad.shown_by == shown_harm::sign::ended) return true;
+    if (bad.shown_by == shown_harm::sign::lost_batches) return loses_fewer_batches(fp32.losses, bad.losses);
+    return is_clearly_better(fp32.losses, bad.losses, normal());
   }
 
   void look_for_slow_harm() {
