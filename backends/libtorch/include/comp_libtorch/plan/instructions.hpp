@@ -24,6 +24,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace comp::libtorch {
@@ -101,12 +102,6 @@ inline bool keeps_affine(const op_traits& known, at::ScalarType low, at::DeviceT
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
 }
 
-/// Returns: whether a view may have the format of its readers. One that repeats elements may not: its gradients are
-/// sums, which are taken in the format of what is viewed.
-inline bool has_readers_format(const op_traits& view) {
-  return view.is_view && view.word != "expand" && view.word != "unfold" && view.word != "as_strided";
-}
-
 /// For each value the format in which all its readers want it, if they want the same.
 class wanted_formats {
  public:
@@ -116,9 +111,7 @@ class wanted_formats {
     for (std::size_t i = ops.size(); i-- > 0;) {
       const op_traits& known = traits(ops[i].op);
       const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::full;
-      const format target = computes                    ? format{scalar_type(chosen[i].forward)}
-                            : has_readers_format(known) ? of_results(ops[i])
-                                                        : format{};
+      const format target = computes ? format{scalar_type(chosen[i].forward)} : of_view(ops[i]);
       for (const std::uint32_t value : ops[i].uncast) want(value, {});
       for (const recorded_input& input : ops[i].inputs) {
         const bool kept = takes_as_is(known, chosen[i], input.argument) ||
@@ -132,11 +125,14 @@ class wanted_formats {
     const auto at = wanted_.find(value);
     return at == wanted_.end() ? std::nullopt : at->second;
   }
-  /// Returns: the format that all readers of the results want; nothing if they differ.
-  std::optional<at::ScalarType> of_results(const recorded_op& op) const {
+  /// Returns: the format in which a view's results are wanted; nothing if their readers differ, or if gradients would
+  /// be added in it: those of a result's several readers, or of a view that repeats elements.
+  std::optional<at::ScalarType> of_view(const recorded_op& op) const {
+    const op_traits& view = traits(op.op);
+    if (!view.is_view || view.word == "expand" || view.word == "unfold" || view.word == "as_strided") return {};
     std::optional<at::ScalarType> all;
     for (const std::uint32_t value : op.outputs) {
-      const format one = of(value);
+      const format one = read_often_.contains(value) ? format{} : of(value);
       if (!one || (all && all != one)) return {};
       all = one;
     }
@@ -147,9 +143,12 @@ class wanted_formats {
   using format = std::optional<at::ScalarType>;
   void want(std::uint32_t value, format in) {
     const auto [at, first] = wanted_.emplace(value, in);
-    if (!first && at->second != in) at->second = {};
+    if (first) return;
+    read_often_.insert(value);
+    if (at->second != in) at->second = {};
   }
   std::unordered_map<std::uint32_t, format> wanted_;
+  std::unordered_set<std::uint32_t> read_often_;
 };
 
 /// Returns: whether images may lie channels-last. A view of them would then be a copy, which does not see what is
@@ -233,7 +232,7 @@ class compiler {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
       if (casts_ || now.layout != at::MemoryFormat::Preserve) add_slots(compiled, now, known, op);
-    } else if (any_low_ && has_readers_format(known)) {
+    } else if (any_low_) {
       view_low_copy(compiled, now, op);
     }
     now.tf32 = chosen == precision::tf32;
@@ -285,7 +284,7 @@ class compiler {
   /// A cast of the view itself would have to be made each time.
   void view_low_copy(code& compiled, instruction& now, const recorded_op& op) {
     if (op.inputs.size() != 1 || op.inputs.front().parameter < 0) return;
-    const auto format = wanted_.of_results(op);
+    const auto format = wanted_.of_view(op);
     const recorded_input& input = op.inputs.front();
     if (!format || *format == input.full) return;
     now.target = *format;
