@@ -109,7 +109,8 @@ class step {
   /// From now on each update limits the norm of all gradients of its optimizer together to this.
   void clip(double largest_norm) { clip_ = largest_norm; }
 
-  /// Unscales, clips and steps. The next backward() begins with gradients of zero. A step whose scaled gradients
+  /// Unscales, clips and steps. The next backward() begins with this optimizer's gradients at zero; what an earlier
+  /// loss left in another optimizer's stays, unless its zero_grad() is called. A step whose scaled gradients
   /// overflowed is skipped.
   COMP_INLINE void update(torch::optim::Optimizer& optimizer);
 
