@@ -280,7 +280,10 @@ TEST_CASE("a view of a weight is taken of its low copy, and not where others rea
     return product + seen.exp();
   });
   CHECK(seen.dtype() == torch::kFloat);
-  run_low(p, {"mm", "mm_2"}, [&] { return torch::mm(x, seen = w.t()) + torch::mm(seen, x); });
+  run_low(p, {"mm", "mm_2"}, [&] {
+    seen = w.t();
+    return torch::mm(x, seen) + torch::mm(seen, x);
+  });
   CHECK(seen.dtype() == torch::kFloat);  // the gradients of two readers are added in FP32
   const auto bias = torch::randn({4}).requires_grad_();
   run_low(p, {"add"}, [&] { return (seen = bias.expand({4, 4})) + x; });
