@@ -456,14 +456,18 @@ class Loops(unittest.TestCase):
             whole = batches_until_found(os.path.join(folder, 'whole.json'), Loop())
             batches_until_found(file, Loop(), whole - 20)
             with open(file + '.search') as learned:
-                self.assertIn('"stage":"losses"', learned.read())
+                text = learned.read()
+            self.assertIn('"stage":"losses"', text)
             self.assertLess(batches_until_found(file, Loop()), whole // 2)
             self.assertEqual(set(os.listdir(folder)), {'plan.json', 'whole.json'})
-            with open(os.path.join(folder, 'other.json.search'), 'w') as other:
-                other.write('no ledger')
-            self.assertNotIn('writes it anew', ' '.join(told))
-            self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
-            self.assertIn('this loop writes it anew', ' '.join(told))
+            altered = text.replace('"stage":"losses"', '"stage":"nothing"', 1)
+            for content, then in (('no ledger', "what this loop's search learns is not kept"), (altered, 'this loop writes it anew')):
+                with open(os.path.join(folder, 'other.json.search'), 'w') as other:
+                    other.write(content)
+                self.assertNotIn(then, ' '.join(told))
+                self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
+                self.assertIn(then, ' '.join(told))
+                os.remove(os.path.join(folder, 'other.json'))
 
     def test_a_loop_leaves_the_file_of_a_search_that_another_one_goes_on_with(self):
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
