@@ -50,10 +50,10 @@ class input_casts {
     }
     if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
     shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
-    const bool first = !shared.is_of(tensor);
-    at::Tensor copy = cast_once(shared, now, slot, tensor);
+    at::Tensor copy =
+        shared.is_of(tensor) ? for_next_reader(shared.copy, tensor) : cast_once(shared, now, slot, tensor);
     if (slot.last_use) shared = {};
-    return first ? copy : for_next_reader(copy, tensor);
+    return copy;
   }
 
   /// While on, operators run on tensors without data (capture.hpp). Copies of these are not mixed with others.
