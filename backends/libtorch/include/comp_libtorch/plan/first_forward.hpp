@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a first forward under a plan while it is recorded, operator by operator, so that it needs no more memory than
 // the later ones. What later operators will read is not known yet. So a cast is shared only while somebody else keeps
-// it (autograd, for a backward); copies of parameters are shared until the region ends.
+// it (autograd, for a backward); copies of leaves that train are shared until the region ends.
 #pragma once
-
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <comp/core/precision.hpp>
