@@ -139,6 +139,18 @@ TEST_CASE("batches that repeat one before them are a finding, and so are ranks t
       "converted, and run that in each step");
 }
 
+TEST_CASE("one row of a batch that stands for all others is a finding, unless it is always the same") {
+  comp::history row, positions;
+  for (std::size_t i = 0; i < 20; ++i) {
+    row.add(made_up::step(), {.one_row = std::pair{i, 10}});
+    positions.add(made_up::step(), {.one_row = std::pair{7, 10}});
+  }
+  CHECK(comp::faults(positions).empty());
+  check_one(row, fault_kind::broadcast,
+            "\"batch\" has a tensor of one row, other values in each step, beside one of 10 rows, in 20 steps: the row "
+            "stands for all others, too; look at how the batch is put together");
+}
+
 TEST_CASE("infinite gradients without an update are a loss scaler's, unless they do not end") {
   comp::examination seen = made_up::step();
   seen.entries[1].gradients = comp::counted(std::vector<float>{1e38F * 10});

@@ -515,6 +515,11 @@ BUGS = {
         'same_batch',
         'batch',
     ),
+    'one_row_for_all': (
+        lambda: plain(net := mlp(), adam(net), [(x, y, x[:1] + 1) for x, y in batches_of(16, 8)]),
+        'broadcast',
+        'batch',
+    ),
     'optimizer_of_frozen_layers': (optimizer_of_frozen_layers, 'no_optimizer', '1.bias'),
     'optimizer_that_stops': (lambda: a_step_without_gradients(Stopping), 'no_update', 'optimizer'),
     'evaluated_before_spectral_norm_is_ready': (

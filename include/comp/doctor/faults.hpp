@@ -40,7 +40,8 @@ enum class fault_kind : std::uint8_t {
   same_batch,
   same_loss,
   evaluation_scale,
-  rank_difference
+  rank_difference,
+  broadcast
 };
 
 constexpr std::string_view name(fault_kind k) {
@@ -48,7 +49,8 @@ constexpr std::string_view name(fault_kind k) {
                                         "constant",    "dead",         "small_gradient",   "large_gradient",
                                         "no_gradient", "no_optimizer", "old_gradient",     "lost_update",
                                         "no_update",   "zero_rate",    "evaluation_mode",  "dropout",
-                                        "same_batch",  "same_loss",    "evaluation_scale", "rank_difference"};
+                                        "same_batch",  "same_loss",    "evaluation_scale", "rank_difference",
+                                        "broadcast"};
   return names[static_cast<std::size_t>(k)];
 }
 

@@ -87,6 +87,11 @@ class history_faults {
           fmt::format(
               "had the same values in all of its rows in all {} steps: look at how the data set makes its items",
               all_.known_batches_));
+    if (all_.broadcasts_.length >= enough())
+      add(fault_kind::broadcast, "batch", *all_.broadcasts_.first,
+          fmt::format("has a tensor of one row, other values in each step, beside one of {} rows, in {} steps: the row "
+                      "stands for all others, too; look at how the batch is put together",
+                      all_.one_row_->second, all_.broadcasts_.length));
   }
 
   void ranks() {

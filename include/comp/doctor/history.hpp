@@ -47,6 +47,8 @@ struct step_record {
   std::optional<std::uint64_t> batch = {};  // depends on each value of the batch
   std::size_t batch_number = 0;             // of its epoch
   bool rows_alike = false;                  // each matrix of the batch has rows that are all the same
+  /// If the batch has a matrix of one row beside larger ones: a hash of its values, and the rows of the largest.
+  std::optional<std::pair<std::uint64_t, std::int64_t>> one_row = {};
   bool optimizer_ran = false;
   std::vector<std::string> evaluating = {};  // models that were in evaluation mode in a forward with gradients
   std::vector<std::string> apart = {};       // parameters that should be equal on all ranks, and are not
@@ -137,6 +139,8 @@ class history {
       ++known_batches_;
       alike_ += record.rows_alike;
     }
+    broadcasts_.add(step, record.one_row && record.one_row != one_row_);
+    one_row_ = record.one_row;
   }
 
   std::size_t steps() const { return steps_; }
@@ -338,6 +342,8 @@ class history {
   std::optional<std::size_t> bad_loss_;
   std::optional<std::uint64_t> batch_;
   std::size_t known_batches_ = 0, alike_ = 0;
+  std::optional<std::pair<std::uint64_t, std::int64_t>> one_row_;
+  run_of_steps broadcasts_;  // steps whose batch had one row for all, with values other than the step before
   std::size_t repeats_ = 0;  // batches that have the values of the one before them
   std::map<std::string, std::pair<double, std::size_t>> evaluated_;  // means and steps of operators without gradients
   struct difference_of_scale {

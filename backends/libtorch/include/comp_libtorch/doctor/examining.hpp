@@ -171,17 +171,24 @@ class examining {
   }
   static void note_batch(const std::vector<at::Tensor>& batch, step_record& record) {
     if (batch.empty()) return;
-    comp::detail::fnv1a values;
+    comp::detail::fnv1a values, row;
     std::size_t matrices = 0, alike = 0;
+    std::int64_t rows = 0;
     for (const at::Tensor& t : batch) {
       const at::Tensor whole = t.detach().cpu().contiguous();
       values.add_bytes(whole.const_data_ptr(), whole.nbytes());
-      if (t.dim() < 2 || t.size(0) < 2) continue;
+      if (t.dim() < 2) continue;
+      rows = std::max(rows, t.size(0));
+      if (t.size(0) < 2) {
+        if (t.numel() > 1) row.add_bytes(whole.const_data_ptr(), whole.nbytes());
+        continue;
+      }
       ++matrices;
       alike += t.eq(t.slice(0, 0, 1)).all().item<bool>();
     }
     record.batch = values.hash;
     record.rows_alike = matrices > 0 && alike == matrices;
+    if (rows > 1 && row.hash != comp::detail::fnv1a{}.hash) record.one_row = {row.hash, rows};
   }
 
   doctor_settings settings_;
