@@ -168,12 +168,12 @@ class Compilers:
         self._search = search  # whose plan changes
         # By how they treat what cannot be captured, and by the user's backends, of which some have no hash
         self._callbacks: list[tuple[Any, Any, Any]] = []
-        self._told = False
+        self._warned = False
 
     def tell(self, why: str) -> None:
         """Warns, once, that a function runs uncompiled."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             warnings.warn(f"a compiled function runs uncompiled under the plan ({why})", stacklevel=2)
 
     def callback(self, users: Any) -> Any:

@@ -26,12 +26,12 @@ from comp._state import buffers_of, copied, put_buffers, random_state, set_rando
 class Doctor:
     """`comp.doctor`: what is wrong in one training step, and where it begins.
 
-        seen = comp.doctor(net, (x, y), loss=torch.nn.functional.cross_entropy)
-        print(seen)                         # faults in sentences, then each operator's values
-        seen.first_nan                      # "layers.3.softmax": its inputs are sound, its results are not
-        seen.worst(5)                       # operators with a fault, then those that lose most in low precision
-        seen.save("here.json")              # for comp.doctor.compare("here.json", "there.json")
-        seen.page("doctor.html")
+        exam = comp.doctor(net, (x, y), loss=torch.nn.functional.cross_entropy)
+        print(exam)                         # faults in sentences, then each operator's values
+        exam.first_nan                      # "layers.3.softmax": its inputs are sound, its results are not
+        exam.worst(5)                       # operators with a fault, then those that lose most in low precision
+        exam.save("here.json")              # for comp.doctor.compare("here.json", "there.json")
+        exam.page("doctor.html")
 
     or over a step of your own, written as for comp.search:
 
@@ -40,12 +40,12 @@ class Doctor:
                 loss = cross_entropy(net(batch[0]), batch[1])
             loss.backward()
 
-        seen = comp.doctor(step, batch, model=net)
+        exam = comp.doctor(step, batch, model=net)
 
     or over many steps, for what only shows over time: a parameter that never changes, gradients that nobody clears,
     updates that BF16 loses. The step then has the optimizer, too, and returns the loss:
 
-        seen = comp.doctor(step, loader, model=net, steps=100)
+        history = comp.doctor(step, loader, model=net, steps=100)
     """
 
     @overload
@@ -220,12 +220,12 @@ def _run_many(
             loss = torch.as_tensor(result).detach() if isinstance(result, (torch.Tensor, float)) else None
             inner.end_step(loss, [each for each in tree_leaves(batch) if _is_plain(each)], number, copies.apart())
             if log is not None:
-                log(inner.seen().numbers, now)
+                log(inner.history().numbers, now)
     finally:
         for hook in hooks:
             hook.remove()
         forget_beyond(kept)
-    return inner.seen()
+    return inner.history()
 
 
 class _Copies:

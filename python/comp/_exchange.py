@@ -62,7 +62,7 @@ def _note_forwards() -> None:
 
         return noted
 
-    wrap_once(DistributedDataParallel, "_pre_forward", "told_by_comp", wrap)
+    wrap_once(DistributedDataParallel, "_pre_forward", "wrapped_by_comp", wrap)
 
 
 def _average(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are text, as all are here

@@ -101,10 +101,10 @@ def _why_not(module: nn.Module | None) -> str | None:
 def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> TorchaoModules:
     """A plan for torchao.float8, which may have each of a module's three products in FP8:
 
-        said = comp.to_torchao("plan.json")
-        for module_filter_fn, config in said.conversions():
+        export = comp.to_torchao("plan.json")
+        for module_filter_fn, config in export.conversions():
             convert_to_float8_training(net, module_filter_fn=module_filter_fn, config=config)
-        print(said.left)                                # what torchao cannot have of the plan
+        print(export.left)                                # what torchao cannot have of the plan
 
     plan: an outcome, a PlanFile or a path. model: as the search had it, net or {"net": net}. `swapped` then has the
         modules that torchao really swaps, and `left` says why others are none. With "net" it has what the plan says.
@@ -141,7 +141,7 @@ class TransformerEngineRecipe(ModulePrecisions):
     """The arguments of transformer_engine.pytorch.optimizers.FusedAdam for lower moments, in which uint8 is FP8; none if they are in FP32."""
 
     def quantizer(self, role: Any) -> Any:
-        """The quantizer of a role (module_type, tensor_type, name): CustomRecipe(qfactory=said.quantizer) takes it. What the
+        """The quantizer of a role (module_type, tensor_type, name): CustomRecipe(qfactory=export.quantizer) takes it. What the
         plan does not lower below 16 bits, or does not know, is not quantized.
         """
         base = importlib.import_module("transformer_engine.pytorch.custom_recipes.quantizer_factories")
@@ -160,9 +160,9 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
 
         from transformer_engine.common.recipe import CustomRecipe
 
-        said = comp.to_transformer_engine("plan.json", model="net")
-        te.autocast(enabled=True, recipe=CustomRecipe(qfactory=said.quantizer))
-        FusedAdam(net.parameters(), **said.adam)
+        export = comp.to_transformer_engine("plan.json", model="net")
+        te.autocast(enabled=True, recipe=CustomRecipe(qfactory=export.quantizer))
+        FusedAdam(net.parameters(), **export.adam)
 
     Each te.Linear has to be made with name= the module's name in the plan. Rows and columns of an operand are quantized for
     the products that read them, so each product has the plan's precision. Arguments and errors: as to_torchao.
@@ -213,10 +213,10 @@ class MegatronModules(ModulePrecisions):
 def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None = None) -> MegatronModules:
     """A plan for Megatron-LM (core 0.20) with its Transformer Engine modules:
 
-        said = comp.to_megatron("plan.json", names={
+        export = comp.to_megatron("plan.json", names={
             "block{}.attention.query": "decoder.layers.{}.self_attention.linear_qkv", ...,
             "block{}.mlp.expand": "decoder.layers.{}.mlp.linear_fc1"})
-        print(said.save("precisions.yaml"), said.left)   # the arguments for Megatron, and what it cannot have
+        print(export.save("precisions.yaml"), export.left)   # the arguments for Megatron, and what it cannot have
 
     A module of Megatron has one format for all its products, and so have the plan's modules that it stands for; others
     stay in BF16, and `left` names them. Megatron counts layers from 0 within a pipeline stage: one file fits one stage.

@@ -134,7 +134,7 @@ class _Steps:
         self._updates = 0  # by the given optimizers since the batch began
         self._other = ""  # an optimizer that was not given, and has stepped since then
         self._by_others = 0  # how many of the last batches only such ones have trained
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.loop: Callable[[], _comp.Loop | None] = lambda: None  # a weak reference: the loop refers to this
         self._models, self._kept = list(models.values()), kept
         self._formats: list[tuple[nn.Parameter, torch.dtype]] = []
@@ -207,8 +207,8 @@ class _Steps:
         )
 
     def _tell(self, sentence: str) -> None:
-        if sentence not in self._told:
-            self._told.add(sentence)
+        if sentence not in self._warned:
+            self._warned.add(sentence)
             warnings.warn(sentence, stacklevel=4)
 
     def _begin_update(self, optimizer: Any, *_: Any) -> None:

@@ -200,7 +200,7 @@ def _follow_compilation() -> None:
 
         return wrapper
 
-    wrap_once(frames, "_callback_from_stance", "told_by_comp", wrap)
+    wrap_once(frames, "_callback_from_stance", "wrapped_by_comp", wrap)
 
 
 def _contexts_in_plan(region: Region, around_forward: Any, around_again: Any) -> tuple[Any, Any]:
@@ -258,7 +258,7 @@ def _follow_checkpoints() -> None:
 
     name = "_checkpoint_without_reentrant_generator"
     newer = hasattr(checkpoints, f"{name}_impl")
-    wrap_once(checkpoints, f"{name}_impl" if newer else name, "told_by_comp", wrap)
+    wrap_once(checkpoints, f"{name}_impl" if newer else name, "wrapped_by_comp", wrap)
 
 
 def _follow_scripts() -> None:
@@ -274,7 +274,7 @@ def _follow_scripts() -> None:
         return wrapper
 
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        wrap_once(kind, "__call__", "told_by_comp", wrap)
+        wrap_once(kind, "__call__", "wrapped_by_comp", wrap)
 
 
 def _heed_optional_blocks() -> None:

@@ -66,24 +66,24 @@ class PlanCallback(TrainerCallback):
 def _tell_losses(accelerator: Any, to: list[torch.Tensor]) -> None:
     """Has the next call of backward() put its loss there."""
     backward, instead = accelerator.backward, vars(accelerator).get("backward")
-    if hasattr(backward, "told_by_comp"):
+    if hasattr(backward, "wrapped_by_comp"):
         return
 
     @functools.wraps(backward)
-    def told(loss: torch.Tensor, *given: Any, **named: Any) -> Any:
+    def report_loss(loss: torch.Tensor, *given: Any, **named: Any) -> Any:
         del accelerator.backward
         vars(accelerator).update({} if instead is None else {"backward": instead})
         to.append(loss.detach())
         return backward(loss, *given, **named)
 
-    told.told_by_comp = True  # type: ignore[attr-defined]
-    accelerator.backward = told
+    report_loss.wrapped_by_comp = True  # type: ignore[attr-defined]
+    accelerator.backward = report_loss
 
 
 def _opening_plans(original: Any) -> Any:
     """The Trainer's method, wrapped: no callback is given the Trainer."""
 
-    def told(trainer: Trainer) -> contextlib.ExitStack:
+    def open_plans(trainer: Trainer) -> contextlib.ExitStack:
         with contextlib.ExitStack() as opened:
             opened.enter_context(original(trainer))
             for each in trainer.callback_handler.callbacks:
@@ -91,7 +91,7 @@ def _opening_plans(original: Any) -> Any:
                     opened.enter_context(each.context(trainer))
             return opened.pop_all()
 
-    return told
+    return open_plans
 
 
-wrap_once(Trainer, "compute_loss_context_manager", "told_by_comp", _opening_plans)
+wrap_once(Trainer, "compute_loss_context_manager", "wrapped_by_comp", _opening_plans)

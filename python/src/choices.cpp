@@ -78,38 +78,38 @@ void add_policies(py::module_ m) {
       "pytorch",
       [](const std::string& list, const std::optional<std::string>& low) {
         using entry = std::pair<std::string_view, policy::pytorch_list>;
-        policy::pytorch made{.list = worded("list", list,
-                                            std::vector<entry>{{"by_device", policy::pytorch_list::by_device},
-                                                               {"cuda", policy::pytorch_list::cuda},
-                                                               {"cpu", policy::pytorch_list::cpu}})};
-        if (low) made.low = precision_named(*low);
-        return any_policy{made};
+        policy::pytorch result{.list = worded("list", list,
+                                              std::vector<entry>{{"by_device", policy::pytorch_list::by_device},
+                                                                 {"cuda", policy::pytorch_list::cuda},
+                                                                 {"cpu", policy::pytorch_list::cpu}})};
+        if (low) result.low = precision_named(*low);
+        return any_policy{result};
       },
       py::kw_only(), "list"_a = "by_device", "low"_a = py::none());
   m.def(
       "tensorflow",
       [](const std::string& list) {
         using entry = std::pair<std::string_view, policy::tensorflow_list>;
-        policy::tensorflow made{.list =
-                                    worded("list", list,
-                                           std::vector<entry>{{"cuda_fp16", policy::tensorflow_list::cuda_fp16},
-                                                              {"onednn_fp16", policy::tensorflow_list::onednn_fp16},
-                                                              {"onednn_bf16", policy::tensorflow_list::onednn_bf16}})};
-        return any_policy{made};
+        policy::tensorflow result{
+            .list = worded("list", list,
+                           std::vector<entry>{{"cuda_fp16", policy::tensorflow_list::cuda_fp16},
+                                              {"onednn_fp16", policy::tensorflow_list::onednn_fp16},
+                                              {"onednn_bf16", policy::tensorflow_list::onednn_bf16}})};
+        return any_policy{result};
       },
       py::kw_only(), "list"_a = "cuda_fp16");
   m.def(
       "paddle",
       [](const std::string& level, const std::string& low) {
         using entry = std::pair<std::string_view, policy::paddle_level>;
-        policy::paddle made{.level = worded("level", level,
-                                            std::vector<entry>{{"o0", policy::paddle_level::o0},
-                                                               {"od", policy::paddle_level::od},
-                                                               {"o1", policy::paddle_level::o1},
-                                                               {"o2", policy::paddle_level::o2}}),
-                            .low = precision_named(low)};
-        made.check();
-        return any_policy{made};
+        policy::paddle result{.level = worded("level", level,
+                                              std::vector<entry>{{"o0", policy::paddle_level::o0},
+                                                                 {"od", policy::paddle_level::od},
+                                                                 {"o1", policy::paddle_level::o1},
+                                                                 {"o2", policy::paddle_level::o2}}),
+                              .low = precision_named(low)};
+        result.check();
+        return any_policy{result};
       },
       py::kw_only(), "level"_a = "o1", "low"_a = "fp16");
   m.def(
@@ -118,9 +118,9 @@ void add_policies(py::module_ m) {
   m.def(
       "custom",
       [](const std::vector<policy::rule>& rules, const any_policy& over) {
-        policy::custom<any_policy> made{.over = over};
-        for (const policy::rule& each : rules) made.rules.add(each);
-        return any_policy{made};
+        policy::custom<any_policy> result{.over = over};
+        for (const policy::rule& each : rules) result.rules.add(each);
+        return any_policy{result};
       },
       "rules"_a, py::kw_only(), "over"_a = any_policy{policy::pytorch{}});
 }
@@ -147,13 +147,13 @@ void add_strategies(py::module_ m) {
             require<space_error>(group < s.groups().size() && level < s.groups()[group].levels.size(),
                                  "level {} of group {} (the space has {} groups): see space.groups", level, group,
                                  s.groups().size());
-            plan made = parse_plan(p);
-            require<plan_error>(made.size() == s.base().size(),
+            plan candidate = parse_plan(p);
+            require<plan_error>(candidate.size() == s.base().size(),
                                 "plan has {} operators, the space {} (they must agree): "
                                 "begin with space.conservative",
-                                made.size(), s.base().size());
-            s.set(made, group, level);
-            return made.str();
+                                candidate.size(), s.base().size());
+            s.set(candidate, group, level);
+            return candidate.str();
           },
           "plan"_a, "group"_a, "level"_a);
   py::class_<any_strategy>(m, "Strategy");

@@ -32,11 +32,11 @@ py::handle add_error(py::module_& m, const char* name, py::handle base) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const E& e) {
-      const std::string_view said{e.what()};
-      const auto size = static_cast<Py_ssize_t>(said.size());
+      const std::string_view text{e.what()};
+      const auto size = static_cast<Py_ssize_t>(text.size());
       PyErr_SetObject(
           type.ptr(),
-          py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(said.data(), size, "backslashreplace")).ptr());
+          py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(text.data(), size, "backslashreplace")).ptr());
     }
   });
   return type;
@@ -73,13 +73,13 @@ script_copy& copy_of(torch::jit::Function& original, const std::shared_ptr<torch
   std::erase_if(copies, [](const auto& each) { return each.second.unit.expired(); });
   torch::jit::GraphFunction& graph = torch::jit::toGraphFunction(original);
   graph.ensure_defined();
-  auto made = std::make_unique<torch::jit::GraphFunction>(graph.qualname(), graph.graph()->copy(), nullptr);
-  made->setSchema(graph.getSchema());
+  auto copy = std::make_unique<torch::jit::GraphFunction>(graph.qualname(), graph.graph()->copy(), nullptr);
+  copy->setSchema(graph.getSchema());
   const c10::impl::ExcludeDispatchKeyGuard unseen{libtorch::detail::claimed_key};  // making it computes with constants
   const torch::jit::GraphOptimizerEnabledGuard inlines{true};  // what it calls, which is optimized by itself otherwise
-  (void)made->get_executor();
-  const bool calls = made->optimized_graph()->toString(false).find("prim::CallMethod") != std::string::npos;
-  return copies[&original] = {unit, std::move(made), calls};
+  (void)copy->get_executor();
+  const bool calls = copy->optimized_graph()->toString(false).find("prim::CallMethod") != std::string::npos;
+  return copies[&original] = {unit, std::move(copy), calls};
 }
 
 /// Returns: the copy of a ScriptMethod or ScriptFunction for regions. TorchScript watches the first calls of the
@@ -301,14 +301,15 @@ void add_training(py::module_& m) {
           "search",
           [](training& t, const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
              const py::dict& settings, const std::optional<std::string>& ledger_path,
-             const std::optional<std::string>& report, const report_info& info, bool progress, const py::list& told) {
+             const std::optional<std::string>& report, const report_info& info, bool progress,
+             const py::list& listeners) {
             const recipe how{policy, stage1, stage2, settings_of(settings)};
             observers all;
             all.add<called_observer>(py::none());
             if (progress) all.add<progress_bar>();
             if (ledger_path) all.add<ledger>(*ledger_path);
             if (report) all.add<html_report>(*report, info);
-            for (const py::handle each : told) all.add<called_observer>(py::reinterpret_borrow<py::object>(each));
+            for (const py::handle each : listeners) all.add<called_observer>(py::reinterpret_borrow<py::object>(each));
             return std::make_shared<outcome>(t.search(how, all));
           },
           py::kw_only(), "policy"_a, "stage1"_a, "stage2"_a, "settings"_a, "ledger"_a, "report"_a, "info"_a,
@@ -344,15 +345,15 @@ py::dict read_plan_file(const std::string& path) {
     operators.append(py::make_tuple(op.name, op.kind, std::string{name(op.chosen)}));
     fixed.append(std::string{reason(op.author)});
   }
-  py::dict said;
-  said["operators"] = operators;
-  said["fixed"] = fixed;
-  said["letters"] = from.letters ? from.letters->str() : std::string{};
-  said["machine"] = from.made_for ? from.made_for->name : std::string{};
-  said["later"] = from.later;
-  said["fingerprint"] = from.model ? from.model->fingerprint : std::string{};
-  said["speedup"] = from.speedup ? py::object{py::float_(*from.speedup)} : py::object{py::none()};
-  return said;
+  py::dict result;
+  result["operators"] = operators;
+  result["fixed"] = fixed;
+  result["letters"] = from.letters ? from.letters->str() : std::string{};
+  result["machine"] = from.made_for ? from.made_for->name : std::string{};
+  result["later"] = from.later;
+  result["fingerprint"] = from.model ? from.model->fingerprint : std::string{};
+  result["speedup"] = from.speedup ? py::object{py::float_(*from.speedup)} : py::object{py::none()};
+  return result;
 }
 
 /// Returns: the listing of which a PlanFile (comp/_plan_file.py) has the parts, for the texts that C++ prints, too.

@@ -165,7 +165,7 @@ void add_doctor(py::module_& m) {
                                   .batch_number = number,
                                   .apart = std::move(apart)});
            })
-      .def("seen", [](examining& e) { return e.doctor().seen(); });
+      .def("history", [](examining& e) { return e.doctor().history(); });
 }
 
 }  // namespace comp::python

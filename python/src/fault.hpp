@@ -54,9 +54,9 @@ class fault {
   auto out_of(F&& work) {
     raised_ = nullptr;
     try {
-      auto made = libtorch::translated(work);
+      auto result = libtorch::translated(work);
       if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
-      return made;
+      return result;
     } catch (const step_error& e) {
       std::rethrow_exception(raised_ ? std::exchange(raised_, nullptr) : e.raised);
     } catch (...) {

@@ -177,7 +177,9 @@ class regions {
  private:
   using entered_region = std::pair<std::thread::id, std::unique_ptr<libtorch::region>>;
 
-  void add(std::unique_ptr<libtorch::region> made) { open_.emplace_back(std::this_thread::get_id(), std::move(made)); }
+  void add(std::unique_ptr<libtorch::region> inner) {
+    open_.emplace_back(std::this_thread::get_id(), std::move(inner));
+  }
   /// Returns: the innermost region of this thread, because a region ends in the thread that it was opened in.
   std::vector<entered_region>::iterator innermost() {
     const auto at = std::ranges::find(open_.rbegin(), open_.rend(), std::this_thread::get_id(), &entered_region::first);
@@ -217,16 +219,16 @@ class planned {
 
   static std::vector<std::shared_ptr<parameter_tree>> trees_of(
       const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
-    std::vector<std::shared_ptr<parameter_tree>> made;
-    for (const auto& [name, parameters] : models) made.push_back(std::make_shared<parameter_tree>(parameters));
-    return made;
+    std::vector<std::shared_ptr<parameter_tree>> result;
+    for (const auto& [name, parameters] : models) result.push_back(std::make_shared<parameter_tree>(parameters));
+    return result;
   }
   static std::vector<libtorch::named_module> named_modules(
       const std::vector<std::pair<std::string, parameter_tree::named>>& models,
       const std::vector<std::shared_ptr<parameter_tree>>& trees) {
-    std::vector<libtorch::named_module> made;
-    for (std::size_t i = 0; i < models.size(); ++i) made.emplace_back(models[i].first, *trees[i]);
-    return made;
+    std::vector<libtorch::named_module> result;
+    for (std::size_t i = 0; i < models.size(); ++i) result.emplace_back(models[i].first, *trees[i]);
+    return result;
   }
 
   /// Names parameters that have replaced others since, as load_state_dict(assign=True) does.

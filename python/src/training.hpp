@@ -97,11 +97,11 @@ struct recipe {
 class training {
  public:
   virtual ~training() = default;
-  virtual outcome search(const recipe& how, observers& told) = 0;
+  virtual outcome search(const recipe& how, observers& listeners) = 0;
   /// `watched`: among `told`; if it asks to stop, what was trained until then is the result.
-  virtual training_result train_on(const outcome& found, const post_training& settings, observers& told,
+  virtual training_result train_on(const outcome& found, const post_training& settings, observers& listeners,
                                    watched_training& watched) = 0;
-  virtual training_result go_on(training_progress from, const post_training& settings, observers& told,
+  virtual training_result go_on(training_progress from, const post_training& settings, observers& listeners,
                                 watched_training& watched) = 0;
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
@@ -130,11 +130,11 @@ class training_of final : public training {
     if (given_.ranks != nullptr) regions_.at_end([this] { meet(); });
   }
 
-  outcome search(const recipe& how, observers& told) override {
+  outcome search(const recipe& how, observers& listeners) override {
     search_settings settings = how.settings;
     if (modelled_ != nullptr && settings.precisions.empty()) settings.precisions = modelled_->usual_precisions();
     outcome found = on_all<outcome>([&](any_trainer& all) {
-      observer_list<observers> list{told};
+      observer_list<observers> list{listeners};
       return comp::detail::run_search(on_machine(how.policy, all.hardware()), how.stage1, how.stage2, settings, all,
                                       list);
     });
@@ -142,15 +142,15 @@ class training_of final : public training {
     run_compiled();
     return found;
   }
-  training_result train_on(const outcome& found, const post_training& settings, observers& told,
+  training_result train_on(const outcome& found, const post_training& settings, observers& listeners,
                            watched_training& watched) override {
-    return trained(told, watched, [&](any_trainer& all, any_observer& list) {
+    return trained(listeners, watched, [&](any_trainer& all, any_observer& list) {
       return comp::detail::train_after(settings, all, list, found);
     });
   }
-  training_result go_on(training_progress from, const post_training& settings, observers& told,
+  training_result go_on(training_progress from, const post_training& settings, observers& listeners,
                         watched_training& watched) override {
-    return trained(told, watched, [&](any_trainer& all, any_observer& list) {
+    return trained(listeners, watched, [&](any_trainer& all, any_observer& list) {
       return comp::detail::train_on(settings, all, list, std::move(from));
     });
   }
@@ -198,7 +198,7 @@ class training_of final : public training {
     }
   }
   template <class Train>
-  training_result trained(observers& told, watched_training& watched, Train train) {
+  training_result trained(observers& listeners, watched_training& watched, Train train) {
     run_compiled();
     const auto carry_out = [&](const std::string& text) {
       return fault_.kept([&] { return watched.watcher.attr("carry_out")(text).template cast<std::string>(); });
@@ -212,7 +212,7 @@ class training_of final : public training {
       watched.call = [=](const std::string& text) {
         return leader != nullptr ? leader->call(text) : std::vector{carry_out(text)};
       };
-      comp::detail::training_observers<observers> list{told};
+      comp::detail::training_observers<observers> list{listeners};
       try {
         return train(all, list);
       } catch (const interrupted&) {
@@ -337,12 +337,12 @@ class training_of final : public training {
           is_any_of(PyExc_RuntimeError, PyExc_ArithmeticError, PyExc_AssertionError, PyExc_TypeError, PyExc_ValueError);
       if (executor.is_recording() || !executor.changes() || !(in_region || calculated)) return;
     }
-    const std::string said = libtorch::detail::first_line(std::string{py::str(e.value())});
-    const bool memory =
-        e.matches(py::module_::import("torch").attr("OutOfMemoryError")) || libtorch::detail::says_out_of_memory(said);
-    if (memory && executor.changes()) throw out_of_memory{said};
-    if (e.matches(PyExc_RuntimeError)) throw step_error{said, std::current_exception()};
-    throw step_error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, said),
+    const std::string message = libtorch::detail::first_line(std::string{py::str(e.value())});
+    const bool memory = e.matches(py::module_::import("torch").attr("OutOfMemoryError")) ||
+                        libtorch::detail::says_out_of_memory(message);
+    if (memory && executor.changes()) throw out_of_memory{message};
+    if (e.matches(PyExc_RuntimeError)) throw step_error{message, std::current_exception()};
+    throw step_error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, message),
                      std::current_exception()};
   }
 

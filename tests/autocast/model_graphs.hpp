@@ -58,7 +58,7 @@ class builder {
   std::size_t loss(const std::string& kind, std::size_t read) {
     return add("loss", kind, {read}, {}, {{.shape = {shape(read)[0]}, .floating = false}});
   }
-  comp::op_graph made() && { return std::move(ops_); }
+  comp::op_graph finish() && { return std::move(ops_); }
 
  private:
   static bool is_view(const std::string& kind) {
@@ -95,7 +95,7 @@ inline comp::op_graph vgg16(std::int64_t batch = 32) {
     at = net.same(std::string{n} + ".dropout", "dropout", {at});
   }
   net.loss("cross_entropy_loss", net.linear("fc8", at, 1000));
-  return std::move(net).made();
+  return std::move(net).finish();
 }
 
 inline comp::op_graph bert(int layers = 12, std::int64_t batch = 16, std::int64_t tokens = 384) {
@@ -130,7 +130,7 @@ inline comp::op_graph bert(int layers = 12, std::int64_t batch = 16, std::int64_
     at = net.norm(n + "norm2", net.same(n + "add2", "add", {f, at}));
   }
   net.loss("cross_entropy_loss", net.linear("answers", at, 2));
-  return std::move(net).made();
+  return std::move(net).finish();
 }
 
 /// Cora: 2708 nodes with 1433 words, 7 classes.
@@ -147,7 +147,7 @@ inline comp::op_graph gcn() {
   at = net.add("gather1", "_sparse_mm", {at}, {nodes, classes}, {adjacency});
   at = net.add("bias1", "add", {at}, {nodes, classes}, {weight({classes})});
   net.loss("nll_loss", net.same("log_softmax", "log_softmax", {at}));
-  return std::move(net).made();
+  return std::move(net).finish();
 }
 
 /// Reads the operators of a line that a system's script beside the tests wrote, up to its '|': "kind:h,0,p1,-" gives

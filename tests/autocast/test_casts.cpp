@@ -102,7 +102,7 @@ TEST_CASE("parameters and data are cast before their operator, norms keep theirs
   const std::size_t first =
       net.add("fc", "linear", {}, {4, 8}, {{.shape = {4, 2}}, model_graphs::weight({8, 2}), model_graphs::weight({8})});
   net.norm("norm", first);
-  const comp::op_graph graph = std::move(net).made();
+  const comp::op_graph graph = std::move(net).finish();
   const cast_list made = casts(graph, comp::parse_plan("00"));
   CHECK(text(made.forward) == lines{"0.0:1>0*1", "0.1:1>0*1", "0.2:1>0*1"});
   CHECK(text(made.backward) == lines{"0.2:0>1*1", "0.1:0>1*1"});
@@ -113,7 +113,7 @@ TEST_CASE("parameters that are stored low are cast up for an operator in FP32, a
   const comp::op_graph graph{[] {
     model_graphs::builder net;
     net.linear("b", net.add("a", "relu", {}, {4, 2}, {{.shape = {4, 2}}}), 8);
-    return std::move(net).made();
+    return std::move(net).finish();
   }()};
   typed_plan types = typed(graph, comp::parse_plan("11"));
   types.parameters[1] = precision::fp16;

@@ -17,7 +17,7 @@ comp::op_graph two_products() {
   const std::size_t first = net.add("first", "conv2d", {}, {4, 8, 2, 2}, {{.shape = {4, 3, 2, 2}}});
   const std::size_t relu = net.same("relu", "relu", {first});
   net.same("flat", "flatten", {net.same("second", "conv2d", {relu})});
-  return std::move(net).made();
+  return std::move(net).finish();
 }
 comp::policy::tvm with_results(precision accumulate, precision output) {
   comp::policy::tvm amp;

@@ -142,8 +142,8 @@ TEST_CASE("batches that repeat one before them are a finding, and so are ranks t
 TEST_CASE("one row of a batch that stands for all others is a finding, unless it is always the same") {
   comp::history row, positions;
   for (std::size_t i = 0; i < 20; ++i) {
-    row.add(made_up::step(), {.one_row = std::pair{i, 10}});
-    positions.add(made_up::step(), {.one_row = std::pair{7, 10}});
+    row.add(made_up::step(), {.batch = i, .one_row = std::pair{i, 10}});
+    positions.add(made_up::step(), {.batch = i, .one_row = std::pair{7, 10}});
   }
   CHECK(comp::faults(positions).empty());
   check_one(row, fault_kind::broadcast,

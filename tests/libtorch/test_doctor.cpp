@@ -231,7 +231,7 @@ comp::history twenty_steps(faulty& net, std::vector<torch::Tensor> trained, bool
     optimizer.step();
     doctor.end_step({.loss = loss, .optimizers = {&optimizer}, .batch = {x, net.y}, .batch_number = i});
   }
-  return doctor.seen();
+  return doctor.history();
 }
 
 }  // namespace

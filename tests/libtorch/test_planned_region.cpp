@@ -254,7 +254,7 @@ TEST_CASE("the first step needs no more memory than the later ones") {
     const auto x = torch::randn({batch, 3, 32, 32});
     return job{net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
   };
-  for (const job& it : {of_layers(2048), of_images(64)}) {
+  for (const job& it : {of_layers(1024), of_images(32)}) {
     save_low(it, file.str());
     const auto peak_of = [&](auto&& region) {
       it.model->zero_grad();

@@ -422,5 +422,5 @@ TEST_CASE("the time of a recording grows with the operators, not with their squa
     CHECK(p.graph()[operators - 1].producers == producers{operators - 2});
     return processor_seconds() - start;
   };
-  CHECK(seconds_for(32'000) < 30 * seconds_for(4'000));
+  CHECK(seconds_for(16'000) < 30 * seconds_for(2'000));
 }

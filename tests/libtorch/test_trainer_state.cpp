@@ -515,7 +515,7 @@ TEST_CASE("a process that forks while other threads allocate has a child that ca
     });
   }
   int hung = 0;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::alarm(10);  // ends a child that hangs

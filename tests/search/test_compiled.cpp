@@ -59,7 +59,7 @@ class compiling_trainer : public fake::full_trainer {
 
 // Two operators that the rules lower and one that they do not. Uncompiled it pays to lower all three, compiled to lower
 // what the rules do: 1bb takes 0.4 of FP32's time, bbb 0.5.
-compiling_trainer made() {
+compiling_trainer new_trainer() {
   fake::world w{.graph = fake::sized_chain({"deny.norm", "allow.linear", "allow.linear"}), .batches = 150};
   fake::timed_by(w, {{1, 1, 1}, {0.3, 0.5, 0.5}, 0});
   compiling_trainer t{std::move(w)};
@@ -76,7 +76,7 @@ outcome search_on(compiling_trainer& on, const comp::search_settings& settings =
 }  // namespace
 
 TEST_CASE("the plan whose compiled steps are fastest wins, and losses are judged uncompiled") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   fake::watcher watching;
   watching.sees = [&](const std::string& call, const comp::trial& done) {
     if (call == "trial_done" && t.compiled) CHECK((done.stage == stage::contest || done.label == "compiling"));
@@ -90,7 +90,7 @@ TEST_CASE("the plan whose compiled steps are fastest wins, and losses are judged
   CHECK_FALSE(warns(found, "not compiled"));
   CHECK(found.trained_batches == t.weights().steps);
 
-  compiling_trainer uncompiled = made();
+  compiling_trainer uncompiled = new_trainer();
   uncompiled.compiles = false;
   const outcome other = search_on(uncompiled);
   CHECK_FALSE(other.compiled);
@@ -98,7 +98,7 @@ TEST_CASE("the plan whose compiled steps are fastest wins, and losses are judged
 }
 
 TEST_CASE("compiled steps that are slower than uncompiled ones are told of") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   t.compiled_seconds = [](const plan& p) { return 5.6 - static_cast<double>(p.count_low()); };
   const outcome found = search_on(t);
   CHECK(found.plan == parse_plan("bbb"));
@@ -114,7 +114,7 @@ void shorten(compiling_trainer& t) {
 }  // namespace
 
 TEST_CASE("no more plans are compiled than there is time for, and those are the ones that matter") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   shorten(t);
   t.compile = [](const plan&) { moved_clock::pass(50e-3); };
   comp::search_settings settings;
@@ -127,7 +127,7 @@ TEST_CASE("no more plans are compiled than there is time for, and those are the 
   CHECK(t.was_compiled == std::set{parse_plan("111"), parse_plan("1bb"), parse_plan("bbb")});
   CHECK(std::ranges::count_if(found.contest, [](const auto& c) { return !c.seconds.empty(); }) == 3);
   CHECK(found.plan == parse_plan("1bb"));
-  compiling_trainer quick = made();
+  compiling_trainer quick = new_trainer();
   shorten(quick);
   (void)search_on(quick, settings);
   CHECK(quick.was_compiled.size() == 6);
@@ -144,13 +144,13 @@ TEST_CASE("a compiler's budget is a twentieth of the training, and three plans a
 }
 
 TEST_CASE("a search ends where FP32's compiled step fails; a plan whose compiled step fails leaves") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   t.compile = [](const plan&) { throw comp::error{"no C++ compiler"}; };
   CHECK_THROWS_WITH_AS((void)search_on(t), "no C++ compiler", comp::error);
   CHECK_FALSE(t.compiled);
   CHECK(t.weights() == fake::state{});
 
-  compiling_trainer some = made();
+  compiling_trainer some = new_trainer();
   some.compile = [](const plan& p) { comp::require<comp::error>(p != parse_plan("1bb"), "no kernel"); };
   const outcome other = search_on(some);
   CHECK(other.compiled);
@@ -158,7 +158,7 @@ TEST_CASE("a search ends where FP32's compiled step fails; a plan whose compiled
 }
 
 TEST_CASE("compiled batches of different lengths are compared on the same ones, and the state is kept") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   t.change().length = [](std::uint64_t step) { return step % 3 == 0 ? 2.0 : 1.0; };
   const outcome found = search_on(t);
   CHECK(found.plan == parse_plan("1bb"));
@@ -168,7 +168,7 @@ TEST_CASE("compiled batches of different lengths are compared on the same ones, 
 TEST_CASE("rules that are slower than FP32 are not kept, however noisy the found plan's compiled steps are") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    compiling_trainer t = made();
+    compiling_trainer t = new_trainer();
     std::mt19937_64 random{seed};
     t.compiled_seconds = [&](const plan& p) {
       if (p == parse_plan("1bb")) return 4.0;
@@ -182,7 +182,7 @@ TEST_CASE("rules that are slower than FP32 are not kept, however noisy the found
 TEST_CASE("lengths of batches are no reason to leave the compiler out") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
-    compiling_trainer t = made();
+    compiling_trainer t = new_trainer();
     t.change().length = [seed](std::uint64_t step) {
       return (step / 8 + seed) % 5 == 0 ? 8.0 : 1.0 + static_cast<double>(step * 7 % 3);
     };
@@ -192,7 +192,7 @@ TEST_CASE("lengths of batches are no reason to leave the compiler out") {
 }
 
 TEST_CASE("where no plan was found but FP32, nothing is compiled and FP32's batches are kept") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   t.change().harm = [](const plan& p) { return p.count_low() > 0 ? 1.0 : 0.0; };
   const outcome found = search_on(t);
   CHECK(found.plan == parse_plan("111"));
@@ -204,7 +204,7 @@ TEST_CASE("where no plan was found but FP32, nothing is compiled and FP32's batc
 TEST_CASE("a ledger of compiled steps is not one of uncompiled ones") {
   std::vector<std::string> signatures;
   for (const bool compiles : {true, false}) {
-    compiling_trainer t = made();
+    compiling_trainer t = new_trainer();
     t.compiles = compiles;
     struct listener {
       std::vector<std::string>* all;
@@ -216,7 +216,7 @@ TEST_CASE("a ledger of compiled steps is not one of uncompiled ones") {
 }
 
 TEST_CASE("strategies of the user's hold their contest compiled, too") {
-  compiling_trainer t = made();
+  compiling_trainer t = new_trainer();
   const outcome found = comp::two_stage<fake::lists, comp::strategy::greedy, comp::strategy::greedy>{}.run(t);
   CHECK(found.compiled);
   CHECK(found.plan == parse_plan("1bb"));

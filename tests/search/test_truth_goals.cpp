@@ -322,16 +322,18 @@ TEST_CASE("a moment that FP8 alone harms is kept in BF16 or FP32, and FP8 is tak
     search.settings.slowdown = slowdown;
     return truth::search_on(trainer, nullptr, search).plan.str().back();
   };
+  const int worlds = few ? 6 : 12;
   int harmful = 0, other = 0, harmless = 0;
-  for (std::uint64_t seed = 84000; seed < 84012; ++seed) {
+  for (std::uint64_t seed = 84000; seed < 84000 + static_cast<std::uint64_t>(worlds); ++seed) {
     const char found = second_of(seed, seed % 2 == 0 ? 100 : 300, seed % 3 == 0 ? 0.3 : 0);
     harmful += found == 'e' ? 1 : 0;
     other += found == 'b' ? 1 : 0;
     harmless += second_of(seed, 0, 0.3) == 'e' ? 1 : 0;
   }
   CHECK(harmful == 0);
-  CHECK(other >= 3);  // the long test at the end refuses FP8, and seldom has a plan with BF16 left to ask about
-  CHECK(harmless >= 9);
+  // The long test at the end refuses FP8, and seldom leaves a plan with BF16 to ask about.
+  CHECK(other >= (few ? 1 : 3));
+  CHECK(harmless >= (few ? 4 : 9));
 }
 
 TEST_CASE("states stay in FP32, and it is said why, if no long test can judge them") {

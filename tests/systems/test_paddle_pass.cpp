@@ -43,7 +43,7 @@ comp::op_graph simple_net(bool low_data = false) {
     at = net.add(n + ".add", "elementwise_add", {at}, {batch, width}, {weight({width})});
   }
   net.add("loss", "mse_loss", {at}, {}, {{.shape = {batch, width}, .dtype = data}});
-  return std::move(net).made();
+  return std::move(net).finish();
 }
 paddle of_guide(paddle_level level) { return {.level = level, .version = paddle_version::guide}; }
 
@@ -91,7 +91,7 @@ TEST_CASE("decorate keeps batch norm and layer norm in FP32, has master weights,
   std::size_t at = net.add("conv", "conv2d", {}, {4, 8, 2, 2}, {{.shape = {4, 3, 2, 2}}, weight({8, 3, 1, 1})});
   for (const char* norm : {"batch_norm", "layer_norm", "instance_norm", "group_norm"})
     at = net.add(norm, norm, {at}, {4, 8, 2, 2}, {weight({8}), weight({8})});
-  const comp::op_graph graph = std::move(net).made();
+  const comp::op_graph graph = std::move(net).finish();
   const auto stored = [&](const paddle& amp) { return comp::plan{decorate(amp, graph).parameters}.str(); };
   CHECK(stored({.level = paddle_level::o2}) == "01110");
   CHECK(stored(of_guide(paddle_level::o2)) == "01100");
@@ -133,7 +133,7 @@ TEST_CASE("parameters that are low already are refused: decorated twice") {
   builder net;
   net.add("fc", "linear", {}, {4, 8},
           {{.shape = {4, 2}}, {.shape = {8, 2}, .dtype = precision::fp16, .parameter = true}});
-  const comp::op_graph graph = std::move(net).made();
+  const comp::op_graph graph = std::move(net).finish();
   CHECK_THROWS_WITH_AS(paddle_pass({.level = paddle_level::o2}, graph),
                        "a parameter of operator 0 (\"fc\") is fp16 already (O2 casts parameters once, from FP32): "
                        "decorate the FP32 model, and only once",

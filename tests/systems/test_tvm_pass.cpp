@@ -109,7 +109,7 @@ TEST_CASE("parameters adapt as in TVM, or hold FOLLOW in FP32 as in the RFC's le
   const std::size_t at =
       net.add("conv", "nn.conv2d", {}, {1, 8, 4, 4}, {{.shape = {1, 3, 4, 4}}, model_graphs::weight({8, 3, 1, 1})});
   net.add("bias", "nn.bias_add", {at}, {1, 8, 4, 4}, {model_graphs::weight({8})});
-  const comp::op_graph graph = std::move(net).made();
+  const comp::op_graph graph = std::move(net).finish();
   CHECK(plan_of(graph) == "00");
   CHECK(plan_of(graph, {}, {.leaves_adapt = false, .warn = {}}) == "01");
 }

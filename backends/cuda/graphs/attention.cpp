@@ -58,13 +58,13 @@ class planned_graph final : public attention_graph {
 
 attention_graphs make_attention_graphs(cudnnHandle_t handle, const attention_case& of, std::int64_t most) {
   try {
-    attention_graphs made;
+    attention_graphs result;
     for (const bool backward : {false, true}) {
       auto one = std::make_unique<planned_graph>(of, backward);
       if (const std::string why = one->plan(handle, most); !why.empty()) return {.why_not = graphs::first_line(why)};
-      (backward ? made.backward : made.forward) = std::move(one);
+      (backward ? result.backward : result.forward) = std::move(one);
     }
-    return made;
+    return result;
   } catch (const std::exception& e) {  // the front end also throws
     return {.why_not = graphs::first_line(e.what())};
   }

@@ -55,9 +55,9 @@ class planned_convolution final : public convolution_graph {
 std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t handle, const convolution_case& of,
                                                           std::int64_t most, std::string& why_not) {
   try {
-    auto made = std::make_unique<planned_convolution>(of);
-    const std::string why = made->plan(handle, most);
-    if (why.empty()) return made;
+    auto result = std::make_unique<planned_convolution>(of);
+    const std::string why = result->plan(handle, most);
+    if (why.empty()) return result;
     why_not = graphs::first_line(why);
   } catch (const std::exception& e) {  // the front end also throws
     why_not = graphs::first_line(e.what());

@@ -77,14 +77,14 @@ class fused_attention {
       if (c.capturing()) return nullptr;
       const std::int64_t keys = (of.keys + 127) / 128 * 128, queries = (of.queries + 127) / 128 * 128;
       const std::int64_t probabilities = 2 * of.batch * of.heads * queries * keys;
-      attention_graphs made = make_attention_graphs(c.part<dnn>().handle(), of, c.workspace_limit() + probabilities);
+      attention_graphs graphs = make_attention_graphs(c.part<dnn>().handle(), of, c.workspace_limit() + probabilities);
       const auto all = [&](std::int64_t tokens) {
         const std::vector<std::int32_t> each(static_cast<std::size_t>(of.batch), static_cast<std::int32_t>(tokens));
         return upload(c, each, {of.batch});
       };
-      made.queries_seen = all(of.queries);
-      made.keys_seen = all(of.keys);
-      found = known_.emplace(of, std::move(made)).first;
+      graphs.queries_seen = all(of.queries);
+      graphs.keys_seen = all(of.keys);
+      found = known_.emplace(of, std::move(graphs)).first;
     }
     return found->second.why_not.empty() ? found->second.forward.get() : nullptr;
   }
@@ -99,11 +99,11 @@ class fused_attention {
   /// Returns: a sentence for each case that runs operator by operator.
   std::vector<std::string> why() const {
     std::vector<std::string> all;
-    for (const auto& [of, made] : known_) {
-      if (made.why_not.empty()) continue;
+    for (const auto& [of, graphs] : known_) {
+      if (graphs.why_not.empty()) continue;
       all.push_back(fmt::format("attention of ({},{},{},{}) to {} keys in {}{}{} runs operator by operator ({})",
                                 of.batch, of.heads, of.queries, of.width, of.keys, of.fp16 ? "fp16" : "bf16",
-                                of.causal ? ", causal" : "", of.dropout > 0 ? ", with dropout" : "", made.why_not));
+                                of.causal ? ", causal" : "", of.dropout > 0 ? ", with dropout" : "", graphs.why_not));
     }
     return all;
   }

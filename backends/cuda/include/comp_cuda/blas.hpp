@@ -57,28 +57,28 @@ template <class Handle, auto Destroy>
 class blas_object {
  public:
   blas_object() = default;
-  explicit blas_object(Handle made) : made_{made} {}
-  blas_object(blas_object&& other) noexcept : made_{std::exchange(other.made_, nullptr)} {}
+  explicit blas_object(Handle handle) : handle_{handle} {}
+  blas_object(blas_object&& other) noexcept : handle_{std::exchange(other.handle_, nullptr)} {}
   blas_object& operator=(blas_object&& other) noexcept {
-    std::swap(made_, other.made_);
+    std::swap(handle_, other.handle_);
     return *this;
   }
   ~blas_object() {
-    if (made_) (void)Destroy(made_);
+    if (handle_) (void)Destroy(handle_);
   }
-  Handle get() const { return made_; }
+  Handle get() const { return handle_; }
 
  private:
-  Handle made_ = nullptr;
+  Handle handle_ = nullptr;
 };
 
 /// The part of a context that holds cuBLASLt's handle, which takes time to make.
 class blas {
  public:
   explicit blas(context&) {
-    cublasLtHandle_t made = nullptr;
-    check(cublasLtCreate(&made), "starting cuBLASLt");
-    handle_ = blas_object<cublasLtHandle_t, cublasLtDestroy>{made};
+    cublasLtHandle_t handle = nullptr;
+    check(cublasLtCreate(&handle), "starting cuBLASLt");
+    handle_ = blas_object<cublasLtHandle_t, cublasLtDestroy>{handle};
   }
   cublasLtHandle_t get() const { return handle_.get(); }
 
@@ -90,11 +90,11 @@ class blas {
 class matrix_layout {
  public:
   matrix_layout(cudaDataType_t type, index rows, index columns, index leading, index batch, index stride) {
-    cublasLtMatrixLayout_t made = nullptr;
-    check(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
-                                     leading),
+    cublasLtMatrixLayout_t handle = nullptr;
+    check(cublasLtMatrixLayoutCreate(&handle, type, static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(columns), leading),
           "describing a matrix");
-    layout_ = blas_object<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>{made};
+    layout_ = blas_object<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>{handle};
     if (batch == 1) return;
     set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
     set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{stride});
@@ -113,9 +113,9 @@ class matrix_layout {
 class product_description {
  public:
   explicit product_description(cublasComputeType_t compute) {
-    cublasLtMatmulDesc_t made = nullptr;
-    check(cublasLtMatmulDescCreate(&made, compute, CUDA_R_32F), "describing a product");
-    description_ = blas_object<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>{made};
+    cublasLtMatmulDesc_t handle = nullptr;
+    check(cublasLtMatmulDescCreate(&handle, compute, CUDA_R_32F), "describing a product");
+    description_ = blas_object<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>{handle};
   }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t which, T value) {
@@ -131,9 +131,9 @@ class product_description {
 class search_preference {
  public:
   search_preference() {
-    cublasLtMatmulPreference_t made = nullptr;
-    check(cublasLtMatmulPreferenceCreate(&made), "describing a search for algorithms");
-    preference_ = blas_object<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>{made};
+    cublasLtMatmulPreference_t handle = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&handle), "describing a search for algorithms");
+    preference_ = blas_object<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>{handle};
   }
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t which, T value) {

@@ -269,24 +269,24 @@ class recording {
 
 captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_t draws, auto& work) {
   const kept_parameters before{c, all};
-  captured_step made;
-  made.first = c.part<step_report>().is_first_micro_batch();
+  captured_step step;
+  step.first = c.part<step_report>().is_first_micro_batch();
   try {
     recording now{c, draws};
     work();
     c.flush();
-    made.uses = before.uses();
-    made.graph = now.finished();
-    made.bytes = now.bytes();
-    made.draws = now.draws();
+    step.uses = before.uses();
+    step.graph = now.finished();
+    step.bytes = now.bytes();
+    step.draws = now.draws();
   } catch (...) {
     before.put_back();
     throw;
   }
   for (parameter* p : all) ++p->version;  // copies derived from the values exist only once the graph has run
-  made.scratch = c.scratch_memory();
-  made.losses = c.part<step_report>().graph_loss_buffer();
-  return made;
+  step.scratch = c.scratch_memory();
+  step.losses = c.part<step_report>().graph_loss_buffer();
+  return step;
 }
 
 }  // namespace detail

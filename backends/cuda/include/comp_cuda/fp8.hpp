@@ -96,9 +96,9 @@ inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward)
 /// Returns: t, which is (rows, columns), in FP8.
 template <class F>
 fp8_operand in_fp8(context& c, const tensor& t, index rows, index columns, fp8_operand::side wanted) {
-  fp8_operand made{c, rows, columns, wanted};
-  made.fill<F>(c, t.materialize_as<bf16>());
-  return made;
+  fp8_operand operand{c, rows, columns, wanted};
+  operand.fill<F>(c, t.materialize_as<bf16>());
+  return operand;
 }
 
 /// The same, but kept with the memory of t for the next reader. In a capture only memory of that capture keeps it,

@@ -47,10 +47,10 @@ inline void check_sparse(cusparseStatus_t status, std::string_view doing,
 class sparse_library {
  public:
   explicit sparse_library(context& c) {
-    cusparseHandle_t made = nullptr;
-    check_sparse(cusparseCreate(&made), "starting cuSPARSE");
-    handle_.reset(made);
-    check_sparse(cusparseSetStream(made, c.stream().get()), "giving cuSPARSE a stream");
+    cusparseHandle_t handle = nullptr;
+    check_sparse(cusparseCreate(&handle), "starting cuSPARSE");
+    handle_.reset(handle);
+    check_sparse(cusparseSetStream(handle, c.stream().get()), "giving cuSPARSE a stream");
   }
   cusparseHandle_t handle() const { return handle_.get(); }
 
@@ -76,10 +76,10 @@ struct dense_description {
   std::unique_ptr<cusparseDnMatDescr, end> of;
   /// Describes a row-major matrix without gaps between rows.
   dense_description(std::int64_t rows, std::int64_t columns, void* at, cudaDataType type) {
-    cusparseDnMatDescr_t made = nullptr;
-    check_sparse(cusparseCreateDnMat(&made, rows, columns, columns, at, type, CUSPARSE_ORDER_ROW),
+    cusparseDnMatDescr_t description = nullptr;
+    check_sparse(cusparseCreateDnMat(&description, rows, columns, columns, at, type, CUSPARSE_ORDER_ROW),
                  "describing a dense matrix");
-    of.reset(made);
+    of.reset(description);
   }
   void points_to(void* at) const {
     check_sparse(cusparseDnMatSetValues(of.get(), at), "pointing cuSPARSE to a dense matrix");
@@ -98,13 +98,13 @@ class sparse_product {
       : value_{std::move(value)},
         x_{extents[1], x.shape()[1], x.materialize(), sparse_type(storage_of(x.precision()))},
         y_{extents[0], x.shape()[1], y.materialize(), sparse_type(storage_of(y.precision()))} {
-    cusparseSpMatDescr_t made = nullptr;
-    check_sparse(
-        cusparseCreateCsr(&made, extents[0], extents[1], value_.size(), const_cast<std::int32_t*>(side.begin.data()),
-                          const_cast<std::int32_t*>(side.other.data()), value_.materialize(), CUSPARSE_INDEX_32I,
-                          CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, sparse_type(storage_of(value_.precision()))),
-        "describing a sparse matrix");
-    a_.of.reset(made);
+    cusparseSpMatDescr_t description = nullptr;
+    check_sparse(cusparseCreateCsr(
+                     &description, extents[0], extents[1], value_.size(), const_cast<std::int32_t*>(side.begin.data()),
+                     const_cast<std::int32_t*>(side.other.data()), value_.materialize(), CUSPARSE_INDEX_32I,
+                     CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, sparse_type(storage_of(value_.precision()))),
+                 "describing a sparse matrix");
+    a_.of.reset(description);
     std::size_t bytes = 0;
     asked([&](auto... arguments) {
       check_sparse(cusparseSpMM_bufferSize(c.part<sparse_library>().handle(), arguments..., &bytes),
@@ -146,7 +146,7 @@ class sparse_product {
 /// The prepared products of a matrix.
 struct sparse_products {
   /// By whether the product goes by row, by storage and by width; null if cuSPARSE has no such product.
-  std::map<std::tuple<bool, storage, std::int64_t>, std::unique_ptr<const sparse_product>> made;
+  std::map<std::tuple<bool, storage, std::int64_t>, std::unique_ptr<const sparse_product>> products;
   /// The matrix's values by side and storage.
   std::map<std::tuple<bool, storage>, tensor> values;
 };
@@ -175,15 +175,15 @@ inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& 
     c.clear(y.materialize(), y.size() * bytes_of(storage_of(y.precision())));
     return y;
   }
-  auto& [made, values] = m.part<sparse_products>();
+  auto& [products, values] = m.part<sparse_products>();
   const csr_side& side = by_row ? m.by_row() : m.by_column();
   const storage kept = storage_of(x.precision());
   tensor& value = values[{by_row, kept}];
   if (!value) value = cast(c, side.value, x.precision());
-  auto found = made.find({by_row, kept, x.shape()[1]});
-  if (found == made.end()) {
+  auto found = products.find({by_row, kept, x.shape()[1]});
+  if (found == products.end()) {
     auto product = prepared_product(c, side, extents, value, x, y);
-    found = made.try_emplace({by_row, kept, x.shape()[1]}, std::move(product)).first;
+    found = products.try_emplace({by_row, kept, x.shape()[1]}, std::move(product)).first;
   }
   if (found->second) {
     found->second->run(c, x, y);

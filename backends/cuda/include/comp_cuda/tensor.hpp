@@ -55,7 +55,7 @@ struct lifeline {
   memory_pool pool;
   owned_stream stream;
   std::map<std::uint64_t, memory*> waiting;  // what is pending, in the order it was asked for
-  std::uint64_t made = 0;                    // how much pending work there ever was: the next serial number
+  std::uint64_t enqueued = 0;                // how much pending work there ever was: the next serial number
   fusion_counts fused;
   explicit lifeline(const capability& of) : card{current(of)}, pool{card} {}
 
@@ -72,7 +72,7 @@ class memory {
   memory(std::shared_ptr<lifeline> of, std::int64_t bytes) : of_{std::move(of)}, asked_{bytes} { take_place(); }
   memory(std::shared_ptr<lifeline> of, device_block block) : of_{std::move(of)}, block_{std::move(block)} {}
   memory(std::shared_ptr<lifeline> of, std::int64_t bytes, std::unique_ptr<pending_work> pending)
-      : of_{std::move(of)}, asked_{bytes}, pending_{std::move(pending)}, serial_{of_->made++} {
+      : of_{std::move(of)}, asked_{bytes}, pending_{std::move(pending)}, serial_{of_->enqueued++} {
     of_->waiting.emplace(serial_, this);
   }
   memory(const memory&) = delete;

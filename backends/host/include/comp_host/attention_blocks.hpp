@@ -121,22 +121,23 @@ class block_products {
     for (const sizes& each : all) {
       for (const product kind : kinds) {
         for (int thread = 0; thread < threads; ++thread) {
-          primitive& made = made_for(c, kind, p, each, of.width, thread);
-          made_[{kind, each}].push_back(&made);
-          scratch_ = std::max(scratch_, made.scratch_bytes());
+          primitive& one = primitive_for(c, kind, p, each, of.width, thread);
+          primitives_[{kind, each}].push_back(&one);
+          scratch_ = std::max(scratch_, one.scratch_bytes());
         }
       }
     }
   }
   std::size_t scratch_bytes() const { return scratch_; }
   primitive& operator()(product kind, const score_block& b, int thread) const {
-    return *made_.at({kind, {b.rows, b.columns}})[static_cast<std::size_t>(thread)];
+    return *primitives_.at({kind, {b.rows, b.columns}})[static_cast<std::size_t>(thread)];
   }
 
  private:
   using sizes = std::array<std::int64_t, 2>;  // rows, columns
 
-  static primitive& made_for(context& c, product kind, precision p, const sizes& of, std::int64_t width, int thread) {
+  static primitive& primitive_for(context& c, product kind, precision p, const sizes& of, std::int64_t width,
+                                  int thread) {
     return c.cached(key{operation::attention, kind, p, of, width, thread}, [&] {
       const auto [rows, columns] = of;
       const auto read = c.type_of(p);
@@ -151,8 +152,8 @@ class block_products {
         dnnl::post_ops after;
         if (kind != product::scores) after.append_sum(1);
         attributes.set_post_ops(after);
-        return c.made(onednn::described<dnnl::matmul>(c.engine, attributes, a, b, y),
-                      {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
+        return c.make_primitive(onednn::described<dnnl::matmul>(c.engine, attributes, a, b, y),
+                                {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
       };
       if (kind == product::scores) return make(matrix(rows, width), transposed(columns, width), rows, columns);
       if (kind == product::of_rows) return make(matrix(rows, columns), matrix(columns, width), rows, width);
@@ -160,7 +161,7 @@ class block_products {
     });
   }
 
-  std::map<std::pair<product, sizes>, std::vector<primitive*>> made_;
+  std::map<std::pair<product, sizes>, std::vector<primitive*>> primitives_;
   std::size_t scratch_ = 0;
 };
 

@@ -75,8 +75,9 @@ inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a
           attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
           onednn::scale_result(attributes, static_cast<float>(alpha));
         }
-        const auto made = onednn::described<dnnl::matmul>(c.engine, attributes, l->desc, r->desc, places->desc);
-        return c.made(made, {{DNNL_ARG_SRC, l->desc}, {DNNL_ARG_WEIGHTS, r->desc}, {DNNL_ARG_DST, places->desc}});
+        const auto pd = onednn::described<dnnl::matmul>(c.engine, attributes, l->desc, r->desc, places->desc);
+        return c.make_primitive(pd,
+                                {{DNNL_ARG_SRC, l->desc}, {DNNL_ARG_WEIGHTS, r->desc}, {DNNL_ARG_DST, places->desc}});
       });
   const tensor y = c.make(places);
   c.run(run, {{DNNL_ARG_SRC, left.data()}, {DNNL_ARG_WEIGHTS, right.data()}, {DNNL_ARG_DST, y.data()}});

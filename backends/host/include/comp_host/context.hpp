@@ -159,7 +159,7 @@ class context {
   auto described_backward(const Forward& forward, const Arguments&... arguments) const {
     return onednn::described_backward<Op>(engine, user_scratch, forward, arguments...);
   }
-  primitive made(const auto& description, const std::vector<std::pair<int, dnnl::memory::desc>>& arguments) {
+  primitive make_primitive(const auto& description, const std::vector<std::pair<int, dnnl::memory::desc>>& arguments) {
     return {engine, layouts, description, arguments};
   }
 

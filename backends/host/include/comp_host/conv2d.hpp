@@ -85,11 +85,11 @@ inline conv2d_plan plan_conv2d(context& c, const tensor& x, const parameter& w, 
 inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
   const auto plan = detail::plan_conv2d(c, x, w, b, o);
   auto& run = c.cached(plan.keyed(operation::conv2d), [&] {
-    const auto made = plan.forward();
-    return c.made(made, {{DNNL_ARG_SRC, made.src_desc()},
-                         {DNNL_ARG_WEIGHTS, made.weights_desc()},
-                         {DNNL_ARG_BIAS, plan.b()},
-                         {DNNL_ARG_DST, made.dst_desc()}});
+    const auto pd = plan.forward();
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, pd.src_desc()},
+                                 {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                 {DNNL_ARG_BIAS, plan.b()},
+                                 {DNNL_ARG_DST, pd.dst_desc()}});
   });
   const tensor in = placed(c, computable(c, x), run.places(DNNL_ARG_SRC));
   return cast(c, run_forward(c, run, in, w, b, x.precision()), x.precision());
@@ -100,11 +100,11 @@ namespace detail {
 inline void conv2d_weight_gradients(context& c, const conv2d_plan& plan, const tensor& dy, const tensor& x,
                                     parameter& w, parameter* b) {
   auto& run = c.cached(plan.keyed(operation::conv2d_weights), [&] {
-    const auto made = plan.fast_weights();
-    return c.made(made, {{DNNL_ARG_SRC, made.src_desc()},
-                         {DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc()},
-                         {DNNL_ARG_DIFF_BIAS, plan.b()},
-                         {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
+    const auto pd = plan.fast_weights();
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, pd.src_desc()},
+                                 {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
+                                 {DNNL_ARG_DIFF_BIAS, plan.b()},
+                                 {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}});
   });
   const tensor in = placed(c, x, run.places(DNNL_ARG_SRC)), g = placed(c, dy, run.places(DNNL_ARG_DIFF_DST));
   run_weight_gradients(c, run, in, g, w, b);
@@ -125,10 +125,10 @@ inline tensor conv2d_backward(context& c, const tensor& dy, const tensor& x, par
   if (!need_dx) return {};
   plan.bias = false;
   auto& run = c.cached(plan.keyed(operation::conv2d_data), [&] {
-    const auto made = plan.data();
-    return c.made(made, {{DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
-                         {DNNL_ARG_WEIGHTS, made.weights_desc()},
-                         {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
+    const auto pd = plan.data();
+    return c.make_primitive(pd, {{DNNL_ARG_DIFF_SRC, pd.diff_src_desc()},
+                                 {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                 {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}});
   });
   const tensor there = placed(c, g, run.places(DNNL_ARG_DIFF_DST));
   return cast(c, run_data_gradient(c, run, there, w, dy.precision()), dy.precision());

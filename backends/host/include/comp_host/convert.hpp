@@ -171,14 +171,14 @@ COMP_HOST_INLINE void pair_rows(const float* from, std::uint32_t* to, std::size_
 }
 /// Runs `made(from, to)`, which computes the values of a range, over n values in pieces, and interleaves each piece
 /// while it is still in the cache.
-void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t length, const auto& made) {
+void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t length, const auto& compute) {
   const std::size_t piece = std::max<std::size_t>(2048 / (2 * length), 1) * 2 * length;
   auto* const to = static_cast<std::uint32_t*>(pairs);
   launch((n + piece - 1) / piece,
          [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
            for (std::size_t at = begin * piece; at < end * piece && at < n; at += piece) {
              const std::size_t some = n - at < piece ? n - at : piece;
-             made(at, at + some);
+             compute(at, at + some);
              pair_rows(values + at, to + at / 2, some, length);
            }
          },

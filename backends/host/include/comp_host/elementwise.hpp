@@ -125,9 +125,9 @@ inline tensor activate(context& c, activation a, const tensor& x) {
   }
   auto& run = c.cached(key{operation::activate, a, in.layout()->id}, [&] {
     const auto& desc = in.layout()->desc;
-    const auto made = c.described<dnnl::eltwise_forward>(
+    const auto pd = c.described<dnnl::eltwise_forward>(
         dnnl::prop_kind::forward_training, detail::algorithm_of(a, false), desc, desc, detail::slope_of(a), 0.0F);
-    return c.made(made, {{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}});
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}});
   });
   const tensor y = c.make(in.shape(), in.layout());
   c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
@@ -155,11 +155,10 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
     const auto forward_kind = detail::algorithm_of(a, true);
     const auto forward = c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training, forward_kind, desc, desc,
                                                             detail::slope_of(a), 0.0F);
-    const auto made = c.described_backward<dnnl::eltwise_backward>(forward, forward_kind, desc, desc, desc,
-                                                                   detail::slope_of(a), 0.0F);
-    return c.made(
-        made,
-        {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}});
+    const auto pd = c.described_backward<dnnl::eltwise_backward>(forward, forward_kind, desc, desc, desc,
+                                                                 detail::slope_of(a), 0.0F);
+    return c.make_primitive(
+        pd, {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}});
   });
   const tensor dx = c.make(at.shape(), at.layout());
   c.run(run, {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, at.data()},

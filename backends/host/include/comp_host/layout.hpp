@@ -158,19 +158,21 @@ class layout_table {
 
  private:
   layout described(const dnnl::memory::desc& desc, precision p) const {
-    layout made{.desc = desc,
-                .precision = p,
-                .id = static_cast<std::int64_t>(all_.size()),
-                .extents = onednn::extents_of(desc)};
+    layout result{.desc = desc,
+                  .precision = p,
+                  .id = static_cast<std::int64_t>(all_.size()),
+                  .extents = onednn::extents_of(desc)};
     const std::size_t type_bytes = dnnl::memory::data_type_size(onednn::type_of(desc));
-    made.stored = desc.get_size() / std::max<std::size_t>(type_bytes, 1);
-    made.bytes = onednn::type_of(desc) == type_of(p) ? made.stored * static_cast<std::size_t>(bytes_of(storage_of(p)))
-                                                     : desc.get_size();
+    result.stored = desc.get_size() / std::max<std::size_t>(type_bytes, 1);
+    result.bytes = onednn::type_of(desc) == type_of(p)
+                       ? result.stored * static_cast<std::size_t>(bytes_of(storage_of(p)))
+                       : desc.get_size();
     const bool blocked = onednn::is_blocked(desc);
-    made.padded = blocked && onednn::padded_extents_of(desc) != made.extents;
-    made.dense = blocked && elements(onednn::padded_extents_of(desc)) == static_cast<std::int64_t>(made.stored);
-    made.plain = made.dense && desc == dnnl::memory::desc{made.extents, onednn::type_of(desc), strides(made.extents)};
-    return made;
+    result.padded = blocked && onednn::padded_extents_of(desc) != result.extents;
+    result.dense = blocked && elements(onednn::padded_extents_of(desc)) == static_cast<std::int64_t>(result.stored);
+    result.plain =
+        result.dense && desc == dnnl::memory::desc{result.extents, onednn::type_of(desc), strides(result.extents)};
+    return result;
   }
 
   static std::size_t paired(const layout& from, const layout& to) {

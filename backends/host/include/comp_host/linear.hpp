@@ -57,11 +57,11 @@ inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
   if (is_scaled(x.precision())) return detail::scaled_linear(c, x, w, b);
   const auto plan = detail::plan_linear(c, x, w, b);
   auto& run = c.cached(plan.keyed(operation::linear), [&] {
-    const auto made = plan.forward();
-    return c.made(made, {{DNNL_ARG_SRC, plan.x()},
-                         {DNNL_ARG_WEIGHTS, made.weights_desc()},
-                         {DNNL_ARG_BIAS, plan.b()},
-                         {DNNL_ARG_DST, plan.y()}});
+    const auto pd = plan.forward();
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, plan.x()},
+                                 {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                 {DNNL_ARG_BIAS, plan.b()},
+                                 {DNNL_ARG_DST, plan.y()}});
   });
   const tensor y = run_forward(c, run, as_matrix(c, computable(c, x)), w, b, x.precision());
   shape out = x.shape();
@@ -74,11 +74,11 @@ namespace detail {
 inline void linear_weight_gradients(context& c, const linear_plan& plan, const tensor& dy, const tensor& x,
                                     parameter& w, parameter* b) {
   auto& run = c.cached(plan.keyed(operation::linear_weights), [&] {
-    const auto made = plan.weights();
-    return c.made(made, {{DNNL_ARG_SRC, plan.x()},
-                         {DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc()},
-                         {DNNL_ARG_DIFF_BIAS, plan.b()},
-                         {DNNL_ARG_DIFF_DST, plan.y()}});
+    const auto pd = plan.weights();
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, plan.x()},
+                                 {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
+                                 {DNNL_ARG_DIFF_BIAS, plan.b()},
+                                 {DNNL_ARG_DIFF_DST, plan.y()}});
   });
   run_weight_gradients(c, run, x, dy, w, b);
 }
@@ -100,9 +100,9 @@ inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, par
   if (!need_dx) return {};
   plan.bias = false;
   auto& run = c.cached(plan.keyed(operation::linear_data), [&] {
-    const auto made = plan.data();
-    return c.made(
-        made, {{DNNL_ARG_DIFF_SRC, plan.x()}, {DNNL_ARG_WEIGHTS, made.weights_desc()}, {DNNL_ARG_DIFF_DST, plan.y()}});
+    const auto pd = plan.data();
+    return c.make_primitive(
+        pd, {{DNNL_ARG_DIFF_SRC, plan.x()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DIFF_DST, plan.y()}});
   });
   const tensor dx = run_data_gradient(c, run, g, w, dy.precision());
   return reshape(c, cast(c, dx, dy.precision()), x.shape());

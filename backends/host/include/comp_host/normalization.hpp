@@ -66,14 +66,14 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
   const tensor in = detail::normable(c, x);
   auto& run = c.cached(detail::norm_key(operation::batch_norm, in.layout(), o.eps, o.training), [&] {
     const auto places = detail::batch_norm_places(in);
-    const auto made = detail::batch_norm_forward(c, places, o);
+    const auto pd = detail::batch_norm_forward(c, places, o);
     const dnnl::memory::desc vector{{channels}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
-    return c.made(made, {{DNNL_ARG_SRC, places},
-                         {DNNL_ARG_DST, places},
-                         {DNNL_ARG_SCALE, vector},
-                         {DNNL_ARG_SHIFT, vector},
-                         {DNNL_ARG_MEAN, made.mean_desc()},
-                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, places},
+                                 {DNNL_ARG_DST, places},
+                                 {DNNL_ARG_SCALE, vector},
+                                 {DNNL_ARG_SHIFT, vector},
+                                 {DNNL_ARG_MEAN, pd.mean_desc()},
+                                 {DNNL_ARG_VARIANCE, pd.variance_desc()}});
   });
   const tensor y = c.make(in.shape(), in.layout());
   tensor batch_mean = o.training ? c.make_plain({channels}) : detail::duplicate(c, mean.value);
@@ -96,7 +96,7 @@ namespace detail {
 
 /// Makes the backward of either norm. Some versions of oneDNN ask for the shift as an argument although they do not
 /// read it; its memory then stays empty.
-primitive made_norm_backward(context& c, const auto& made, const dnnl::memory::desc& x, std::int64_t size) {
+primitive norm_backward_primitive(context& c, const auto& pd, const dnnl::memory::desc& x, std::int64_t size) {
   const dnnl::memory::desc vector{{size}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
   std::vector<std::pair<int, dnnl::memory::desc>> arguments{{DNNL_ARG_SRC, x},
                                                             {DNNL_ARG_DIFF_DST, x},
@@ -104,11 +104,11 @@ primitive made_norm_backward(context& c, const auto& made, const dnnl::memory::d
                                                             {DNNL_ARG_SCALE, vector},
                                                             {DNNL_ARG_DIFF_SCALE, vector},
                                                             {DNNL_ARG_DIFF_SHIFT, vector},
-                                                            {DNNL_ARG_MEAN, made.mean_desc()},
-                                                            {DNNL_ARG_VARIANCE, made.variance_desc()}};
+                                                            {DNNL_ARG_MEAN, pd.mean_desc()},
+                                                            {DNNL_ARG_VARIANCE, pd.variance_desc()}};
   constexpr int needed = 5;
-  if (onednn::inputs_of(made) > needed) arguments.emplace_back(DNNL_ARG_SHIFT, vector);
-  return c.made(made, arguments);
+  if (onednn::inputs_of(pd) > needed) arguments.emplace_back(DNNL_ARG_SHIFT, vector);
+  return c.make_primitive(pd, arguments);
 }
 /// Runs the backward of either norm, and adds the gradients of gamma and beta. Returns: the gradient of `in`.
 inline tensor run_norm_backward(context& c, primitive& run, const tensor& in, const tensor& g,
@@ -142,9 +142,9 @@ inline tensor batch_norm_backward(context& c, const tensor& dy, const tensor& x,
     const auto forward = detail::batch_norm_forward(c, places, o);
     auto flags = detail::norm_flags::use_scale | detail::norm_flags::use_shift;
     if (!o.training) flags = flags | detail::norm_flags::use_global_stats;
-    const auto made = c.described_backward<dnnl::batch_normalization_backward>(
+    const auto pd = c.described_backward<dnnl::batch_normalization_backward>(
         forward, dnnl::prop_kind::backward, places, places, places, static_cast<float>(o.eps), flags);
-    return detail::made_norm_backward(c, made, places, x.shape()[1]);
+    return detail::norm_backward_primitive(c, pd, places, x.shape()[1]);
   });
   const tensor dx = detail::run_norm_backward(c, run, in, g, saved, gamma, beta);
   return cast(c, dx, dy.precision());
@@ -167,14 +167,14 @@ inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, pa
   for (const parameter* p : {&gamma, &beta}) native::require_vector("layer_norm", p->extents, x.shape(), width);
   const tensor in = as_matrix(c, computable(c, x));
   auto& run = c.cached(detail::norm_key(operation::layer_norm, in.layout(), eps, true), [&] {
-    const auto made = detail::layer_norm_forward(c, in.layout(), eps);
+    const auto pd = detail::layer_norm_forward(c, in.layout(), eps);
     const dnnl::memory::desc vector{{width}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
-    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
-                         {DNNL_ARG_DST, made.dst_desc()},
-                         {DNNL_ARG_SCALE, vector},
-                         {DNNL_ARG_SHIFT, vector},
-                         {DNNL_ARG_MEAN, made.mean_desc()},
-                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, in.layout()->desc},
+                                 {DNNL_ARG_DST, pd.dst_desc()},
+                                 {DNNL_ARG_SCALE, vector},
+                                 {DNNL_ARG_SHIFT, vector},
+                                 {DNNL_ARG_MEAN, pd.mean_desc()},
+                                 {DNNL_ARG_VARIANCE, pd.variance_desc()}});
   });
   const tensor y = c.make(run.places(DNNL_ARG_DST));
   tensor mean = c.make(run.places(DNNL_ARG_MEAN)), variance = c.make(run.places(DNNL_ARG_VARIANCE));
@@ -196,9 +196,9 @@ inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x,
     const auto flags = detail::norm_flags::use_scale | detail::norm_flags::use_shift;
     const auto forward = detail::layer_norm_forward(c, in.layout(), eps);
     const auto& desc = in.layout()->desc;
-    const auto made = c.described_backward<dnnl::layer_normalization_backward>(
+    const auto pd = c.described_backward<dnnl::layer_normalization_backward>(
         forward, dnnl::prop_kind::backward, desc, desc, desc, static_cast<float>(eps), flags);
-    return detail::made_norm_backward(c, made, desc, x.shape().back());
+    return detail::norm_backward_primitive(c, pd, desc, x.shape().back());
   });
   const tensor dx = detail::run_norm_backward(c, run, in, g, saved, gamma, beta);
   return reshape(c, cast(c, dx, dy.precision()), x.shape());

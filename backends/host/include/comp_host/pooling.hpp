@@ -107,10 +107,10 @@ inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options
   const tensor in = computable(c, x);
   const auto plan = detail::plan_pool(c, "max_pool2d", x.shape(), in.layout(), o, dnnl::algorithm::pooling_max);
   auto& run = c.cached(plan.keyed(operation::max_pool), [&] {
-    const auto made = plan.forward();
-    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
-                         {DNNL_ARG_DST, made.dst_desc()},
-                         {DNNL_ARG_WORKSPACE, made.workspace_desc()}});
+    const auto pd = plan.forward();
+    return c.make_primitive(
+        pd,
+        {{DNNL_ARG_SRC, in.layout()->desc}, {DNNL_ARG_DST, pd.dst_desc()}, {DNNL_ARG_WORKSPACE, pd.workspace_desc()}});
   });
   const tensor y = c.make(run.places(DNNL_ARG_DST));
   tensor won = c.make(x.shape(), run.places(DNNL_ARG_WORKSPACE));
@@ -129,10 +129,10 @@ inline tensor max_pool2d_backward(context& c, const tensor& dy, const std::vecto
   const auto plan = detail::plan_pool(c, "max_pool2d_backward", saved[1].shape(), x, o, dnnl::algorithm::pooling_max);
   require_same("max_pool2d_backward", dy.shape(), plan.y_sizes);
   auto& run = c.cached(plan.keyed(operation::max_pool_backward), [&] {
-    const auto made = plan.backward();
-    return c.made(made, {{DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
-                         {DNNL_ARG_DIFF_DST, made.diff_dst_desc()},
-                         {DNNL_ARG_WORKSPACE, made.workspace_desc()}});
+    const auto pd = plan.backward();
+    return c.make_primitive(pd, {{DNNL_ARG_DIFF_SRC, pd.diff_src_desc()},
+                                 {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                                 {DNNL_ARG_WORKSPACE, pd.workspace_desc()}});
   });
   const tensor g = placed(c, computable(c, dy), run.places(DNNL_ARG_DIFF_DST));
   const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
@@ -146,8 +146,8 @@ inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   const auto plan =
       detail::plan_pool(c, "avg_pool2d", x.shape(), in.layout(), o, dnnl::algorithm::pooling_avg_include_padding);
   auto& run = c.cached(plan.keyed(operation::avg_pool), [&] {
-    const auto made = plan.forward();
-    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc}, {DNNL_ARG_DST, made.dst_desc()}});
+    const auto pd = plan.forward();
+    return c.make_primitive(pd, {{DNNL_ARG_SRC, in.layout()->desc}, {DNNL_ARG_DST, pd.dst_desc()}});
   });
   const tensor y = c.make(run.places(DNNL_ARG_DST));
   c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
@@ -164,8 +164,8 @@ inline tensor avg_pool2d_backward(context& c, const tensor& dy, const tensor& x,
       detail::plan_pool(c, "avg_pool2d_backward", x.shape(), places, o, dnnl::algorithm::pooling_avg_include_padding);
   require_same("avg_pool2d_backward", dy.shape(), plan.y_sizes);
   auto& run = c.cached(plan.keyed(operation::avg_pool_backward), [&] {
-    const auto made = plan.backward();
-    return c.made(made, {{DNNL_ARG_DIFF_SRC, made.diff_src_desc()}, {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
+    const auto pd = plan.backward();
+    return c.make_primitive(pd, {{DNNL_ARG_DIFF_SRC, pd.diff_src_desc()}, {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}});
   });
   const tensor there = placed(c, g, run.places(DNNL_ARG_DIFF_DST));
   const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));

@@ -22,9 +22,9 @@ namespace comp::host::detail {
 /// Returns what a product reads of a row-major FP32 matrix (rows,columns).
 inline tensor rounded(context& c, const operand_format& to, const float* from, std::int64_t rows, std::int64_t columns,
                       contraction along, native::dropout_key key) {
-  const tensor made = c.make_plain({rows, columns}, precision::fp32);
-  quantize(c, to, from, rows, columns, along, key, made.as<float>());
-  return made;
+  const tensor result = c.make_plain({rows, columns}, precision::fp32);
+  quantize(c, to, from, rows, columns, along, key, result.as<float>());
+  return result;
 }
 /// The same of a tensor of rows.
 inline tensor rounded(context& c, const operand_format& to, const tensor& t, contraction along,

@@ -51,7 +51,7 @@ inline void reorder_into(context& c, const tensor& from, const tensor& to) {
   auto& run = c.cached(key{operation::reorder, from.layout()->id, to.layout()->id}, [&] {
     const dnnl::reorder::primitive_desc description{c.engine, from.layout()->desc, c.engine, to.layout()->desc,
                                                     c.user_scratch};
-    return c.made(description, {{DNNL_ARG_FROM, from.layout()->desc}, {DNNL_ARG_TO, to.layout()->desc}});
+    return c.make_primitive(description, {{DNNL_ARG_FROM, from.layout()->desc}, {DNNL_ARG_TO, to.layout()->desc}});
   });
   c.run_reorder(run, {{DNNL_ARG_FROM, from.data()}, {DNNL_ARG_TO, to.data()}});
 }

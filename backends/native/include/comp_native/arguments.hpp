@@ -16,13 +16,13 @@ namespace comp::native {
 /// Returns a shape as "(64,3,32,32)". It is made at each call of an operator for a message that is hardly ever needed,
 /// so it does without fmt's parser and, for short shapes, without allocation.
 inline std::string text(const shape& extents) {
-  std::string made{"("};
+  std::string text{"("};
   for (const std::int64_t extent : extents) {
-    if (made.size() > 1) made += ',';
+    if (text.size() > 1) text += ',';
     const fmt::format_int digits{extent};
-    made.append(digits.data(), digits.size());
+    text.append(digits.data(), digits.size());
   }
-  return made += ')';
+  return text += ')';
 }
 
 inline void require_some(const char* operation, const shape& s) {

@@ -56,32 +56,33 @@ inline std::vector<std::int32_t> positions_of(std::size_t count, std::size_t len
 inline token_batch tokens_of(const model& m, const host_batch& batch) {
   const auto length = static_cast<std::size_t>(m.input_shape.back());
   const std::size_t rows = batch.tokens.size() / length, each = m.reads_segments() ? 2 : 1;
-  token_batch made;
+  token_batch result;
   for (std::size_t r = 0; r < rows; ++r) {
     const auto row = std::span{batch.tokens}.subspan(r * length, length);
     if (r % each == 0) {
-      made.tokens.insert(made.tokens.end(), row.begin(), row.end());
+      result.tokens.insert(result.tokens.end(), row.begin(), row.end());
       continue;
     }
     const auto end = std::ranges::find_if(row, [](auto segment) { return segment < 0; });
     require<error>(std::all_of(end, row.end(), [](auto segment) { return segment < 0; }),
                    "tokens behind padding in example {} of a batch (padding ends a row): check the reader", r / 2);
-    made.lengths.push_back(static_cast<std::int32_t>(end - row.begin()));
-    made.segments.insert(made.segments.end(), row.begin(), end);
-    made.segments.resize(made.lengths.size() * length);
+    result.lengths.push_back(static_cast<std::int32_t>(end - row.begin()));
+    result.segments.insert(result.segments.end(), row.begin(), end);
+    result.segments.resize(result.lengths.size() * length);
   }
-  made.positions = positions_of(made.tokens.size(), length);
+  result.positions = positions_of(result.tokens.size(), length);
   for (const node& n : m.nodes) {
     if (!std::holds_alternative<op::masked_columns>(n.what)) continue;
-    for (const std::int32_t visible : made.lengths) {
+    for (const std::int32_t visible : result.lengths) {
       for (std::int64_t c = 0; c < n.output[1]; ++c) {
-        made.hidden.resize(made.hidden.size() + static_cast<std::size_t>(visible));
-        made.hidden.resize(made.hidden.size() + length - static_cast<std::size_t>(visible), op::masked_columns::low);
+        result.hidden.resize(result.hidden.size() + static_cast<std::size_t>(visible));
+        result.hidden.resize(result.hidden.size() + length - static_cast<std::size_t>(visible),
+                             op::masked_columns::low);
       }
     }
     break;
   }
-  return made;
+  return result;
 }
 
 /// Throws: `error` for a label, token or segment that the model does not have. `of` holds the batch's tokens if the

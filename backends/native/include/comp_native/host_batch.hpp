@@ -21,27 +21,27 @@ struct host_batch {
 /// Returns an empty batch with room for `examples` in `memory`, so that filling it allocates nothing.
 inline host_batch batch_with_room(const example_layout& layout, std::int64_t examples,
                                   std::pmr::memory_resource* memory) {
-  host_batch made{0,
-                  std::pmr::vector<float>{memory},
-                  std::pmr::vector<std::uint8_t>{memory},
-                  std::pmr::vector<std::int32_t>{memory},
-                  std::pmr::vector<std::int32_t>{memory},
-                  std::pmr::vector<float>{memory}};
+  host_batch batch{0,
+                   std::pmr::vector<float>{memory},
+                   std::pmr::vector<std::uint8_t>{memory},
+                   std::pmr::vector<std::int32_t>{memory},
+                   std::pmr::vector<std::int32_t>{memory},
+                   std::pmr::vector<float>{memory}};
   const auto inputs = static_cast<std::size_t>(examples * elements(layout.input_shape));
   const auto outputs = static_cast<std::size_t>(examples * elements(layout.target_shape));
   if (layout.input == input_kind::tokens) {
-    made.tokens.reserve(inputs);
+    batch.tokens.reserve(inputs);
   } else if (layout.of_bytes.empty()) {
-    made.values.reserve(inputs);
+    batch.values.reserve(inputs);
   } else {
-    made.bytes.reserve(inputs);
+    batch.bytes.reserve(inputs);
   }
   if (layout.target == input_kind::tokens) {
-    made.labels.reserve(outputs);
+    batch.labels.reserve(outputs);
   } else {
-    made.targets.reserve(outputs);
+    batch.targets.reserve(outputs);
   }
-  return made;
+  return batch;
 }
 
 inline void resize(host_batch& batch, const example_layout& layout, std::size_t examples) {

@@ -102,15 +102,15 @@ class loader {
   const host_batch& next() {
     std::unique_lock lock{mutex_};
     in_use_ = nullptr;
-    slot& made = this->made(at_, lock);
-    if (made.failure) {
-      made.holds = false;
-      std::rethrow_exception(std::exchange(made.failure, nullptr));
+    slot& current = wait_for(at_, lock);
+    if (current.failure) {
+      current.holds = false;
+      std::rethrow_exception(std::exchange(current.failure, nullptr));
     }
-    in_use_ = &made;
+    in_use_ = &current;
     at_ = after(at_);
     if (settings_.threads > 0) want();
-    return made.batch;
+    return current.batch;
   }
 
   /// Returns when all batches that are to be made ahead are made.
@@ -118,7 +118,7 @@ class loader {
     std::unique_lock lock{mutex_};
     loader_position p = at_;
     const std::size_t count = std::min(slots_.size() - 1, ahead());
-    for (std::size_t i = 0; i < count; ++i, p = after(p)) (void)made(p, lock);
+    for (std::size_t i = 0; i < count; ++i, p = after(p)) (void)wait_for(p, lock);
   }
   /// Returns whether next() would return at once.
   bool prepared() {
@@ -188,7 +188,7 @@ class loader {
   }
 
   /// Returns the batch at `p` once it is made. While it waits, this thread makes pieces of it itself.
-  slot& made(loader_position p, std::unique_lock<std::mutex>& lock) {
+  slot& wait_for(loader_position p, std::unique_lock<std::mutex>& lock) {
     for (;;) {
       want();
       slot* s = of(p);
@@ -268,15 +268,15 @@ class loader {
   /// once.
   std::shared_ptr<const order> order_of(std::uint64_t epoch) {
     const std::lock_guard lock{orders_mutex_};
-    auto& [of, made] = orders_[epoch % orders_.size()];
-    if (!made || of != epoch) {
+    auto& [of, examples] = orders_[epoch % orders_.size()];
+    if (!examples || of != epoch) {
       const auto size = static_cast<std::uint32_t>(source_.size());
       order all = settings_.shuffle ? permutation(size, settings_.seed, epoch) : order(size);
       if (!settings_.shuffle) std::iota(all.begin(), all.end(), 0U);
-      made = std::make_shared<const order>(std::move(all));
+      examples = std::make_shared<const order>(std::move(all));
       of = epoch;
     }
-    return made;
+    return examples;
   }
 
   /// Returns: the earliest of the next batches that has a piece left to make; null if none has.

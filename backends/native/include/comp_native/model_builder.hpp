@@ -114,9 +114,9 @@ class model_builder {
   model_builder(std::string name, input_kind kind, native::shape input_shape) {
     require<model_error>(!input_shape.empty() && std::ranges::all_of(input_shape, [](auto e) { return e > 0; }),
                          "model \"{}\" reads {} (extents must be positive): change its input", name, text(input_shape));
-    made_.name = std::move(name);
-    made_.input = kind;
-    made_.input_shape = std::move(input_shape);
+    model_.name = std::move(name);
+    model_.input = kind;
+    model_.input_shape = std::move(input_shape);
   }
   model_builder(const model_builder&) = delete;  // because values point to their builder
   model_builder& operator=(const model_builder&) = delete;
@@ -124,7 +124,7 @@ class model_builder {
   value input() { return {this, model_input}; }
   /// Normal random numbers (B,width), other ones in each step.
   value noise(std::string name, std::int64_t width) {
-    return append(std::move(name), op::noise{made_.batch(), width}, {}, {});
+    return append(std::move(name), op::noise{model_.batch(), width}, {}, {});
   }
 
   /// Lets weights from here on start as N(0, deviation), and biases at zero.
@@ -149,24 +149,24 @@ class model_builder {
   /// phase that is not detached.
   void end_phase(std::string name, const std::string& trains) {
     phase ended = phase_of_the_rest(std::move(name));
-    for (const parameter_info& p : made_.parameters) ended.trains.push_back(p.name.starts_with(trains + "."));
+    for (const parameter_info& p : model_.parameters) ended.trains.push_back(p.name.starts_with(trains + "."));
     require_phase(ended, trains);
-    made_.phases.push_back(std::move(ended));
+    model_.phases.push_back(std::move(ended));
   }
 
   /// Returns the finished model.
   /// Throws: `model_error` if the last operator is no loss, or if there is more than one loss and no phases.
   model finish() const {
-    const auto losses = std::ranges::count_if(made_.nodes, [](const node& n) { return is_loss(n.what); });
+    const auto losses = std::ranges::count_if(model_.nodes, [](const node& n) { return is_loss(n.what); });
     require<model_error>(
-        (losses == 1 || !made_.phases.empty()) && !made_.nodes.empty() && is_loss(made_.nodes.back().what),
-        "model \"{}\" has {} losses (exactly one, as the last operator): end it with one", made_.name, losses);
-    model whole = made_;
+        (losses == 1 || !model_.phases.empty()) && !model_.nodes.empty() && is_loss(model_.nodes.back().what),
+        "model \"{}\" has {} losses (exactly one, as the last operator): end it with one", model_.name, losses);
+    model whole = model_;
     if (whole.phases.empty()) whole.phases.push_back(phase_of_the_rest(""));
     require<model_error>(
         whole.phases.back().last == whole.nodes.size(),
         "model \"{}\" has operators behind its last phase (nothing trains them): end_phase() after them", whole.name);
-    for (phase& p : whole.phases) p.trains.resize(whole.parameters.size(), made_.phases.empty());
+    for (phase& p : whole.phases) p.trains.resize(whole.parameters.size(), model_.phases.empty());
     return whole;
   }
 
@@ -175,22 +175,22 @@ class model_builder {
 
   phase phase_of_the_rest(std::string name) const {
     phase rest{.name = std::move(name),
-               .first = made_.phases.empty() ? 0 : made_.phases.back().last,
-               .last = made_.nodes.size()};
+               .first = model_.phases.empty() ? 0 : model_.phases.back().last,
+               .last = model_.nodes.size()};
     for (std::size_t i = rest.first; i < rest.last; ++i) {
-      if (is_loss(made_.nodes[i].what)) rest.losses.push_back(i);
+      if (is_loss(model_.nodes[i].what)) rest.losses.push_back(i);
     }
     return rest;
   }
   void require_phase(const phase& p, const std::string& trains) const {
     require<model_error>(!p.losses.empty() && p.losses.back() + 1 == p.last,
                          "phase \"{}\" of model \"{}\" ends with no loss (it trains by its losses): end it with one",
-                         p.name, made_.name);
+                         p.name, model_.name);
     require<model_error>(std::ranges::find(p.trains, true) != p.trains.end(),
                          "phase \"{}\" of model \"{}\" trains \"{}\" (no parameter is called so): name a scope of it",
-                         p.name, made_.name, trains);
+                         p.name, model_.name, trains);
     for (std::size_t i = p.first; i < p.last; ++i) {
-      const node& n = made_.nodes[i];
+      const node& n = model_.nodes[i];
       const bool inside = std::ranges::all_of(
           n.inputs, [&](int from) { return from == model_input || static_cast<std::size_t>(from) >= p.first; });
       require<model_error>(inside || std::holds_alternative<op::detach>(n.what),
@@ -202,43 +202,44 @@ class model_builder {
 
   /// Appends an operator. If an earlier operator has the same name up to an @, its parameters are shared.
   value append(std::string name, operation what, std::vector<int> inputs, std::vector<parameter_info> parameters) {
-    require<model_error>(std::ranges::none_of(made_.nodes, [&](const node& n) { return n.name == name; }),
+    require<model_error>(std::ranges::none_of(model_.nodes, [&](const node& n) { return n.name == name; }),
                          "two operators are called \"{}\" (names tell them apart in plans): rename one", name);
-    const bool tokens = made_.input == input_kind::tokens && std::ranges::count(inputs, model_input) > 0;
+    const bool tokens = model_.input == input_kind::tokens && std::ranges::count(inputs, model_input) > 0;
     require<model_error>(!tokens || std::holds_alternative<op::embedding>(what),
                          "\"{}\" reads tokens (only an embedding can): put one before it", name);
-    require<model_error>(!reads_lengths(what) || made_.reads_segments(),
+    require<model_error>(!reads_lengths(what) || model_.reads_segments(),
                          "\"{}\" hides padding (which negative segments tell of): read tokens and segments, (B,2,T)",
                          name);
     std::vector<shape> shapes;
-    for (const int input : inputs) shapes.push_back(made_.shape_of(input));
+    for (const int input : inputs) shapes.push_back(model_.shape_of(input));
     node next{.name = std::move(name), .what = what, .inputs = std::move(inputs)};
     next.output = output_shape(next.name, what, shapes);
     for (parameter_info& p : parameters) {
       p.name = next.name.substr(0, next.name.find('@')) + "." + p.name;
       p.decays = decays_;
-      const auto known = std::ranges::find(made_.parameters, p.name, &parameter_info::name);
-      next.parameters.push_back(static_cast<std::size_t>(known - made_.parameters.begin()));
-      if (known == made_.parameters.end()) {
-        made_.parameters.push_back(std::move(p));
+      const auto known = std::ranges::find(model_.parameters, p.name, &parameter_info::name);
+      next.parameters.push_back(static_cast<std::size_t>(known - model_.parameters.begin()));
+      if (known == model_.parameters.end()) {
+        model_.parameters.push_back(std::move(p));
       } else {
         require<model_error>(known->shape == p.shape,
                              "\"{}\" has \"{}\" of {} (the operator before it has {}): give it another name", next.name,
                              p.name, text(p.shape), text(known->shape));
       }
     }
-    made_.nodes.push_back(std::move(next));
-    return {this, static_cast<int>(made_.nodes.size()) - 1};
+    model_.nodes.push_back(std::move(next));
+    return {this, static_cast<int>(model_.nodes.size()) - 1};
   }
   /// Returns weight and bias of an operator in which each output has `fan_in` inputs and each input `fan_out` outputs.
   std::vector<parameter_info> weights(shape extents, std::int64_t fan_in, std::int64_t fan_out, bool bias) const {
     const initial fan{initial::kind::uniform, 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(fan_in, 1)))};
     const std::int64_t outputs = extents.front();
-    std::vector<parameter_info> made{{.name = "weight", .shape = std::move(extents), .initial = fan}};
-    if (deviation_) made[0].initial = {initial::kind::normal, *deviation_};
-    if (xavier_) made[0].initial = xavier(fan_in, fan_out);
-    if (bias) made.push_back({.name = "bias", .shape = {outputs}, .initial = deviation_ || xavier_ ? initial{} : fan});
-    return made;
+    std::vector<parameter_info> parameters{{.name = "weight", .shape = std::move(extents), .initial = fan}};
+    if (deviation_) parameters[0].initial = {initial::kind::normal, *deviation_};
+    if (xavier_) parameters[0].initial = xavier(fan_in, fan_out);
+    if (bias)
+      parameters.push_back({.name = "bias", .shape = {outputs}, .initial = deviation_ || xavier_ ? initial{} : fan});
+    return parameters;
   }
   static initial xavier(std::int64_t fan_in, std::int64_t fan_out) {
     return {initial::kind::uniform, std::sqrt(6 / static_cast<double>(std::max<std::int64_t>(fan_in + fan_out, 1)))};
@@ -252,12 +253,12 @@ class model_builder {
             {.name = "bias", .shape = {channels}}};
   }
 
-  model made_;
+  model model_;
   std::optional<double> deviation_;
   bool xavier_ = false, decays_ = true;
 };
 
-inline const native::shape& value::shape() const { return net_->made_.shape_of(number_); }
+inline const native::shape& value::shape() const { return net_->model_.shape_of(number_); }
 
 inline value value::then(std::string name, operation what, std::initializer_list<value> others,
                          std::vector<parameter_info> parameters) const {
@@ -301,7 +302,7 @@ inline value value::layer_norm(std::string name, op::layer_norm options) const {
 }
 
 inline value value::embedding(std::string name, std::int64_t rows, std::int64_t width, op::looked_up of) const {
-  require<model_error>(number_ == model_input && net_->made_.input == input_kind::tokens,
+  require<model_error>(number_ == model_input && net_->model_.input == input_kind::tokens,
                        "\"{}\" does not read the model's input (an embedding reads tokens): begin with it", name);
   const initial start{initial::kind::normal, net_->deviation_.value_or(1)};
   return then(std::move(name), op::embedding{rows, width, of}, {},

@@ -85,13 +85,13 @@ class sensitivity_pass {
     for (const int input : n.inputs) {
       if (const tensor& value = values_[slot(input)]; value) x.push_back(in(value, p));
     }
-    run made;
-    made.left.key = {0, i, true};  // any mask will do, as long as both precisions have the same
-    if (!x.empty()) made.left.input_shape = x[0].shape();
+    run result;
+    result.left.key = {0, i, true};  // any mask will do, as long as both precisions have the same
+    if (!x.empty()) result.left.input_shape = x[0].shape();
     const std::vector<parameter*> operands = parameters_of(n);
-    made.output = native::forward(
-        n.what, forward_call<D>{{device_, batch_, operands, p, made.left, network_.matrix(i)}, x, true, made.loss});
-    return made;
+    result.output = native::forward(
+        n.what, forward_call<D>{{device_, batch_, operands, p, result.left, network_.matrix(i)}, x, true, result.loss});
+    return result;
   }
   void forward(std::size_t i) {
     if (i == 0) {
@@ -101,10 +101,10 @@ class sensitivity_pass {
       losses_.assign(model_.nodes.size(), 0);
       if (model_.input == input_kind::values) values_[slot(model_input)] = batch_.values;
     }
-    run made = forward_in(i, precision::fp32);
-    values_[i + 1] = std::move(made.output);
-    kept_[i] = std::move(made.left);
-    losses_[i] = made.loss;
+    run result = forward_in(i, precision::fp32);
+    values_[i + 1] = std::move(result.output);
+    kept_[i] = std::move(result.left);
+    losses_[i] = result.loss;
   }
 
   /// Returns whether operator `i` gets a gradient of its output.

@@ -121,15 +121,15 @@ class trainer {
   state save() {
     const auto snapshot = [this](auto& parameter) { return device_.snapshot(parameter); };
     const std::int64_t before = device_.live_bytes();
-    state made{network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(),
-               {},
-               network_.draws(),
-               train_.at()};
-    for (const auto& update : step_.updates()) made.updates.push_back(update.state());
+    state result{network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(),
+                 {},
+                 network_.draws(),
+                 train_.at()};
+    for (const auto& update : step_.updates()) result.updates.push_back(update.state());
     const std::int64_t held = std::max<std::int64_t>(device_.live_bytes() - before, 0);
     *held_by_states_ += held;
-    made.counted = {nullptr, [all = held_by_states_, held](void*) { *all -= held; }};
-    return made;
+    result.counted = {nullptr, [all = held_by_states_, held](void*) { *all -= held; }};
+    return result;
   }
   void restore(const state& from) {
     require<error>(
@@ -151,14 +151,14 @@ class trainer {
   /// Returns the whole state in a form for files. In another process with the same signature() the same losses follow.
   stored_state store_state() requires StoresSlots<D> {
     const auto number = [](auto count) { return static_cast<double>(count); };
-    stored_state made{stored_parameters(device_, network_),
-                      {{"dropouts", number(network_.draws())},
-                       {"epoch", number(train_.at().epoch)},
-                       {"batch", number(train_.at().batch)}}};
+    stored_state result{stored_parameters(device_, network_),
+                        {{"dropouts", number(network_.draws())},
+                         {"epoch", number(train_.at().epoch)},
+                         {"batch", number(train_.at().batch)}}};
     for (std::size_t k = 0; k < step_.updates().size(); ++k) {
-      made.numbers.merge(stored_update(step_.updates()[k].state(), name_of(k)));
+      result.numbers.merge(stored_update(step_.updates()[k].state(), name_of(k)));
     }
-    return made;
+    return result;
   }
   /// Puts such a state back.
   /// Throws: `error`, naming what differs, for the state of another trainer; nothing is changed then.

@@ -4,12 +4,12 @@
 //   comp::doctor doctor{{{"net", net}}};
 //   { auto on = doctor.examine(); loss = cross_entropy(net->forward(x), y); }
 //   loss.backward();                                            // outside, as with a plan
-//   const comp::examination seen = doctor.finish();
-//   fmt::print("{}", comp::table(seen));                        // <comp/doctor/examination_text.hpp>
+//   const comp::examination exam = doctor.finish();
+//   fmt::print("{}", comp::table(exam));                        // <comp/doctor/examination_text.hpp>
 // or many steps, for what only shows over time (findings: <comp/doctor/history_text.hpp>):
 //   comp::doctor doctor{{{"net", net}}, {.share = 0, .many_steps = true}};
 //   for each step: { auto on = doctor.examine(); ... } ... optimizer.step(); doctor.end_step({.loss = loss, ...});
-//   fmt::print("{}", comp::table(doctor.seen()));
+//   fmt::print("{}", comp::table(doctor.history()));
 // The step runs in FP32 and gives the bits of a step without a doctor. Operators have the names that a plan gives them.
 // Not seen: the backward of what torch::utils::checkpoint runs again.
 #pragma once
@@ -65,7 +65,7 @@ class doctor {
   /// Throws: `settings_error` if the doctor is for one step, or the step had no region.
   COMP_INLINE void end_step(const step_end& now = {});
   /// Returns: what was seen in all steps that have ended.
-  COMP_INLINE const comp::history& seen() const;
+  COMP_INLINE const comp::history& history() const;
   /// For an optimizer with hooks, as Python's, in place of step_end::optimizers: `parameters` are about to be updated,
   /// each at its learning rate, and have been updated.
   COMP_INLINE void before_update(const std::vector<at::Tensor>& parameters, const std::vector<double>& rates);

@@ -159,7 +159,7 @@ class examining {
     history_.add(chart_->finish(), record);
     begin();
   }
-  const comp::history& seen() const { return history_; }
+  const comp::history& history() const { return history_; }
 
  private:
   void begin() {
@@ -218,6 +218,6 @@ COMP_INLINE void doctor::before_update(const std::vector<at::Tensor>& parameters
 COMP_INLINE void doctor::after_update() { examining_->after_update(); }
 COMP_INLINE void doctor::note_evaluation(const std::string& model) { examining_->note_evaluation(model); }
 COMP_INLINE void doctor::end_step(const step_end& now) { examining_->end_step(now); }
-COMP_INLINE const comp::history& doctor::seen() const { return examining_->seen(); }
+COMP_INLINE const comp::history& doctor::history() const { return examining_->history(); }
 
 }  // namespace comp::libtorch

@@ -112,9 +112,10 @@ class parameter_watch {
       const at::NoGradGuard no_gradients;
       const at::Tensor now = parameter.detach(), changed = now.ne(before);
       if (gradient.defined()) {
-        const at::Tensor wanted = gradient.ne(0);
-        step.moved += static_cast<std::uint64_t>(changed.logical_and(wanted).sum().item<std::int64_t>());
-        step.stayed += static_cast<std::uint64_t>(changed.logical_not().logical_and(wanted).sum().item<std::int64_t>());
+        const at::Tensor has_gradient = gradient.ne(0);
+        step.moved += static_cast<std::uint64_t>(changed.logical_and(has_gradient).sum().item<std::int64_t>());
+        step.stayed +=
+            static_cast<std::uint64_t>(changed.logical_not().logical_and(has_gradient).sum().item<std::int64_t>());
       } else {
         step.moved += static_cast<std::uint64_t>(changed.sum().item<std::int64_t>());
       }

@@ -86,14 +86,14 @@ struct tiled_batch_norm : torch::autograd::Function<tiled_batch_norm> {
     const at::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3];
     const double eps = kept->saved_data["eps"].toDouble();
     const bool affine = weight.defined();
-    const std::array wanted{kept->needs_input_grad(0), affine && kept->needs_input_grad(1),
-                            affine && kept->needs_input_grad(2)};
+    const std::array output_mask{kept->needs_input_grad(0), affine && kept->needs_input_grad(1),
+                                 affine && kept->needs_input_grad(2)};
     at::Tensor of_input, of_weight, of_bias;
     if ((kept->saved_data["parts"].toInt() & normalize_backward) == 0 || at::GradMode::is_enabled() ||
         !only_autograd_sees(*gradients[0].unsafeGetTensorImpl())) {
       // ATen's own backward can be differentiated again
       std::tie(of_input, of_weight, of_bias) =
-          at::native_batch_norm_backward(gradients[0], input, weight, {}, {}, mean, inverse, true, eps, wanted);
+          at::native_batch_norm_backward(gradients[0], input, weight, {}, {}, mean, inverse, true, eps, output_mask);
       return {of_input, of_weight, of_bias, {}, {}, {}, {}, {}};
     }
     const pixel_rows pixels{input};
@@ -115,9 +115,9 @@ struct tiled_batch_norm : torch::autograd::Function<tiled_batch_norm> {
       slopes[c] = static_cast<float>(slope);
       offsets[c] = static_cast<float>(-factor * sum / static_cast<double>(pixels.rows) - slope * center[c]);
     }
-    if (wanted[0]) of_input = scaled<true>(input, g, slopes, offsets, g_slopes);
-    if (!wanted[1]) of_weight.reset();
-    if (!wanted[2]) of_bias.reset();
+    if (output_mask[0]) of_input = scaled<true>(input, g, slopes, offsets, g_slopes);
+    if (!output_mask[1]) of_weight.reset();
+    if (!output_mask[2]) of_bias.reset();
     return {of_input, of_weight, of_bias, {}, {}, {}, {}, {}};
   }
 

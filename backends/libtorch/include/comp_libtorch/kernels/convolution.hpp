@@ -134,18 +134,18 @@ struct convolution_of_matrices : torch::autograd::Function<convolution_of_matric
     const auto saved = kept->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1];
     const auto stride = kept->saved_data["stride"].toIntVector(), padding = kept->saved_data["padding"].toIntVector();
-    const std::array wanted{kept->needs_input_grad(0), kept->needs_input_grad(1),
-                            kept->saved_data["bias"].toBool() && kept->needs_input_grad(2)};
+    const std::array output_mask{kept->needs_input_grad(0), kept->needs_input_grad(1),
+                                 kept->saved_data["bias"].toBool() && kept->needs_input_grad(2)};
     // ATen's own backward can be differentiated again, and takes many gradients at once
     const bool by_aten = at::GradMode::is_enabled() || !only_autograd_sees(*gradients[0].unsafeGetTensorImpl());
     const std::int64_t parts = by_aten ? 0 : kept->saved_data["parts"].toInt();
-    const bool input_here = wanted[0] && (parts & input_gradient) != 0;
-    const bool weight_here = wanted[1] && (parts & weight_gradient) != 0;
-    const bool bias_here = wanted[2] && weight_here;  // ATen has it with the weight's gradient only
+    const bool input_here = output_mask[0] && (parts & input_gradient) != 0;
+    const bool weight_here = output_mask[1] && (parts & weight_gradient) != 0;
+    const bool bias_here = output_mask[2] && weight_here;  // ATen has it with the weight's gradient only
     const at::Tensor gradient = gradients[0].contiguous(at::MemoryFormat::ChannelsLast);
-    auto [of_input, of_weight, of_bias] =
-        at::convolution_backward(gradient, input, weight, weight.size(0), stride, padding, {1, 1}, false, {0, 0}, 1,
-                                 {wanted[0] && !input_here, wanted[1] && !weight_here, wanted[2] && !bias_here});
+    auto [of_input, of_weight, of_bias] = at::convolution_backward(
+        gradient, input, weight, weight.size(0), stride, padding, {1, 1}, false, {0, 0}, 1,
+        {output_mask[0] && !input_here, output_mask[1] && !weight_here, output_mask[2] && !bias_here});
     const filter_steps filter = steps(weight, stride, padding);
     if (input_here) {
       const at::Tensor rows = gathered(gradient, filter.turned(), input.size(2), input.size(3));

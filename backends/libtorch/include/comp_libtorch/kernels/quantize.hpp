@@ -138,8 +138,8 @@ class quantizer {
       const at::Tensor pairs = v.view({-1, 8 / half, 2, half}), a = pairs.select(2, 0), b = pairs.select(2, 1);
       v = at::stack({a + b, a - b}, 2);
     }
-    const at::Tensor made = v.to(at::kBFloat16).to(at::kFloat).view({rows, whole});
-    return whole == matrix.size(1) ? made : at::cat({made, matrix.narrow(1, whole, matrix.size(1) - whole)}, 1);
+    const at::Tensor result = v.to(at::kBFloat16).to(at::kFloat).view({rows, whole});
+    return whole == matrix.size(1) ? result : at::cat({result, matrix.narrow(1, whole, matrix.size(1) - whole)}, 1);
   }
 
   operand_format to_;

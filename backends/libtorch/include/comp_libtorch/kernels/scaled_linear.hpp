@@ -159,23 +159,23 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
     const at::Tensor &w = saved[0], dy = rows_of(gradients[0]);
     layer_operand of_dy{dy, operand::gradient};
     const std::int64_t bias = context->saved_data["bias"].toInt();
-    torch::autograd::variable_list made(4);
+    torch::autograd::variable_list result(4);
     if (context->needs_input_grad(0)) {
       auto shape = gradients[0].sizes().vec();
       shape.back() = w.size(1);
       layer_operand of_w{w, operand::weight};  // in FP8 anew: each call of the layer would keep a copy
-      made[0] = of_input(of_dy, of_w).to(scalar_type(of_input.in)).to(dy.scalar_type()).view(shape);
+      result[0] = of_input(of_dy, of_w).to(scalar_type(of_input.in)).to(dy.scalar_type()).view(shape);
     }
     if (context->needs_input_grad(1)) {
       layer_operand of_x{std::span{saved}.subspan(1), operand::input};
-      made[1] = of_weight(of_dy, of_x).to(w.scalar_type());
+      result[1] = of_weight(of_dy, of_x).to(w.scalar_type());
     }
     if (bias >= 0 && context->needs_input_grad(2)) {
       const at::Tensor read = dy.to(scalar_type(of_weight.in));
       const at::ScalarType summed = is_scaled(of_weight.in) ? at::kFloat : read.scalar_type();
-      made[2] = read.sum(0, false, summed).to(static_cast<at::ScalarType>(bias));
+      result[2] = read.sum(0, false, summed).to(static_cast<at::ScalarType>(bias));
     }
-    return made;
+    return result;
   }
 };
 

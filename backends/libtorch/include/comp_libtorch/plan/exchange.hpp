@@ -25,15 +25,15 @@ namespace detail {
 /// Returns: the operator that exchanges the gradients of the parameters that `forward` reads. It reads no tensor of the
 /// forward, so no cast between operators depends on its precision. Its bytes count tied parameters more than once.
 inline op_info exchange_operator(const std::vector<op_info>& forward) {
-  op_info made{
+  op_info exchange{
       .name = "gradients." + std::string{exchange_kind}, .kind = std::string{exchange_kind}, .hands_on_fp32 = true};
   for (const op_info& op : forward) {
     for (const tensor_info& read : op.inputs) {
       if (!read.parameter) continue;
-      made.bytes += 8 * std::accumulate(read.shape.begin(), read.shape.end(), std::int64_t{1}, std::multiplies{});
+      exchange.bytes += 8 * std::accumulate(read.shape.begin(), read.shape.end(), std::int64_t{1}, std::multiplies{});
     }
   }
-  return made;
+  return exchange;
 }
 
 /// Returns: about how far rounding to `low` takes a gradient from its value, relative to it.

@@ -284,7 +284,7 @@ class kept_moments {
     for (std::size_t i = 0; i < of.optimizers.size(); ++i) {
       const std::string suffix = of.optimizers.size() > 1 ? fmt::format(".{}", i) : "";
       for (int which = 0; which < detail::moments_of(*of.optimizers[i]); ++which)
-        all_.push_back({of.optimizers[i], which, made(*of.optimizers[i], which, suffix)});
+        all_.push_back({of.optimizers[i], which, moment_op(*of.optimizers[i], which, suffix)});
     }
     require<settings_error>(!all_.empty(),
                             "moments = true (no optimizer is LibTorch's own Adam, AdamW or SGD with momentum, with "
@@ -321,7 +321,7 @@ class kept_moments {
     int which;
     op_info op;
   };
-  static op_info made(torch::optim::Optimizer& optimizer, int which, const std::string& suffix) {
+  static op_info moment_op(torch::optim::Optimizer& optimizer, int which, const std::string& suffix) {
     std::int64_t elements = 0;
     for (auto& group : optimizer.param_groups()) {
       for (const at::Tensor& p : group.params()) elements += p.defined() ? p.numel() : 0;

@@ -29,12 +29,12 @@ namespace comp::libtorch::detail {
 /// Returns: an empty state of the class that LibTorch's optimizer with these options has; null for options of the
 /// user's own.
 inline std::unique_ptr<OptimizerParamState> empty_state(const torch::optim::OptimizerOptions& options) {
-  std::unique_ptr<OptimizerParamState> made;
+  std::unique_ptr<OptimizerParamState> state;
   any_own_optimizer([&]<class Options, class State>() {
-    if (typeid(options) == typeid(Options)) made = std::make_unique<State>();
-    return made != nullptr;
+    if (typeid(options) == typeid(Options)) state = std::make_unique<State>();
+    return state != nullptr;
   });
-  return made;
+  return state;
 }
 
 inline void require_storable(const setup& s) {

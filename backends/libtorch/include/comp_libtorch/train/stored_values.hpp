@@ -31,17 +31,17 @@ class state_writer {
   void add(const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     const at::Tensor here = tensor.detach().to(at::kCPU).contiguous();
-    named_tensor made{.name = name, .shape = here.sizes().vec()};
+    named_tensor result{.name = name, .shape = here.sizes().vec()};
     if (here.scalar_type() == at::kFloat) {
       const auto* values = values_of<float>(here);
-      made.values.assign(values, values + here.numel());
+      result.values.assign(values, values + here.numel());
     } else {
       const auto* bytes = static_cast<const std::uint8_t*>(here.const_data_ptr());
-      made.values.assign(bytes, bytes + here.nbytes());
-      made.shape.push_back(static_cast<std::int64_t>(here.element_size()));
+      result.values.assign(bytes, bytes + here.nbytes());
+      result.shape.push_back(static_cast<std::int64_t>(here.element_size()));
       add(name + " format", static_cast<int>(here.scalar_type()));
     }
-    to_.tensors.push_back(std::move(made));
+    to_.tensors.push_back(std::move(result));
   }
   template <class List>
   requires requires(const List& list) { list.front().defined(); }
@@ -94,13 +94,13 @@ class state_reader {
     std::vector<std::int64_t> shape = at->second->shape;
     if (!has(name + " format")) return at::tensor(values).reshape(shape);
     shape.pop_back();
-    at::Tensor made = at::empty(shape, static_cast<at::ScalarType>(static_cast<int>(number(name + " format"))));
+    at::Tensor result = at::empty(shape, static_cast<at::ScalarType>(static_cast<int>(number(name + " format"))));
     const std::vector<std::uint8_t> bytes(values.begin(), values.end());
-    require<error>(bytes.size() == made.nbytes(),
+    require<error>(bytes.size() == result.nbytes(),
                    "stored tensor \"{}\" has {} bytes (its format and shape have {}): {}", name, bytes.size(),
-                   made.nbytes(), remedy);
-    std::memcpy(made.mutable_data_ptr(), bytes.data(), bytes.size());
-    return made;
+                   result.nbytes(), remedy);
+    std::memcpy(result.mutable_data_ptr(), bytes.data(), bytes.size());
+    return result;
   }
   /// Returns: the tensor. Throws: `error` if it has not the shape of `like`.
   at::Tensor tensor(const std::string& name, const at::Tensor& like) const {

@@ -258,8 +258,8 @@ class training {
     return translated([&] {
       require_storable(setup_);
       used_gradients_.zero();
-      stored_state made;
-      state_writer to{made};
+      stored_state result;
+      state_writer to{result};
       store_training(setup_, device_, to);
       const scaling::state& s = scaler_.state();
       to.add("loss scale", s.scale);
@@ -272,7 +272,7 @@ class training {
       const auto [epoch, batch] = batches_->place();
       to.add("epoch", epoch);
       to.add("batch", batch);
-      return made;
+      return result;
     });
   }
   void load_state(const stored_state& stored) {

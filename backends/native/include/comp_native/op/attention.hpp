@@ -67,8 +67,8 @@ struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq
     auto& d = c.device;
     const attention_options now = at(c.training);
     if constexpr (Attends<std::remove_cvref_t<decltype(d)>>) {
-      if (auto made = d.attention(c.x[0], c.x[1], c.x[2], c.batch.lengths, now, c.left.key)) {
-        auto y = c.keep(std::move(*made));
+      if (auto result = d.attention(c.x[0], c.x[1], c.x[2], c.batch.lengths, now, c.left.key)) {
+        auto y = c.keep(std::move(*result));
         c.left.kept.insert(c.left.kept.begin(), c.x.begin(), c.x.end());
         return y;
       }

@@ -90,12 +90,12 @@ struct forward_call : operator_call<D> {
     this->left.kept = {kept};
     return kept;
   }
-  tensor keep(with_saved<tensor> made) const {
-    this->left.kept = std::move(made.saved);
-    return std::move(made.output);
+  tensor keep(with_saved<tensor> result) const {
+    this->left.kept = std::move(result.saved);
+    return std::move(result.output);
   }
-  tensor keep_with_input(with_saved<tensor> made) const {
-    tensor y = keep(std::move(made));
+  tensor keep_with_input(with_saved<tensor> result) const {
+    tensor y = keep(std::move(result));
     this->left.kept.push_back(x[0]);
     return y;
   }
