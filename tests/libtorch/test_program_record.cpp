@@ -88,6 +88,47 @@ TEST_CASE("operators are named by the modules whose parameters they read") {
   CHECK_FALSE(p.graph()[3].choosable);
 }
 
+TEST_CASE("an operator that is registered once more is another one, also if it lies where the first one lay") {
+  const auto x = torch::ones({2}, torch::requires_grad());
+  const auto run = [&](program& p, const char* schema, auto kernel, auto call) {
+    torch::Library definition{torch::Library::DEF, "comp_again", std::nullopt, __FILE__, __LINE__};
+    definition.def(schema);
+    torch::Library kernels{torch::Library::IMPL, "comp_again", c10::DispatchKey::CPU, __FILE__, __LINE__};
+    kernels.impl("op", kernel);
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("comp_again::op", "");
+    const auto on = p.enter();
+    return call(op);
+  };
+  const auto sum = [&](program& p) {
+    return run(
+        p, "op(Tensor x, Tensor y) -> Tensor", [](const at::Tensor& a, const at::Tensor& b) { return a + b; },
+        [&](const auto& op) {
+          return op.template typed<at::Tensor(const at::Tensor&, const at::Tensor&)>().call(x, x);
+        });
+  };
+  const auto twice = [&](program& p) {
+    return run(
+        p, "op(Tensor x) -> Tensor", [](const at::Tensor& a) { return 2 * a; },
+        [&](const auto& op) { return op.template typed<at::Tensor(const at::Tensor&)>().call(x); });
+  };
+  for (int i = 0; i < 3; ++i) {
+    program before{{.device = device}}, after{{.device = device}};
+    before.record(true);
+    CHECK(torch::equal(sum(before), 2 * x));
+    before.record(false);
+    REQUIRE(before.graph().size() == 1);
+    CHECK(before.graph()[0].inputs.size() == 2);
+    before.set_plan(comp::as_written(before.graph()));
+    CHECK(torch::equal(twice(before), 2 * x));
+    CHECK(before.problems().unknown > 0);  // the recorded one is gone
+    after.record(true);
+    CHECK(torch::equal(twice(after), 2 * x));
+    after.record(false);
+    REQUIRE(after.graph().size() == 1);
+    CHECK(after.graph()[0].inputs.size() == 1);
+  }
+}
+
 TEST_CASE("scopes go from the outermost in, numbers stay with what they count") {
   const job it = transformer();
   program p{{.device = device}};

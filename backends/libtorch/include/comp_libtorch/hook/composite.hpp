@@ -128,6 +128,7 @@ class known_composites {
   std::optional<bool> find(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
     {
       const std::lock_guard only_one{mutex_};
+      forget_removed();
       if (const auto at = known_.find(op); at != known_.end()) return at->second;
     }
     std::optional<bool> uniform;
@@ -138,12 +139,18 @@ class known_composites {
   /// Returns: true if find() makes no trial, because `op` is none that ATen makes of others or was tried before.
   bool knows(const c10::OperatorHandle& op) {
     const std::lock_guard only_one{mutex_};
+    forget_removed();
     return !is_composite(op) || known_.contains(op);
   }
 
  private:
+  void forget_removed() {
+    if (const auto now = removed_operators(); std::exchange(removed_, now) != now) known_.clear();
+  }
+
   std::mutex mutex_;
   std::unordered_map<c10::OperatorHandle, std::optional<bool>> known_;
+  std::uint64_t removed_ = 0;
 };
 
 }  // namespace comp::libtorch::detail

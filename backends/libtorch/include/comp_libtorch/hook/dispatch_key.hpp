@@ -68,6 +68,7 @@ class registration {
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
     if (listener* hears = present_listener()) {
+      refresh_traits(op);
       const inner_levels_pass guard;
       return hears->called(op, keys, *stack);
     }

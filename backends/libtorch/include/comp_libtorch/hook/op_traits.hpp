@@ -6,11 +6,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
+#include <atomic>
 #include <comp/core/names.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace comp::libtorch::detail {
@@ -133,11 +136,45 @@ inline op_traits read(const c10::OperatorHandle& op) {
 
 }  // namespace traits_of
 
-/// Returns: what the schema of `op` says. Each thread reads it once, so no lock is needed.
-inline const op_traits& traits(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<c10::OperatorHandle, op_traits> cache;
-  if (const auto known = cache.find(op); known != cache.end()) return known->second;
-  return cache.emplace(op, traits_of::read(op)).first->second;
+/// Returns: how many operators were taken from the dispatcher. Another may then stand in the place of one in memory, as
+/// in a notebook whose cell registers an operator once more.
+inline std::uint64_t removed_operators() {
+  struct counter final : c10::OpRegistrationListener {
+    void onOperatorRegistered(const c10::OperatorHandle&) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle&) override { ++count; }
+    std::atomic<std::uint64_t> count = 0;
+  };
+  static const counter* const listener = [] {
+    auto owned = std::make_unique<counter>();
+    const counter* const result = owned.get();
+    static auto& forever = *new auto{c10::Dispatcher::singleton().addRegistrationListener(std::move(owned))};
+    (void)forever;
+    return result;
+  }();
+  return listener->count.load(std::memory_order_relaxed);
+}
+
+struct known_traits {
+  op_traits schema;
+  std::uint64_t removed = 0;  // removed_operators() when it was read
+};
+inline known_traits& known_traits_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorHandle, known_traits> cache;
+  const auto [at, is_new] = cache.try_emplace(op);
+  if (is_new) at->second = {traits_of::read(op), removed_operators()};
+  return at->second;
+}
+
+/// Returns: what the schema of `op` says. Each thread reads it once, so no lock is needed. An operator that was
+/// recorded may be removed since: nothing is read of it again.
+inline const op_traits& traits(const c10::OperatorHandle& op) { return known_traits_of(op).schema; }
+
+/// Reads the schema of an operator that is called again if it might be another one than before.
+inline void refresh_traits(const c10::OperatorHandle& op) {
+  const std::uint64_t removed = removed_operators();
+  if (removed == 0) return;
+  known_traits& known = known_traits_of(op);
+  if (known.removed != removed) known = {traits_of::read(op), removed};
 }
 
 }  // namespace comp::libtorch::detail

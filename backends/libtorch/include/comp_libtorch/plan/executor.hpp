@@ -211,6 +211,7 @@ class executor final : public session, public capturable {
   /// Finds the instruction of the operator on the stack, and goes on after it. Returns: nothing if the recorded forward
   /// does not have it.
   std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (code_->removed != removed_operators() && !traits(op).aten) return {};  // perhaps another one than was recorded
     const auto argument = [&](std::size_t i) { return tensor_of(code_->instructions[next_], stack, i); };
     if (is_next(op, argument) || go_to_in_composite(op)) return next_++;
     if (captures_) return find_captured(op, stack);

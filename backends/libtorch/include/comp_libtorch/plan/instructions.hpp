@@ -93,6 +93,7 @@ struct code {
   bool any_low = false;
   bool channels_last = false;  // images may lie so
   forward_map map = {};
+  std::uint64_t removed = removed_operators();  // when it was recorded
 };
 
 /// Returns: true if ATen takes a norm's FP32 weight and bias beside an input in `low`. It takes none in FP64 beside
@@ -220,6 +221,7 @@ class compiler {
     const product_precisions& products = chosen_[index];
     const precision chosen = products.forward;
     instruction now{.op = op.op, .index = index};
+    compiled.removed = std::min(compiled.removed, op.removed);
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
     now.full = op.result;
