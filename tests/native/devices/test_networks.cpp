@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <comp_native/trainer.hpp>
+#include <cstdlib>
 #include <examples/models/native/models.hpp>
 
 #include "../graphs.hpp"
@@ -145,7 +146,7 @@ TEST_CASE_FIXTURE(on_networks, "any mixed plan trains close to FP32") {
   for (const auto& [name, m] : whole_models()) {
     const auto graph = graph_of(m);
     const auto fp32 = step(on, m, {});
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < (tested::thrift > 1 || std::getenv("COMP_TEST_SMALL") != nullptr ? 2 : 4); ++i) {
       plan p{graph.size()};
       for (std::size_t k = 0; k < p.size(); ++k) {
         if (graph[k].choosable) p[k] = levels[draws.below(3)];

@@ -13,7 +13,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 namespace comp::libtorch::detail {
@@ -139,19 +138,14 @@ inline op_traits read(const c10::OperatorHandle& op) {
 /// Returns: how many operators were taken from the dispatcher. Another may then stand in the place of one in memory, as
 /// in a notebook whose cell registers an operator once more.
 inline std::uint64_t removed_operators() {
+  static std::atomic<std::uint64_t> count = 0;
   struct counter final : c10::OpRegistrationListener {
     void onOperatorRegistered(const c10::OperatorHandle&) override {}
     void onOperatorDeregistered(const c10::OperatorHandle&) override { ++count; }
-    std::atomic<std::uint64_t> count = 0;
   };
-  static const counter* const listener = [] {
-    auto owned = std::make_unique<counter>();
-    const counter* const result = owned.get();
-    static auto& forever = *new auto{c10::Dispatcher::singleton().addRegistrationListener(std::move(owned))};
-    (void)forever;
-    return result;
-  }();
-  return listener->count.load(std::memory_order_relaxed);
+  [[maybe_unused]] static const auto& as_long_as_the_process =
+      *new auto{c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<counter>())};
+  return count.load(std::memory_order_relaxed);
 }
 
 struct known_traits {

@@ -58,7 +58,7 @@ struct recorded_op {
   bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
   bool shares = false;         // a view whose storage is written through one tensor and read through another
   std::size_t segment = 0;
-  std::uint64_t removed = removed_operators();
+  std::uint64_t removed = removed_operators();  // when it was recorded
   std::vector<recorded_input> inputs = {};
   const c10::TensorImpl* parameter = nullptr;  // the first that it reads, which tells the module that calls it
   std::uint16_t parameter_argument = 0;
