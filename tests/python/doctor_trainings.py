@@ -537,7 +537,7 @@ BUGS = {
     'mask_inverted': (lambda: plain(net := Words(Masked()), adam(net), words()), 'nan', 'body.project.softmax'),
     'learning_rate_far_too_large': (
         lambda: plain(net := mlp(nn.Identity), sgd(net, 3.0), loss=lambda made, y: made.square().mean()),
-        'nan',
+        ('nan', 'infinity'),  # a CPU's kernels decide which comes first
         None,
     ),
 }

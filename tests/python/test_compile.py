@@ -12,7 +12,7 @@ os.environ.pop('CXX', None)  # "ccache g++", as ./run sets it, is no compiler to
 import comp
 import torch
 import torch.utils.checkpoint
-from support import QUICK, NoPlan, plan_file, training_step
+from support import QUICK, NoPlan, inductor, plan_file, training_step
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 from torch.nn.attention.flex_attention import flex_attention
@@ -435,6 +435,7 @@ class Compiled(unittest.TestCase):
         self.assertEqual(seen, [outside])
         self.assertEqual(self.backend.graphs, 2)
 
+    @inductor
     def test_inductor_gives_the_plans_losses_up_to_rounding(self):
         net = Transformer(blocks=1)
         plan = planned(net)

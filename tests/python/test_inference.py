@@ -10,7 +10,7 @@ import unittest
 os.environ.pop('CXX', None)  # "ccache g++", as ./run sets it, is no compiler to Inductor
 import comp
 import torch
-from support import plan_file
+from support import inductor, plan_file
 from torch import nn
 from torch.export import Dim
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -100,6 +100,7 @@ class Export(unittest.TestCase):
             comp.export(plan, net, (X,), dynamic_shapes=({0: Dim('n')},))
         self.assertTrue(net.training)
 
+    @inductor
     @unittest.skipUnless(RUN_PACKAGE, 'LibTorch was not built')
     def test_cpp_runs_a_package_of_it_without_comp(self):
         program = comp.export(self.plan, self.net, (X,), dynamic_shapes=({0: Dim('n', min=1, max=64)},))
