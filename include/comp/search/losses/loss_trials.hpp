@@ -436,18 +436,19 @@ class loss_trials {
     return judgement;
   }
 
-  // FP32, or the fastest accepted plan if there is one: its batches are training and cost nothing.
+  // Beside the fastest of FP32 and the accepted plans: its batches are training and cost nothing.
   result judge_in_turns(const plan& p, std::string label) {
     const result* beside = nullptr;
+    double reference_seconds = fp32_seconds();
+    bool any_accepted = false;
     for (const auto& [other, earlier] : results_) {
-      const bool may = earlier.trial.accepted && !run_.rejects(other);
-      if (may && (beside == nullptr || earlier.trial.seconds < beside->trial.seconds)) beside = &earlier;
+      if (!earlier.trial.accepted || run_.rejects(other)) continue;
+      any_accepted = true;
+      if (earlier.trial.seconds < reference_seconds) beside = &earlier, reference_seconds = earlier.trial.seconds;
     }
     const plan reference = beside == nullptr ? run_.fp32() : beside->trial.plan;
-    const double reference_seconds = beside == nullptr ? fp32_seconds() : beside->trial.seconds;
     run_.trust(reference);
-    const auto lengths =
-        turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch, beside == nullptr);
+    const auto lengths = turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch, !any_accepted);
     const auto verdict = [&](const sample& candidate, const sample& other, bool last) {
       return detail::judge_turns(other.curve, candidate.curve, lengths, settings_.tolerance, losses_.loss_sign(), last);
     };

@@ -33,7 +33,7 @@ struct turn_lengths {
   std::size_t reference = 16, candidate = 16, rounds = 8;  // batches of a block of each; rounds at most
 
   /// Returns: lengths that together are a twentieth of the training, within 64 to 1024. `planned`: the training's
-  /// batches; 0: not known. `beside_fp32`: the reference is FP32, and not a plan that was accepted.
+  /// batches; 0: not known. `beside_fp32`: no plan was accepted yet, so that FP32's batches are the slow ones.
   static turn_lengths of_training(std::size_t planned, bool beside_fp32) {
     const std::size_t most = planned > 0 ? std::clamp<std::size_t>(planned / 20, 64, 1024) : 1024;
     const std::size_t block = std::clamp<std::size_t>(most / (beside_fp32 ? 64 : 32), 4, 16);
