@@ -179,9 +179,10 @@ class recorder {
     if (uncastable && current.op.role == op_role::choosable) current.op.role = op_role::full;
     const bool doubtful = current.op.role == op_role::choosable && (unknown || (tries_low_ && !in_transform()));
     if (doubtful && (nested || !runs_low(op, known, stack, device_, !unknown))) current.op.role = op_role::full;
-    if (current.op.role == op_role::choosable && asks_format(known, stack)) {
+    // Also x.to(device, dtype) of an x that has the format without a plan.
+    current.info.asks_format = (current.op.role == op_role::choosable || known.is_copy) && asks_format(known, stack);
+    if (current.op.role == op_role::choosable && current.info.asks_format) {
       current.op.role = op_role::as_is;
-      current.info.asks_format = true;
       current.lowers = false;  // its result has the format that it asks for
     }
     if (author != author_choice::none && current.op.role == op_role::choosable) {
