@@ -170,9 +170,8 @@ def to_transformer_engine(plan: Any, *, model: Model = "") -> TransformerEngineR
     name, _ = _named(model)
     layers, moments, mixed = _without_moments(plan_file(plan))
     modules, left = _products(layers, name, "te.Linear replaces nn.Linear")
-    missing = sum(p == "mxfp4" for of in modules.values() for p in of.values())
-    if missing:
-        left.append(f"{missing} products are in mxfp4 (its recipes have no such format): they stay in 16 bits")
+    missing = Counter(p for of in modules.values() for p in of.values() if p in ("mxfp4", "bf16>fp32"))
+    left += [f"{n} products are in {p} (its recipes have no such format): they stay in 16 bits" for p, n in missing.items()]
     left += [f'"{n}" is in fp8_e5m2 (its recipes have E5M2 for gradients only): it becomes E4M3'
              for n, of in modules.items() if of["forward"] == "fp8_e5m2"]
     adam = {f"{moment}_dtype": torch.uint8 if p == "fp8_e4m3" else torch.bfloat16 for moment, p in moments.items()}
@@ -242,7 +241,7 @@ def to_megatron(plan: Any, *, model: Model = "", names: Mapping[str, str] | None
             left.append(f"{products} (names has no pattern for it): it stays in BF16")
         elif len(formats) > 1:
             left.append(f"{products} (Megatron has one format for all of {there}): {there} stays in BF16")
-        elif formats == ["mxfp4"]:
+        elif formats in (["mxfp4"], ["bf16>fp32"]):
             left.append(f"{products} (Megatron has no recipe for it): {there} stays in BF16")
         else:
             recipes[there] = formats[0].replace("e5m2", "e4m3")

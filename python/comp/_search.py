@@ -18,7 +18,7 @@ from comp._region import Region
 from comp._state import copied, put
 from comp._training import Job, alone
 
-_WHOLE = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16"})  # precisions of 16 bits and more
+_WHOLE = frozenset({"fp64", "fp32", "tf32", "bf16", "bf16>fp32", "fp16"})  # precisions of 16 bits and more
 
 
 def _named(kind: str, module: Any, given: Any, fits: bool, allowed: str) -> Any:

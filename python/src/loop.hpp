@@ -308,10 +308,11 @@ class loop {
                         },
                     // An exception in the forward would be the user's.
                     .supports =
-                        [](const op_info& op, precision p) {
+                        [this](const op_info& op, precision p) {
                           if (op.is_state) return p == precision::fp32;
                           if (libtorch::is_exchange(op)) return p != precision::tf32;
                           if (p == precision::fp16 && op.beyond_fp16) return false;
+                          if (p == precision::bf16_fp32) return program_.is_linear_layer(op);
                           return !is_low(p) || op.as_written == precision::fp32;
                         },
                     .execution =

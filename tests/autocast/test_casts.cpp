@@ -163,14 +163,17 @@ drawn draw(const std::vector<precision>& allowed) {
   plan = comp::plan{std::vector<precision>{plan.begin(), plan.begin() + static_cast<std::ptrdiff_t>(ops.size())}};
   return {comp::op_graph{std::move(ops)}, plan};
 }
-const std::vector<precision> every{comp::all_precisions.begin(), comp::all_precisions.end() - 1};  // but FP64
+const std::vector<precision> every = [] {
+  std::vector<precision> all{comp::all_precisions.begin(), comp::all_precisions.end()};
+  std::erase(all, precision::fp64);
+  return all;
+}();
 const std::vector<precision> two{precision::fp32, precision::fp16};
 
 /// What `reader` wants of `from`; nothing when it takes what it gets.
 bool reads_floats(const drawn& d, std::size_t reader, std::size_t from) {
   return d.graph[reader].choosable && d.graph[from].outputs[0].floating;
 }
-precision stored(precision p) { return p == precision::tf32 ? precision::fp32 : p; }
 
 /// Every choosable reader finds each float input in its own precision: as written, or by a cast of the tensor or of
 /// what it is a view of.
@@ -190,7 +193,7 @@ bool legal(const drawn& d, const typed_plan& types, const std::vector<cast>& pla
   };
   for (std::size_t reader = 0; reader < d.graph.size(); ++reader) {
     for (const std::size_t from : d.graph[reader].producers) {
-      if (reads_floats(d, reader, from) && !finds(from, stored(d.plan[reader]))) return false;
+      if (reads_floats(d, reader, from) && !finds(from, comp::read_in(d.plan[reader]))) return false;
     }
   }
   return true;
@@ -202,7 +205,7 @@ std::pair<std::size_t, std::int64_t> tvm_casts(const drawn& d, const typed_plan&
   std::int64_t bytes = 0;
   for (std::size_t reader = 0; reader < d.graph.size(); ++reader) {
     for (const std::size_t from : d.graph[reader].producers) {
-      const precision wanted = stored(d.plan[reader]);
+      const precision wanted = comp::read_in(d.plan[reader]);
       if (!reads_floats(d, reader, from) || wanted == types.handed_on[from] || !made.insert({from, wanted}).second)
         continue;
       bytes += d.graph[from].outputs[0].shape[0] * (traits(wanted).bytes + traits(types.handed_on[from]).bytes);
@@ -216,7 +219,7 @@ std::size_t tensorflow_casts(const drawn& d, const typed_plan& types) {
   for (std::size_t from = 0; from < d.graph.size(); ++from) {
     const auto readers = d.graph.consumers(from);
     made += std::any_of(readers.begin(), readers.end(), [&](std::size_t to) {
-      return reads_floats(d, to, from) && types.handed_on[from] != stored(d.plan[to]);
+      return reads_floats(d, to, from) && types.handed_on[from] != comp::read_in(d.plan[to]);
     });
   }
   return made;
@@ -263,7 +266,7 @@ TEST_CASE("on random graphs readers are those that the cast serves, and each is 
     for (const cast& c : casts(d.graph, types).forward) {
       RC_ASSERT(!c.readers.empty());
       RC_ASSERT(std::is_sorted(c.readers.begin(), c.readers.end()));
-      for (const auto reader : c.readers) RC_ASSERT(stored(d.plan[reader]) == c.to);
+      for (const auto reader : c.readers) RC_ASSERT(comp::read_in(d.plan[reader]) == c.to);
     }
   }));
 }

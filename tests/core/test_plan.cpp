@@ -112,7 +112,7 @@ TEST_CASE("the operators in low precision are counted") {
 TEST_CASE("an unknown letter is refused with its operator") {
   CHECK_THROWS_WITH_AS(
       comp::parse_plan("01x1"),
-      "plan \"01x1\" has 'x' for operator 2 (a precision is one of 1tb0eEk84nd): save the plan again with comp::save",
+      "plan \"01x1\" has 'x' for operator 2 (a precision is one of 1tb0eEk84ndB): save the plan again with comp::save",
       comp::plan_error);
 }
 

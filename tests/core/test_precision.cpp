@@ -36,7 +36,7 @@ TEST_CASE("each precision has a letter and a name of its own, and both lead back
 }
 
 TEST_CASE("what is no letter and no name is no precision") {
-  for (const char c : {'x', 'B', 'T', '2', ' ', '\0', '\xff'}) CHECK_FALSE(comp::precision_of(c).has_value());
+  for (const char c : {'x', 'D', 'T', '2', ' ', '\0', '\xff'}) CHECK_FALSE(comp::precision_of(c).has_value());
   for (const std::string_view name : {"", "fp", "FP32", "fp32 ", "fp8"})
     CHECK_FALSE(comp::precision_of(name).has_value());
 }
@@ -54,7 +54,7 @@ TEST_CASE("the table's limits follow from the bits of each format") {
     } else {
       CHECK(t.largest == largest_by_bits(t));
     }
-    const int stored = p == precision::tf32 ? 32 : 1 + t.exponent_bits + t.fraction_bits;
+    const int stored = p == precision::tf32 || p == precision::bf16_fp32 ? 32 : 1 + t.exponent_bits + t.fraction_bits;
     CHECK(8 * t.bytes == stored);
   }
 }
@@ -62,7 +62,7 @@ TEST_CASE("the table's limits follow from the bits of each format") {
 TEST_CASE("every format but FP64 and FP32 is low, and those below 16 bits are scaled") {
   for (const auto p : comp::all_precisions) {
     CHECK(comp::is_low(p) == (p != precision::fp32 && p != precision::fp64));
-    const bool below_16_bits = std::string_view{"01btd"}.find(comp::letter(p)) == std::string_view::npos;
+    const bool below_16_bits = std::string_view{"01btdB"}.find(comp::letter(p)) == std::string_view::npos;
     CHECK(comp::is_scaled(p) == below_16_bits);
   }
   CHECK(comp::names_of(comp::all_precisions).starts_with("fp32, tf32, bf16, fp16"));

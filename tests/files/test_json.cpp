@@ -130,7 +130,7 @@ TEST_CASE("a trial with other content is refused, and the message names file, li
   }
   SUBCASE("a letter that is no precision") {
     good["plan"] = "1x1";
-    CHECK(has(refusal(good), "field plan is \"1x1\" (one letter of 1tb0eEk84nd for each operator is needed)"));
+    CHECK(has(refusal(good), "field plan is \"1x1\" (one letter of 1tb0eEk84ndB for each operator is needed)"));
   }
   SUBCASE("a field that is missing") {
     good["sample"].erase("loss");

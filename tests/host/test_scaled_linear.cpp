@@ -98,6 +98,38 @@ TEST_CASE("each product of a linear layer rounds its two operands along what it 
   }
 }
 
+TEST_CASE("bf16>fp32 multiplies what BF16 multiplies, and rounds no sum") {
+  constexpr std::int64_t rows = 42, inputs = 200, outputs = 136;
+  const auto wide = [](std::int64_t count, std::uint64_t seed) {
+    std::vector<float> all = numbers(count, seed);
+    for (float& v : all) v *= 1.003F;
+    return all;
+  };
+  const auto in_bf16 = [](std::vector<float> values) {
+    for (float& v : values) {
+      bf16 held;
+      store(held, v);
+      v = load(held);
+    }
+    return values;
+  };
+  const std::vector<float> xs = wide(rows * inputs, 1), ws = wide(outputs * inputs, 2), dys = wide(rows * outputs, 3);
+  const matrix x{rows, inputs, in_bf16(xs)}, w{outputs, inputs, in_bf16(ws)}, dy{rows, outputs, in_bf16(dys)};
+  for (const bool native_bf16 : {true, false}) {
+    device d{{.threads = 1, .native_bf16 = native_bf16}};
+    auto weights = d.make_parameter(ws, {outputs, inputs});
+    const auto in = d.upload(xs, {2, 21, inputs}, precision::bf16_fp32);
+    const auto y = d.linear(in, weights, nullptr);
+    CHECK(y.precision() == precision::fp32);
+    check_product(d.download(y), x, w, 0);
+    const auto g = d.upload(dys, {2, 21, outputs}, precision::bf16_fp32);
+    const auto dx = d.linear_backward(g, in, weights, nullptr, true);
+    CHECK(dx.precision() == precision::fp32);
+    check_product(d.gradient(weights), dy.transposed(), x.transposed(), 0);
+    check_product(d.download(dx), dy, w.transposed(), 0);
+  }
+}
+
 TEST_CASE("biases and their gradients are not rounded, and gradients of further micro-batches are added") {
   device d{{.threads = 1}};
   const std::vector<float> zeros(32 * 8), bias{0.1F, -3, 0.7F, 1e-3F, 5, 6, 7, 8}, ones(24, 1);
@@ -139,7 +171,9 @@ plan linear_layers_in(const op_graph& graph, precision p) {
 TEST_CASE("a training in each format learns, and goes on with the same bits from where it was saved") {
   device d{{.threads = 1}};
   const auto tokens = counting_tokens(9, 400, 16);
-  for (const precision p : below_16_bits()) {
+  auto formats = below_16_bits();
+  formats.push_back(precision::bf16_fp32);
+  for (const precision p : formats) {
     CAPTURE(name(p));
     host_trainer t{d, small_gpt(), tokens, tokens, {.optimizer = native::adam(3e-3), .seed = 2}};
     t.set_precision(linear_layers_in(t.graph(), p));

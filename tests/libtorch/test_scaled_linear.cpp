@@ -76,7 +76,7 @@ struct layer_run {
     x = uneven(rows, inputs).to(type).requires_grad_();
     w = uneven(outputs, inputs).requires_grad_();
     b = drawn({outputs}).requires_grad_();
-    dy = uneven(rows, outputs).to(type);
+    dy = uneven(rows, outputs).to(comp::libtorch::detail::scalar_type(comp::handed_on(p.forward)));
     y = comp::libtorch::detail::scaled_linear::apply(x, w, std::optional{b}, p);
     y.backward(dy);
   }
@@ -134,7 +134,7 @@ TEST_CASE("stochastic rounding gives one of both neighbours, the value on averag
 
 TEST_CASE("each product of a linear layer reads its two operands as its own precision says") {
   torch::manual_seed(1);
-  std::vector<precision> all{precision::fp32, precision::bf16, precision::fp16};
+  std::vector<precision> all{precision::fp32, precision::bf16, precision::fp16, precision::bf16_fp32};
   for (const precision p : scaled_precisions) {
     if (p != precision::nvfp4) all.push_back(p);  // its gradients are drawn
   }
@@ -151,16 +151,19 @@ TEST_CASE("each product of a linear layer reads its two operands as its own prec
     const layer_run run{p};
     const torch::NoGradGuard off_now;
     using comp::libtorch::detail::scalar_type;
-    CHECK((run.y.scalar_type() == scalar_type(p.forward)));
+    CHECK((run.y.scalar_type() == scalar_type(comp::handed_on(p.forward))));
     CHECK((run.w.grad().scalar_type() == torch::kFloat));
     CHECK((run.x.grad().scalar_type() == scalar_type(p.forward)));
-    const auto rounds = [](precision in) { return in == precision::fp32 ? 1e-5 : in == precision::fp16 ? 1e-3 : 4e-3; };
+    const auto rounds = [](precision in) {
+      return comp::handed_on(in) == precision::fp32 ? 1e-5 : in == precision::fp16 ? 1e-3 : 4e-3;
+    };
+    const double as_x = p.forward == precision::bf16_fp32 ? 4e-3 : rounds(p.forward);  // a gradient is rounded as x is
     const auto y = product_by_definition(p.forward, product::forward, operand::input, run.x, operand::weight, run.w);
     CHECK(off(run.y, y + exact(run.b)) < rounds(p.forward));
     const auto dx = run.dy.to(scalar_type(p.input_gradient));
     CHECK(off(run.x.grad(), product_by_definition(p.input_gradient, product::input_gradient, operand::gradient, dx,
                                                   operand::weight, run.w.t())) <
-          std::max(rounds(p.forward), rounds(p.input_gradient)));
+          std::max(as_x, rounds(p.input_gradient)));
     const auto dw = run.dy.to(scalar_type(p.weight_gradient)), x = run.x.to(scalar_type(p.weight_gradient));
     CHECK(off(run.w.grad(), product_by_definition(p.weight_gradient, product::weight_gradient, operand::gradient,
                                                   dw.t(), operand::input, x.t())) <
@@ -194,7 +197,7 @@ TEST_CASE("a plan runs linear layers below 16 bits, in training, in evaluation a
   };
   std::vector<double> losses;
   const precision all_low[] = {precision::bf16,         precision::mxfp8,    precision::mxfp4, precision::fp8_e4m3,
-                               precision::fp8_block128, precision::fp8_e5m2, precision::nvfp4};
+                               precision::fp8_block128, precision::fp8_e5m2, precision::nvfp4, precision::bf16_fp32};
   for (const precision low : all_low) {
     CAPTURE(comp::name(low));
     p.set_plan(linear_plan(p, low));
@@ -268,12 +271,13 @@ TEST_CASE(
   const auto y = product_by_definition(precision::mxfp8, product::forward, operand::input, (2 * x).to(torch::kBFloat16),
                                        operand::weight, w.t());
   CHECK(off(forward(), y + 0.5 * exact(b)) < 4e-3);
-  CHECK_THROWS_WITH_AS(p.set_plan(comp::parse_plan("118")),
-                       "plan gives operator 2 (\"matmul\") mxfp8 (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
-                       "linear layers below 16 bits: fp8_e4m3 on a GPU with units for it, and any emulated on a CPU or "
-                       "with program_settings::emulate; moments are kept in fp32, bf16 and fp8_e4m3): choose one of "
-                       "those",
-                       comp::plan_error);
+  CHECK_THROWS_WITH_AS(
+      p.set_plan(comp::parse_plan("118")),
+      "plan gives operator 2 (\"matmul\") mxfp8 (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, linear layers in bf16>fp32, and "
+      "linear layers below 16 bits: fp8_e4m3 on a GPU with units for it, and any emulated on a CPU or "
+      "with program_settings::emulate; moments are kept in fp32, bf16 and fp8_e4m3): choose one of "
+      "those",
+      comp::plan_error);
   recorded(p, [&] { (void)torch::addmm(drawn({20, 48}), x, w); });
   CHECK(!p.products().is_linear_layer(p.graph()[0]));
 }

@@ -92,6 +92,10 @@ class Rules(unittest.TestCase):
             lambda x: (x @ x).sum(1, dtype=torch.float).square(),
             lambda x: (x @ x).cumsum(1, dtype=torch.float).square(),
             lambda x: torch.softmax(x @ x, 1, dtype=torch.bfloat16).square(),
+            lambda x: (x @ x).to(x).square(),
+            lambda x: (x @ x).to('cpu', torch.float).square(),
+            lambda x: (x @ x).to('cpu', torch.bfloat16).square(),
+            lambda x: torch.as_tensor(x @ x, dtype=torch.float).square(),
         ):
             net = Called(function, 3, 3)
             want = values(net, torch.autocast('cpu', torch.bfloat16))
@@ -100,6 +104,26 @@ class Rules(unittest.TestCase):
                 got = values(net, plan)
                 self.assertEqual(got[0].dtype, want[0].dtype)
                 self.assertTrue(all(torch.equal(*pair) for pair in zip(got, want)))
+
+    def test_a_linear_layer_may_multiply_in_bf16_and_give_fp32(self):
+        torch.manual_seed(3)
+        net, x = nn.Linear(48, 8), torch.randn(32, 48)
+
+        def run(region):
+            with region:
+                out = net(x)
+            return out.square().mean()
+
+        plan = comp.plan(plan_file(net, run, 'bf16>fp32'), net, forced=True)
+        read, weight = x.bfloat16().float(), net.weight.detach().bfloat16().float()
+        for _ in range(2):
+            with plan:
+                out = net(x)
+            self.assertEqual(out.dtype, torch.float32)
+            torch.testing.assert_close(out, F.linear(read, weight, net.bias), rtol=1e-5, atol=1e-6)
+            (gradient,) = torch.autograd.grad(out.square().mean(), [net.weight])
+            dy = (2 * out.detach() / out.numel()).bfloat16().float()
+            torch.testing.assert_close(gradient, dy.T @ read, rtol=1e-4, atol=1e-6)
 
     def test_who_reads_a_tensor_beside_a_cast_that_left_it_as_it_was_reads_the_tensor_and_not_the_cast(self):
         def normed(x):

@@ -588,6 +588,13 @@ class Choices(unittest.TestCase):
             self.assertGreater(len(Classification().search(strategy=name, stages='losses_only').trials), 0)
 
 
+    def test_rules_with_an_fp32_head_are_a_rival_if_their_format_is_named(self):
+        found = Classification().search(precisions=['bf16', 'bf16>fp32'])
+        heads = [t.plan for t in found.trials if 'B' in t.plan]
+        self.assertTrue(heads)
+        last = max(i for i, op in enumerate(found.operators) if 'linear' in op.kind or 'addmm' in op.kind)
+        self.assertTrue(any(plan.count('B') == 1 and plan[last] == 'B' for plan in heads), heads)
+
     def test_the_papers_search_by_its_name(self):
         job = Classification()
         before = [p.detach().clone() for p in job.net.parameters()]
@@ -595,7 +602,9 @@ class Choices(unittest.TestCase):
         length = found.batches_per_epoch
         runs = [(t.stage, t.sample.batches) for t in found.trials if t.sample.status == 'ok']
         self.assertEqual(runs[0], ('baseline', length))
-        self.assertEqual(set(runs), {('baseline', length), ('losses', length), ('times', 1)})
+        self.assertIn(('losses', length), runs)
+        # Stage 2 has nothing to time if FP32's epoch was the fastest of stage 1.
+        self.assertLessEqual(set(runs), {('baseline', length), ('losses', length), ('times', 1)})
         self.assertEqual(found.trained_batches, 0)
         self.assertTrue(all(map(torch.equal, before, job.net.parameters())))
         for strategy in 'paper', 'guided':

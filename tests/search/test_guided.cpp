@@ -575,3 +575,22 @@ TEST_CASE("of three precisions each operator gets its best, and where that harms
     CHECK(search_on(harmed).plan.str() == "1be1bb1be");
   }
 }
+
+TEST_CASE("what BF16 harms may keep its products in BF16 if their sums stay FP32; nobody gets that unasked") {
+  fake::world world{.graph = fake::sized_chain({"allow", "allow", "deny", "allow"}),
+                    .precisions = {precision::fp32, precision::bf16, precision::bf16_fp32}};
+  world.seconds = [](const plan& p) {
+    double seconds = 0;
+    for (const precision each : p) seconds += each == precision::fp32 ? 1 : each == precision::bf16 ? 0.5 : 0.6;
+    return seconds;
+  };
+  world.harm = [](const plan& p) { return p[3] == precision::bf16 ? 0.1 : 0; };
+  world.runs = [](const comp::op_info& op, precision p) { return p != precision::bf16_fp32 || op.kind == "allow"; };
+  fake::full_trainer trainer{world}, unasked{world};
+  const outcome found = search_on(trainer, {.precisions = {precision::bf16, precision::bf16_fp32}});
+  CHECK(found.plan.str() == "bbbB");
+  CHECK(std::ranges::any_of(found.contest, [](const comp::contestant& c) {
+    return c.label == "rule-based bf16, head in bf16>fp32" && c.plan.str() == "bb1B";
+  }));
+  CHECK(search_on(unasked).plan.str() == "bbb1");
+}

@@ -113,7 +113,7 @@ class cast_placer {
   /// Returns: the format in which operator `reader` needs the result of `from`; nothing if it takes any format.
   std::optional<precision> read_format(std::size_t reader, std::size_t from) const {
     if (!gives_floats(graph_[from])) return std::nullopt;
-    if (chooses(reader)) return handed_on(types_.plan[reader]);
+    if (chooses(reader)) return read_in(types_.plan[reader]);
     return is_view(reader) ? std::nullopt : std::optional{types_.handed_on[from]};
   }
 
@@ -181,7 +181,7 @@ inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vec
   std::map<std::tuple<std::int32_t, precision, precision>, std::size_t> known;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (!computes(graph[i]) || cast_target(graph[i]) || keeps_parameters(graph[i].kind)) continue;
-    const precision to = handed_on(types.plan[i]);
+    const precision to = read_in(types.plan[i]);
     for (const std::size_t k : leaf_inputs(graph, i)) {
       const bool data = is_data(graph, i, k);
       const precision from = data ? graph[i].inputs[k].dtype : types.parameters[i];

@@ -46,9 +46,6 @@ constexpr bool promotes(std::string_view kind) {
 
 namespace detail {
 
-/// The format of the result of an operator that runs in `p`. TF32 exists only inside an operator; its result is FP32.
-constexpr precision handed_on(precision p) { return p == precision::tf32 ? precision::fp32 : p; }
-
 /// The format of an operator that is lowered to `low`: the larger of that and what the policy allows.
 constexpr precision lowered(const decision& by_policy, precision low) {
   return traits(by_policy.compute).bytes > traits(low).bytes ? by_policy.compute : low;
@@ -159,7 +156,7 @@ plan rule_plan(const OperatorPolicy auto& policy, const op_graph& graph, precisi
                 : stays                                 ? graph[i].as_written
                 : by_policy.category == category::allow ? detail::lowered(by_policy, low)
                                                         : detail::narrower(read, graph[i].as_written);
-    carried[i].in = detail::handed_on(result[i]);
+    carried[i].in = handed_on(result[i]);
     carried[i].loose = carried[i].loose && cast_target(graph[i]);
   }
   return result;

@@ -128,7 +128,7 @@ inline typed_plan typed(const op_graph& graph, const plan& p) {
     const std::optional<precision> to = cast_target(graph[i]);
     types.handed_on[i] = to && !is_lowered(graph[i], p[i]) ? *to
                          : is_carrier(graph, i)            ? detail::carried_on(graph, types.handed_on, i)
-                                                           : detail::handed_on(p[i]);
+                                                           : handed_on(p[i]);
   }
   types.written = types.handed_on;
   const plan own = as_written(graph);

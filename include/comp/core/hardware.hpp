@@ -61,6 +61,7 @@ constexpr matrix_unit unit_for(precision p) {
     case precision::tf32:
       return {.capability = 80};
     case precision::bf16:
+    case precision::bf16_fp32:
       return {.capability = 80, .cpu_sets = {"avx512_bf16", "amx_bf16"}};
     case precision::fp16:
       return {.capability = 70, .cpu_sets = {"amx_fp16"}};

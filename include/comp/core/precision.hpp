@@ -2,7 +2,8 @@
 // The floating-point formats that an operator can run in, with their sizes and ranges (the paper's figure 1).
 // Each has a letter in plan strings; `0` = FP16 and `1` = FP32 are the paper's, so a published plan can be pasted in.
 // Formats below 16 bits are those of matrix products alone: an operator rounds what it multiplies, with scales, and its
-// result is BF16 (core/scaled_formats.hpp).
+// result is BF16 (core/scaled_formats.hpp). `bf16_fp32` is a product of BF16 values whose sum is not rounded to BF16
+// again, as routers and heads want it (torch's out_dtype, TVM's out_dtype).
 // Code that handles each format is a switch, so that a format that is added does not compile until all code knows it
 // (docs/look-up/adding.md).
 #pragma once
@@ -30,19 +31,20 @@ enum class precision : std::uint8_t {
   mxfp8,
   mxfp4,
   nvfp4,
-  fp64  // last, as ledgers hold numbers of precisions
+  fp64,  // ledgers hold these numbers: the next format comes last
+  bf16_fp32
 };
 
 inline constexpr std::array all_precisions{precision::fp32,         precision::tf32,     precision::bf16,
                                            precision::fp16,         precision::fp8_e4m3, precision::fp8_e5m2,
                                            precision::fp8_block128, precision::mxfp8,    precision::mxfp4,
-                                           precision::nvfp4,        precision::fp64};
+                                           precision::nvfp4,        precision::fp64,     precision::bf16_fp32};
 
 /// Size, range and rounding of a format. `bytes` is the size in memory, which for TF32 is that of FP32: a GPU rounds to
-/// TF32 only inside its Tensor Cores. For a format below 16 bits `bytes` is an element without its scale; two elements
-/// of 4 bits share a byte.
-/// Source: IEEE 754-2019 (fp64, fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0
-/// (fp8), OCP Microscaling Formats 1.0 (mxfp8, mxfp4, and the elements of nvfp4).
+/// TF32 only inside its Tensor Cores, and for bf16_fp32 that of its result. For a format below 16 bits `bytes` is an
+/// element without its scale; two elements of 4 bits share a byte. Source: IEEE 754-2019 (fp64, fp32, fp16), NVIDIA
+/// A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8), OCP Microscaling Formats 1.0 (mxfp8, mxfp4,
+/// and the elements of nvfp4).
 struct precision_traits {
   std::string_view name;
   char letter;  // in a plan string
@@ -77,6 +79,8 @@ constexpr precision_traits traits(precision p) {
       return {"nvfp4", 'n', 0.5, 2, 1, 6.0, 0x1p-2};
     case precision::fp64:
       return {"fp64", 'd', 8, 11, 52, 0x1.fffffffffffffp1023, 0x1p-53};
+    case precision::bf16_fp32:
+      return {"bf16>fp32", 'B', 4, 8, 7, 0x1.fep127, 0x1p-8};
   }
   return {};
 }
@@ -119,6 +123,15 @@ constexpr bool is_low(precision p) { return p != precision::fp32 && p != precisi
 constexpr bool is_fp8(precision p) { return p == precision::fp8_e4m3 || p == precision::fp8_e5m2; }
 /// True for every format below 16 bits, whose values have scales.
 constexpr bool is_scaled(precision p) { return traits(p).bytes < 2; }
+
+/// Returns: the format of what an operator that runs in `p` reads. TF32 exists only inside of an operator.
+constexpr precision read_in(precision p) {
+  return p == precision::tf32 ? precision::fp32 : p == precision::bf16_fp32 ? precision::bf16 : p;
+}
+/// Returns: the format of its result.
+constexpr precision handed_on(precision p) {
+  return p == precision::tf32 || p == precision::bf16_fp32 ? precision::fp32 : p;
+}
 
 /// Returns the names of `precisions`, for messages: "fp32, bf16".
 inline std::string names_of(std::span<const precision> precisions) {

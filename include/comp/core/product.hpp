@@ -44,9 +44,11 @@ struct product_precisions {
   constexpr precision& of(product p) {
     return p == product::input_gradient ? input_gradient : p == product::weight_gradient ? weight_gradient : forward;
   }
-  /// Returns whether a plain operator cannot do them, because they differ or round to a format below 16 bits.
+  /// Returns whether a plain operator cannot do them, because they differ, round to a format below 16 bits, or give
+  /// another format than they read.
   constexpr bool need_rounding() const {
-    return is_scaled(forward) || input_gradient != forward || weight_gradient != forward;
+    return is_scaled(forward) || forward == precision::bf16_fp32 || input_gradient != forward ||
+           weight_gradient != forward;
   }
   /// Returns whether one of them is another than without a plan.
   constexpr bool lowers() const { return forward != as_written || need_rounding(); }

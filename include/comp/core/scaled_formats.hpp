@@ -97,6 +97,7 @@ constexpr operand_format format_of(precision p, product of, operand o) {
     case precision::tf32:
     case precision::bf16:
     case precision::fp16:
+    case precision::bf16_fp32:
       break;
   }
   return {element_of(p), scale_kind::tensor_fp32};

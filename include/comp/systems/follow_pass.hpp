@@ -95,8 +95,8 @@ typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, a
                      (choice.category != category::deny &&
                       detail::all_low(graph, carried, i, own, settings.low).value_or(!own.counted));
     types.plan[i] = low ? choice.compute : settings.full;
-    types.handed_on[i] = detail::handed_on(low ? choice.output : settings.full);
-    types.written[i] = low && !settings.rounds_at_once ? detail::handed_on(choice.accumulate) : types.handed_on[i];
+    types.handed_on[i] = handed_on(low ? choice.output : settings.full);
+    types.written[i] = low && !settings.rounds_at_once ? handed_on(choice.accumulate) : types.handed_on[i];
     carried[i] = types.handed_on[i];
   }
   return types;

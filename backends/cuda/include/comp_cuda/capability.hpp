@@ -28,7 +28,7 @@ struct capability {
   /// True if the tensor cores compute in p, and for FP32, which runs without them. Of formats below 16 bits this
   /// backend has FP8 with a scale per tensor alone.
   constexpr bool has(precision p) const {
-    const int first = is_scaled(p) && !is_fp8(p) ? 0 : unit_for(p).capability;
+    const int first = (is_scaled(p) && !is_fp8(p)) || p == precision::bf16_fp32 ? 0 : unit_for(p).capability;
     return p == precision::fp32 || (first != 0 && 10 * major + minor >= first);
   }
   std::vector<precision> supported() const {

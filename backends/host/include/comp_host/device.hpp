@@ -67,8 +67,10 @@ class device {
 
   comp::hardware hardware() const { return this_cpu(threads_of_loops()); }
   std::vector<comp::precision> supported_precisions() const;
-  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs.
-  bool supports(const op_info& op, comp::precision p) const { return !is_scaled(p) || op.kind == "linear"; }
+  /// Of all operators only linear layers run in formats below 16 bits, as on GPUs, and in bf16_fp32.
+  bool supports(const op_info& op, comp::precision p) const {
+    return !(is_scaled(p) || p == comp::precision::bf16_fp32) || op.kind == "linear";
+  }
   void round_by(dropout_key key) { c().roundings = {key.seed, key.draw << 20}; }
 
   // Memory and transfer

@@ -29,7 +29,8 @@ inline precision_flow flow_of(const model& m, const plan& p) {
   std::vector<precision> of_value{precision::fp32};
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {
     flow.precisions.push_back(is_view(m.nodes[i].what) ? of_value[slot(m.nodes[i].inputs[0])] : p[i]);
-    of_value.push_back(flow.precisions.back());
+    const precision of_node = flow.precisions.back();
+    of_value.push_back(of_node == precision::bf16_fp32 ? precision::fp32 : of_node);
   }
   std::map<std::pair<std::size_t, precision>, std::size_t> last;
   for (std::size_t i = 0; i < m.nodes.size(); ++i) {

@@ -28,6 +28,7 @@ constexpr storage storage_of(precision p) {
     case precision::mxfp8:
     case precision::mxfp4:
     case precision::nvfp4:
+    case precision::bf16_fp32:  // of what it reads
       return storage::bf16;
     case precision::fp16:
       return storage::fp16;

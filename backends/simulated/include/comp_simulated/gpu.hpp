@@ -28,6 +28,7 @@ struct gpu {
       case precision::tf32:
         return tf32;
       case precision::bf16:
+      case precision::bf16_fp32:
       case precision::fp16:
         return half;
       case precision::fp8_e4m3:

@@ -147,7 +147,8 @@ class guided_search {
   plan without_narrowest(const plan& p, precision_levels levels) const {
     const auto bytes = [](precision q) { return traits(q).bytes; };
     const double fewest = bytes(*std::ranges::min_element(p, {}, bytes));
-    for (auto& of_operator : levels) std::erase_if(of_operator, [&](precision q) { return bytes(q) <= fewest; });
+    for (auto& of : levels)  // the first, FP32, may have as many: TF32 is stored like it
+      of.erase(std::remove_if(of.begin() + 1, of.end(), [&](precision q) { return bytes(q) <= fewest; }), of.end());
     return costs_.cheapest(levels, from_.rules, byte_price());
   }
 

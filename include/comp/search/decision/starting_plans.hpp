@@ -75,8 +75,8 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
         p != precision::fp64 || settings.precisions.empty() || widest == p,
         "precision fp64 was asked for (no operator is written in it, and plans only lower): leave it "
         "out, or write the model in fp64");
-    const bool is_searched =
-        !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && policy::no_unit(p, machine).empty());
+    const bool is_fast = policy::no_unit(p, machine).empty() && p != precision::bf16_fp32;  // no faster than BF16
+    const bool is_searched = !settings.precisions.empty() || p == precision::fp32 || (any_fp32 && is_fast);
     if (is_searched && std::ranges::find(all, p) == all.end()) all.push_back(p);
   }
   return all;
@@ -225,10 +225,14 @@ class starting_plans {
       any_may_change = any_may_change || may_change(i);
     }
     for (const precision low : lows_) {
-      plan p = with_fixed(autocast::rule_plan(policy, log.graph, low));
+      const bool of_head = low == precision::bf16_fp32 && contains(lows_, precision::bf16);
+      plan p = autocast::rule_plan(policy, log.graph, of_head ? precision::bf16 : low);
+      if (of_head) raise_head(p, log.graph);
+      p = with_fixed(std::move(p));
       // Rules that know 16 bits alone give 16 bits for narrower formats, too. That is no rule-based plan of the format.
       if (!is_scaled(low) || std::find(p.begin(), p.end(), low) != p.end())
-        rules_.push_back({fmt::format("rule-based {}", name(low)), std::move(p), true});
+        rules_.push_back({of_head ? "rule-based bf16, head in bf16>fp32" : fmt::format("rule-based {}", name(low)),
+                          std::move(p), true});
     }
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_, findings);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
@@ -299,6 +303,13 @@ class starting_plans {
     std::vector<plan> all;
     for (const rival& r : rules_) all.push_back(r.plan);
     return all;
+  }
+  // Gives the last product that `p` has in BF16, which mostly is the head, a result in FP32.
+  void raise_head(plan& p, const op_graph& graph) const {
+    for (std::size_t i = p.size(); i-- > 0;) {
+      const bool is_product = p[i] == precision::bf16 && policy::is_contraction(graph[i]);
+      if (is_product && runs_.supports(i, precision::bf16_fp32)) return void(p[i] = precision::bf16_fp32);
+    }
   }
   plan all_in(precision low) const {
     const auto takes_low = [&](std::size_t i) { return log_.graph[i].choosable && !log_.graph[i].is_state; };

@@ -33,6 +33,23 @@ class tf32_guard {
   bool convolutions_;
 };
 
+/// FP32 products of the whole process multiply in BF16 while it lives, if the CPU's oneDNN can: exact for values that
+/// are BF16's.
+class bf16_products_guard {
+ public:
+  bf16_products_guard() : before_{at::globalContext().float32Precision(mkldnn, matmul)} {
+    at::globalContext().setFloat32Precision(mkldnn, matmul, at::Float32Precision::BF16);
+  }
+  ~bf16_products_guard() { at::globalContext().setFloat32Precision(mkldnn, matmul, before_); }
+  bf16_products_guard(const bf16_products_guard&) = delete;
+  bf16_products_guard& operator=(const bf16_products_guard&) = delete;
+
+ private:
+  static constexpr auto mkldnn = at::Float32Backend::MKLDNN;
+  static constexpr auto matmul = at::Float32Op::MATMUL;
+  at::Float32Precision before_;
+};
+
 /// Runs `op`, in TensorFloat-32 if `tf32` is true.
 inline void run_in(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool tf32) {
   if (!tf32) return op.callBoxed(stack);

@@ -2,7 +2,8 @@
 // Linear layers whose three products have precisions of their own. A GPU with units for FP8 multiplies in E4M3 (and
 // gradients in E5M2) itself. In any other format below 16 bits a product is emulated: it rounds its two operands to the
 // format, scales included, as a GPU's would, and multiplies them in FP32. So a training has the losses that the format
-// gives, but not its speed. Its result is BF16; gradients have the format of what they are for.
+// gives, but not its speed. Its result is BF16; gradients have the format of what they are for. Products of bf16_fp32
+// are BF16's, with sums that stay FP32: torch's out_dtype on a GPU, oneDNN's BF16 mode for FP32 on a CPU that has one.
 #pragma once
 
 #include <ATen/Context.h>
@@ -95,8 +96,8 @@ struct layer_product {
   precision in;
   comp::product of;
 
-  /// Returns: the product of the two in the format of `in`; below 16 bits FP32, but for y and dx that the device
-  /// multiplied, which are BF16.
+  /// Returns: the product of the two in the format of `in`; FP32 for bf16_fp32, and below 16 bits but for y and dx that
+  /// the device multiplied, which are BF16.
   at::Tensor operator()(layer_operand& a, layer_operand& b, const std::optional<at::Tensor>& bias = {}) const {
     const auto bias_in = [&](at::ScalarType type) { return bias ? std::optional{bias->to(type)} : std::nullopt; };
     if (a.rows() > 0 && device_multiplies(b)) {
@@ -105,14 +106,24 @@ struct layer_product {
       return multiply(a.in_fp8(transposes_a()), b.in_fp8(transposes_b()), transposes_a() ? at::kFloat : at::kBFloat16,
                       of == comp::product::forward, added);
     }
+    const at::Tensor left = a.values(in, of, transposes_a()), right = b.values(in, of, transposes_b());
+    const at::ScalarType type = result_type();
+    if (in == precision::bf16_fp32) {
+      if (left.is_cuda()) {
+        const at::Tensor sums = at::mm(rows_of(left), right.t(), type);
+        return bias ? sums + *bias_in(type) : sums;
+      }
+      const bf16_products_guard on;
+      return at::linear(left.to(type), right.to(type), bias_in(type).value_or(at::Tensor{}));
+    }
     std::optional<at::NoTF32Guard> whole_fp32;
     std::optional<tf32_guard> tf32;
     if (is_scaled(in)) whole_fp32.emplace();
     if (in == precision::tf32) tf32.emplace();
-    const at::ScalarType type = is_scaled(in) ? at::kFloat : scalar_type(in);
-    return at::linear(a.values(in, of, transposes_a()), b.values(in, of, transposes_b()),
-                      bias_in(type).value_or(at::Tensor{}));
+    return at::linear(left, right, bias_in(type).value_or(at::Tensor{}));
   }
+  /// Returns: the format that the product is summed in and, unless the device multiplies, has.
+  at::ScalarType result_type() const { return is_scaled(in) ? at::kFloat : scalar_type(handed_on(in)); }
   /// Returns: whether the device multiplies by `b` in this precision. Other formats and sizes are emulated.
   bool device_multiplies(const layer_operand& b) const {
     const auto [rows, columns] = transposes_b() ? std::pair{b.columns(), b.rows()} : std::pair{b.rows(), b.columns()};
@@ -142,7 +153,7 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
     context->saved_data["bias"] = b ? static_cast<std::int64_t>(b->scalar_type()) : std::int64_t{-1};
     auto shape = x.sizes().vec();
     shape.back() = w.size(0);
-    return at::_unsafe_view(y.to(scalar_type(in.forward)),
+    return at::_unsafe_view(y.to(scalar_type(handed_on(in.forward))),
                             shape);  // no view for autograd, because a model may write it in place
   }
 
@@ -164,7 +175,7 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
       auto shape = gradients[0].sizes().vec();
       shape.back() = w.size(1);
       layer_operand of_w{w, operand::weight};  // in FP8 anew: each call of the layer would keep a copy
-      result[0] = of_input(of_dy, of_w).to(scalar_type(of_input.in)).to(dy.scalar_type()).view(shape);
+      result[0] = of_input(of_dy, of_w).to(scalar_type(handed_on(of_input.in))).to(dy.scalar_type()).view(shape);
     }
     if (context->needs_input_grad(1)) {
       layer_operand of_x{std::span{saved}.subspan(1), operand::input};
@@ -172,8 +183,7 @@ class scaled_linear : public torch::autograd::Function<scaled_linear> {
     }
     if (bias >= 0 && context->needs_input_grad(2)) {
       const at::Tensor read = dy.to(scalar_type(of_weight.in));
-      const at::ScalarType summed = is_scaled(of_weight.in) ? at::kFloat : read.scalar_type();
-      result[2] = read.sum(0, false, summed).to(static_cast<at::ScalarType>(bias));
+      result[2] = read.sum(0, false, of_weight.result_type()).to(static_cast<at::ScalarType>(bias));
     }
     return result;
   }

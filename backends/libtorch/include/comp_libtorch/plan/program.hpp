@@ -179,6 +179,8 @@ class program {
 
   /// Returns: the linear layers, and their products in the backward.
   COMP_INLINE const detail::layer_products& products() const;
+  /// Returns: whether `op` is a product with a weight, which may have bf16_fp32.
+  COMP_INLINE bool is_linear_layer(const op_info& op) const;
   /// Returns: whether `op` may have formats below 16 bits: it is a linear layer and, unless these are emulated, has
   /// sizes that the GPU's units take.
   COMP_INLINE bool takes_scaled(const op_info& op) const;

@@ -162,6 +162,7 @@ class recorded_program {
   void clear_problems() { problems_.clear(); }
 
   const layer_products& products() const { return products_; }
+  bool is_linear_layer(const op_info& op) const { return products_.is_linear_layer(op); }
   bool takes_scaled(const op_info& op) const {
     return emulates(settings_) ? products_.is_linear_layer(op) : products_.fits_fp8_units(op);
   }
@@ -295,13 +296,14 @@ class recorded_program {
   }
 
   void require_runs(precision p, std::size_t i) const {
-    const bool runs = graph_[i].is_state ? type_of_state(p).has_value()
-                      : is_scaled(p)     ? products_.is_linear_layer(graph_[i]) &&
+    const bool runs = graph_[i].is_state          ? type_of_state(p).has_value()
+                      : p == precision::bf16_fp32 ? products_.is_linear_layer(graph_[i])
+                      : is_scaled(p)              ? products_.is_linear_layer(graph_[i]) &&
                                            (emulates(settings_) || multiplies_itself(p, settings_.device))
                                      : p != precision::tf32 || settings_.device.is_cuda();
     require<plan_error>(
         runs,
-        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, and "
+        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, tf32 on CUDA, linear layers in bf16>fp32, and "
         "linear layers below 16 bits: fp8_e4m3 on a GPU with units for it, and any emulated on a CPU or "
         "with program_settings::emulate; moments are kept in fp32, bf16 and fp8_e4m3): choose one of those",
         i, graph_[i].name, comp::name(p));
@@ -411,6 +413,7 @@ COMP_INLINE void program::watch_autocast(plan* to, precision low) { recorded_->w
 COMP_INLINE program_problems program::problems() const { return recorded_->problems(); }
 COMP_INLINE void program::clear_problems() { recorded_->clear_problems(); }
 COMP_INLINE const detail::layer_products& program::products() const { return recorded_->products(); }
+COMP_INLINE bool program::is_linear_layer(const op_info& op) const { return recorded_->is_linear_layer(op); }
 COMP_INLINE bool program::takes_scaled(const op_info& op) const { return recorded_->takes_scaled(op); }
 COMP_INLINE const program_settings& program::settings() const { return recorded_->settings(); }
 COMP_INLINE executor_options program::options_of(const plan& p) const { return recorded_->options_of(p); }

@@ -116,7 +116,7 @@ class operator_errors {
     const bool differentiates = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
     std::optional<tf32_guard> tf32;
     if (in == precision::tf32) tf32.emplace();
-    const bool scaled = is_scaled(in) && linear_arguments_of(known);
+    const bool scaled = product_precisions{in}.need_rounding() && linear_arguments_of(known);
     results all;
     std::vector<at::Tensor> leaves;
     torch::jit::Stack stack = arguments;

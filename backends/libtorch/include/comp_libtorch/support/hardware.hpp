@@ -63,7 +63,8 @@ inline bool computes_in(precision p, const hardware& machine, bool emulates) {
   if (is_scaled(p))
     return emulates || (p == precision::fp8_e4m3 && machine.kind == device_kind::cuda && has_unit(p, machine));
   const bool everywhere = p == precision::fp64 || p == precision::fp32 || p == precision::fp16;
-  return everywhere || (machine.kind == device_kind::cuda ? has_unit(p, machine) : p == precision::bf16);
+  return everywhere ||
+         (machine.kind == device_kind::cuda ? has_unit(p, machine) : p == precision::bf16 || p == precision::bf16_fp32);
 }
 /// Returns: whether that device multiplies in `p`, a format below 16 bits, without emulation.
 inline bool multiplies_itself(precision p, c10::Device device) {

@@ -17,8 +17,8 @@
 
 namespace comp::libtorch::detail {
 
-/// Returns: the format of the tensors that an operator in precision `p` reads and gives. An operator below 16 bits
-/// rounds what it reads itself, because a scale goes with it.
+/// Returns: the format of the tensors that an operator in precision `p` reads, and gives but for bf16_fp32. An operator
+/// below 16 bits rounds what it reads itself, because a scale goes with it.
 constexpr at::ScalarType scalar_type(precision p) {
   switch (p) {
     case precision::fp64:
@@ -36,6 +36,7 @@ constexpr at::ScalarType scalar_type(precision p) {
     case precision::mxfp8:
     case precision::mxfp4:
     case precision::nvfp4:
+    case precision::bf16_fp32:  // of what it reads
       return at::kBFloat16;
   }
   return at::kFloat;

@@ -176,6 +176,7 @@ class training {
     if (op.is_state) return detail::type_of_state(p).has_value();
     if (p == precision::fp16 && op.beyond_fp16) return false;
     if (is_scaled(p)) return program_.takes_scaled(op);
+    if (p == precision::bf16_fp32) return program_.is_linear_layer(op);
     if (is_exchange(op)) return p != precision::tf32;
     return !is_low(p) || !detail::by_name::only_fp32(detail::traits_of::word(policy::without_overload(op.kind)));
   }
