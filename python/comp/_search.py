@@ -160,7 +160,8 @@ def search(
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
         strategy="paper" is the CoMP paper's own search (docs/understand/paper.md): whole epochs, FP16 unless `precisions` says
         otherwise, and no GradScaler is asked for, since the paper has none.
-    precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
+    precisions: those to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`;
+        bf16>fp32, for linear layers, multiplies in BF16 and gives FP32, and is searched if it is named.
     target: a GPU that is not here ("A100", "RTX 4090", "H100", "H200", "B200", "B300"). Losses are this training's, times
         are modelled for that GPU, and linear layers may have formats below 16 bits, whose arithmetic is emulated: the
         plan is one to take there (comp.to_transformer_engine). precisions=None: bf16, fp8_e4m3, mxfp8 and nvfp4, as far
