@@ -20,6 +20,12 @@ bool room_for(std::size_t bytes) {
 }
 void fill(void* to, int byte, std::size_t bytes) { check(cudaMemset(to, byte, bytes), "filling memory"); }
 bf16 bits(std::uint16_t b) { return {b}; }
+/// Changes one element of device memory.
+template <class T>
+void put(const buffer<T>& to, std::size_t at, T value) {
+  check(cudaMemcpy(to.data() + at, &value, sizeof(T), cudaMemcpyHostToDevice), "writing an element");
+  check(cudaStreamSynchronize(nullptr), "writing an element");  // the copy returns when the value is taken, not there
+}
 
 /// True when f(i, element) holds for each, fetched in slices.
 template <class T, class F>

@@ -16,6 +16,7 @@
 #include <comp_libtorch/hook/direct_calls.hpp>
 #include <comp_libtorch/hook/listener.hpp>
 #include <comp_libtorch/hook/listening.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
