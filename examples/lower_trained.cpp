@@ -51,9 +51,9 @@ void lower(comp::libtorch::program& lowered, small_cnn& trained, const torch::Te
   }
   lowered.record(false);
   const auto rules = comp::system_rules({system}, comp::libtorch::probe(torch::kCPU));
-  const comp::rival made = rules(lowered.graph(), std::array{comp::precision::bf16}).at(0);
-  comp::require<comp::error>(made.refusal.empty(), "{}", made.refusal);
-  lowered.set_plan(made.plan);  // for conversion rules of your own: autocast::tvm_pass(amp, lowered.graph()).plan
+  const comp::rival candidate = rules(lowered.graph(), std::array{comp::precision::bf16}).at(0);
+  comp::require<comp::error>(candidate.refusal.empty(), "{}", candidate.refusal);
+  lowered.set_plan(candidate.plan);  // for conversion rules of your own: autocast::tvm_pass(amp, lowered.graph()).plan
 }
 
 int main(int argc, char** argv) {

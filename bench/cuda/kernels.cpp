@@ -261,10 +261,10 @@ struct update {
   }
   std::size_t size() const { return static_cast<std::size_t>(n); }
   static array<float> positive(std::size_t n) {
-    array<float> made{n};
+    array<float> buffer{n};
     const std::vector<float> ones(std::min<std::size_t>(n, std::size_t{1} << 20), 1e-6F);
-    made.fill(ones);
-    return made;
+    buffer.fill(ones);
+    return buffer;
   }
   void add_to(std::vector<job>& jobs) const {
     const double all = 40.0 * static_cast<double>(each);

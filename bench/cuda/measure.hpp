@@ -67,14 +67,14 @@ array<T> noise(std::size_t n, unsigned seed, float scale = 1) {
   std::normal_distribution<float> draw{0, scale};
   std::vector<T> values(std::min<std::size_t>(std::max<std::size_t>(n, 1), std::size_t{1} << 20));
   for (T& v : values) native::math::store(v, draw(engine));
-  array<T> made{n};
-  made.fill(values);
-  return made;
+  array<T> buffer{n};
+  buffer.fill(values);
+  return buffer;
 }
 inline array<std::int32_t> numbers(const std::vector<std::int32_t>& values) {
-  array<std::int32_t> made{values.size()};
-  made.fill(values);
-  return made;
+  array<std::int32_t> buffer{values.size()};
+  buffer.fill(values);
+  return buffer;
 }
 
 /// Time of the default stream between two points.

@@ -43,9 +43,9 @@ class fp32_images {
   explicit fp32_images(data_source bytes) : bytes_{std::move(bytes)} {}
   std::size_t size() const { return bytes_.size(); }
   example_layout layout() const {
-    example_layout made = bytes_.layout();
-    made.of_bytes.clear();
-    return made;
+    example_layout fp32_layout = bytes_.layout();
+    fp32_layout.of_bytes.clear();
+    return fp32_layout;
   }
   void write(std::size_t i, const example_spans& to) const {
     const std::vector<float> table = bytes_.layout().of_bytes;
@@ -135,10 +135,10 @@ struct way {
   way(std::string named, const task& t, const comp::plan& p) : way{std::move(named), t, p, t.data} {}
   way(std::string named, const task& t, const comp::plan& p, const data_source& data) : name{std::move(named)} {
     make = [on = device.get(), t, p, data](capture_mode captured) {
-      auto made = std::make_unique<cuda_trainer>(*on, t.model, data, data,
-                                                 training{.optimizer = t.optimizer, .captured = captured});
-      if (!p.empty()) made->set_precision(p);
-      return made;
+      auto new_trainer = std::make_unique<cuda_trainer>(*on, t.model, data, data,
+                                                        training{.optimizer = t.optimizer, .captured = captured});
+      if (!p.empty()) new_trainer->set_precision(p);
+      return new_trainer;
     };
     trained = make(capture_mode::off);
   }

@@ -25,20 +25,20 @@ job class_job(std::string name, auto net, std::vector<std::int64_t> shape, std::
   all.insert(all.begin(), batches * batch);
   const torch::Tensor of_class = torch::randint(0, classes, {batches * batch});
   const torch::Tensor rows = torch::randn(patterns).index_select(0, of_class) * 0.3 + torch::randn(all);
-  job made{.name = name,
+  job task{.name = name,
            .description = std::move(name) + " on made-up data",
            .modules = {{"net", net.ptr()}},
            .optimizers = {std::move(optimizer)},
            .train = {rows, of_class},
            .validation = {rows.narrow(0, 0, batch), of_class.narrow(0, 0, batch)},
            .batch = batch};
-  made.phases = {{"forward", [net](const columns& batch) mutable {
+  task.phases = {{"forward", [net](const columns& batch) mutable {
                     return torch::cross_entropy_loss(net->forward(batch[0]), batch[1]);
                   }}};
-  made.score = [net](const job& of) mutable {
+  task.score = [net](const job& of) mutable {
     return accuracy(of, of.validation, [&](const columns& batch) { return net->forward(batch[0]); });
   };
-  return made;
+  return task;
 }
 
 std::shared_ptr<torch::optim::Optimizer> adam(auto net, double rate = 3e-4) {

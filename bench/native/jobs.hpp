@@ -125,13 +125,13 @@ inline native_job native_job_of(std::string_view name) {
 /// Its trainer, with every operator that may choose in `p`. A training validates nothing here.
 template <class D>
 std::unique_ptr<trainer<D>> trainer_of(D& device, const native_job& job, comp::precision p) {
-  auto made = std::make_unique<trainer<D>>(device, job.model, job.data, job.data, job.settings);
-  comp::plan all{made->graph().size()};
+  auto new_trainer = std::make_unique<trainer<D>>(device, job.model, job.data, job.data, job.settings);
+  comp::plan all{new_trainer->graph().size()};
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (made->graph()[i].choosable) all[i] = p;
+    if (new_trainer->graph()[i].choosable) all[i] = p;
   }
-  made->set_precision(all);
-  return made;
+  new_trainer->set_precision(all);
+  return new_trainer;
 }
 
 }  // namespace bench

@@ -25,7 +25,7 @@ using modelled_trainer = comp::simulated::trainer<host_trainer>;
 host_trainer trainer_of(comp::host::device& device, const job& j, const options& o, std::uint64_t seed) {
   const schedule over{.warmup = 20, .total = static_cast<std::int64_t>(o.steps), .floor = 0.1};
   return {device,
-          j.made,
+          j.net,
           j.train,
           j.validation,
           {.optimizer = adamw(o.rate), .schedule = over, .clip_norm = 1, .seed = seed}};

@@ -42,7 +42,7 @@ struct options {
 };
 
 struct job {
-  model made;
+  model net;
   data_source train, validation;
 };
 
@@ -50,21 +50,21 @@ struct job {
 inline model model_of(const options& o, std::int64_t vocabulary, std::int64_t width, std::int64_t context,
                       std::int64_t batch) {
   const std::int64_t heads = std::max<std::int64_t>(width / 128, 4);
-  model made = o.model == "bert" ? native_models::bert({.batch = batch,
-                                                        .length = context,
-                                                        .layers = o.layers,
-                                                        .width = width,
-                                                        .heads = heads,
-                                                        .vocabulary = vocabulary,
-                                                        .positions = std::max<std::int64_t>(512, context)})
-                                 : native_models::gpt({.batch = batch,
-                                                       .vocabulary = vocabulary,
-                                                       .context = context,
+  model net = o.model == "bert" ? native_models::bert({.batch = batch,
+                                                       .length = context,
                                                        .layers = o.layers,
                                                        .width = width,
-                                                       .heads = heads});
-  made.separate_products = true;
-  return made;
+                                                       .heads = heads,
+                                                       .vocabulary = vocabulary,
+                                                       .positions = std::max<std::int64_t>(512, context)})
+                                : native_models::gpt({.batch = batch,
+                                                      .vocabulary = vocabulary,
+                                                      .context = context,
+                                                      .layers = o.layers,
+                                                      .width = width,
+                                                      .heads = heads});
+  net.separate_products = true;
+  return net;
 }
 
 /// A text, of whose end as many windows as `held_out` says are for validation.
@@ -147,11 +147,11 @@ class body {
 
 /// BF16 for all that stores a result, as Megatron-LM trains: norms, softmax and residuals, too. The loss stays in FP32.
 inline plan all_bf16(const op_graph& graph) {
-  plan made{graph.size()};
+  plan formats{graph.size()};
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable && !graph[i].kind.ends_with("loss")) made[i] = precision::bf16;
+    if (graph[i].choosable && !graph[i].kind.ends_with("loss")) formats[i] = precision::bf16;
   }
-  return made;
+  return formats;
 }
 
 /// The recipes by hand that have sense for the model. The second one is BF16, with which the others are compared.
@@ -163,11 +163,11 @@ inline std::vector<recipe> by_hand(const op_graph& graph, const options& o) {
     all.push_back({.name = std::move(name), .plan = std::move(p), .finish = finish});
   };
   const auto lowered = [&](precision p, auto high) {
-    plan made = bf16;
+    plan formats = bf16;
     for (std::size_t i = 0; i < graph.size(); ++i) {
-      if (inner.has(graph[i]) && !high(graph[i])) made[i] = p;
+      if (inner.has(graph[i]) && !high(graph[i])) formats[i] = p;
     }
-    return made;
+    return formats;
   };
   const comp::policy::pytorch rules{.list = comp::policy::pytorch_list::cuda, .low = precision::bf16};
   add("BF16 by PyTorch's rules", comp::autocast::rule_plan(rules, graph, precision::bf16));

@@ -37,12 +37,12 @@ struct options {
 
 /// Starts as Paddle's Linear does: Glorot's uniform weights, biases of 0.
 model simple_net(const options& o) {
-  model made = native_models::simple_net({.batch = o.batch, .layers = layers, .width = o.size});
-  for (parameter_info& p : made.parameters) {
+  model net = native_models::simple_net({.batch = o.batch, .layers = layers, .width = o.size});
+  for (parameter_info& p : net.parameters) {
     p.initial =
         p.shape.size() == 2 ? initial{initial::kind::uniform, std::sqrt(3.0 / static_cast<double>(o.size))} : initial{};
   }
-  return made;
+  return net;
 }
 
 /// One column of the table.
@@ -58,13 +58,13 @@ struct way {
 way make_way(std::string name, comp::host::device& device, const options& o, const data_source& data,
              const comp::plan& plan, double most_off, std::int64_t micro_batches = 1) {
   comp::scaling::settings scaling{.initial = 1024, .micro_batches = micro_batches};  // init_loss_scaling of the guide
-  way made{std::move(name),
-           std::make_unique<host_trainer>(
-               device, simple_net(o), data, data,
-               training{.optimizer = sgd(1e-4), .seed = 100, .shuffle = false, .scaling = scaling}),
-           micro_batches, most_off};
-  if (!plan.empty()) made.trained->set_precision(plan);
-  return made;
+  way column{std::move(name),
+             std::make_unique<host_trainer>(
+                 device, simple_net(o), data, data,
+                 training{.optimizer = sgd(1e-4), .seed = 100, .shuffle = false, .scaling = scaling}),
+             micro_batches, most_off};
+  if (!plan.empty()) column.trained->set_precision(plan);
+  return column;
 }
 
 comp::plan paddle_plan(const comp::op_graph& graph, comp::policy::paddle_level level, precision low) {

@@ -72,11 +72,11 @@ def find_plans(training):
         print(found)
         found.save(FILES[0])
         with open(FILES[0]) as file:
-            said = json.load(file)
-        print(f'gradients travel in {said["operators"][-1]["precision"]}')
-        said['operators'][-1]['precision'], said['plan'] = 'fp32', said['plan'][:-1] + '1'
+            content = json.load(file)
+        print(f'gradients travel in {content["operators"][-1]["precision"]}')
+        content['operators'][-1]['precision'], content['plan'] = 'fp32', content['plan'][:-1] + '1'
         with open(FILES[1], 'w') as file:
-            json.dump(said, file)
+            json.dump(content, file)
     dist.barrier()
 
 

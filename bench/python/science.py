@@ -227,11 +227,11 @@ class Wgan(Training):
     def step(self, plan, optimizers, batch):
         real = self.draw(self.count).to(self.dtype)
         with plan('critic'):
-            made = self.make(self.count).detach()
-            between = (real + torch.rand(self.count, 1).to(self.dtype) * (made - real)).requires_grad_()
+            points = self.make(self.count).detach()
+            between = (real + torch.rand(self.count, 1).to(self.dtype) * (points - real)).requires_grad_()
             (slope,) = torch.autograd.grad(self.critic(between).sum(), between, create_graph=True)
             penalty = (slope.square().sum(1).sqrt() - 1).square().mean()
-            judged = self.critic(made).mean() - self.critic(real).mean() + 10 * penalty
+            judged = self.critic(points).mean() - self.critic(real).mean() + 10 * penalty
         update(optimizers[0], judged)
         with plan('generator'):
             fooled = -self.critic(self.make(self.count)).mean()
@@ -242,8 +242,8 @@ class Wgan(Training):
         """The sliced Wasserstein distance between points made and points drawn."""
         dice = torch.Generator().manual_seed(1)
         ways = nn.functional.normalize(torch.randn(self.space, 128, generator=dice), dim=0)
-        made, real = ((of.float() @ ways).sort(0).values for of in (self.make(4096, dice), self.draw(4096, dice)))
-        return (made - real).abs().mean().item()
+        points, real = ((of.float() @ ways).sort(0).values for of in (self.make(4096, dice), self.draw(4096, dice)))
+        return (points - real).abs().mean().item()
 
 
 TRAININGS = {

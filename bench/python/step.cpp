@@ -104,12 +104,12 @@ class training {
   }
   Tensor fp32_step() { return trained(loss()); }
   Tensor planned_step() {
-    Tensor made;
+    Tensor value;
     {
       const auto on = planned_->enter();
-      made = loss();
+      value = loss();
     }
-    return trained(std::move(made));
+    return trained(std::move(value));
   }
 
  private:

@@ -26,8 +26,8 @@ class Block(nn.Module):
 
     def forward(self, x):
         heads = [t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.parts(self.norm(x)).chunk(3, -1)]
-        seen = scaled_dot_product_attention(*heads)
-        x = x + dropout(self.out(seen.transpose(1, 2).flatten(2)), 0.1)
+        attention = scaled_dot_product_attention(*heads)
+        x = x + dropout(self.out(attention.transpose(1, 2).flatten(2)), 0.1)
         return x + dropout(self.down(gelu(self.up(self.norm2(x)))), 0.1)
 
 
@@ -157,13 +157,13 @@ def examined(net, x, y, rounds):
         net.zero_grad()
         cross_entropy(net(x), y).backward()
 
-    def seen():
+    def examine():
         comp.doctor(net, (x, y), loss=cross_entropy)
 
     plain()
-    seen()
+    examine()
     for _ in range(rounds):
-        for way, run in (('plain', plain), ('examined', seen)):
+        for way, run in (('plain', plain), ('examined', examine)):
             begun = time.perf_counter()
             run()
             times[way].append(time.perf_counter() - begun)

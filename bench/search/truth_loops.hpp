@@ -61,12 +61,12 @@ inline double seconds_of_search(const truth::world& w, std::size_t batches) {
 inline truth::world loop_world(std::uint64_t seed, bool slow) {
   truth::draw random{seed};
   const double builds_up = random.between(50, 300);
-  truth::world made = slow ? truth::slow_harm(random.bits(), builds_up) : truth::usual(random.bits(), 150);
-  made.batches = 150;
-  made.noise = random.between(0.01, 0.2);
-  made.drift = random.between(0, 0.1);
-  made.first_batch = random.between(0.5, 2);
-  return made;
+  truth::world w = slow ? truth::slow_harm(random.bits(), builds_up) : truth::usual(random.bits(), 150);
+  w.batches = 150;
+  w.noise = random.between(0.01, 0.2);
+  w.drift = random.between(0, 0.1);
+  w.first_batch = random.between(0.5, 2);
+  return w;
 }
 
 inline std::vector<row> loops(const scale& runs) {

@@ -57,20 +57,20 @@ inline images parse_cifar(std::span<const std::byte> bytes, cifar kind, std::str
                       "fetch it again, or check that it is a {} file",
                       name, bytes.size(), bytes.size() % record, layout.name, record, layout.name);
   const std::size_t count = bytes.size() / record;
-  images made{
+  images data{
       .count = static_cast<std::int64_t>(count), .channels = 3, .height = 32, .width = 32, .classes = layout.classes};
-  made.pixels.reserve(count * detail::cifar_pixels);
-  made.labels.reserve(count);
+  data.pixels.reserve(count * detail::cifar_pixels);
+  data.labels.reserve(count);
   for (std::size_t at = 0; at < bytes.size(); at += record) {
     if (layout.label_bytes == 2) detail::check_label(bytes, at, layout.superclasses, name, layout.name);
     const std::size_t label = at + layout.label_bytes - 1;
     detail::check_label(bytes, label, layout.classes, name, layout.name);
-    made.labels.push_back(std::to_integer<std::int32_t>(bytes[label]));
+    data.labels.push_back(std::to_integer<std::int32_t>(bytes[label]));
     for (const std::byte pixel : bytes.subspan(label + 1, detail::cifar_pixels)) {
-      made.pixels.push_back(std::to_integer<std::uint8_t>(pixel));
+      data.pixels.push_back(std::to_integer<std::uint8_t>(pixel));
     }
   }
-  return made;
+  return data;
 }
 
 /// Returns: the files of one part: `path` itself if it is a file, else the standard files in it or in the archive's

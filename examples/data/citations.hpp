@@ -42,24 +42,24 @@ inline void add_paper(graph& to, const std::vector<std::string_view>& of, std::m
 /// Throws: `file_error`, naming file and line.
 inline graph parse_citations(std::string_view content, std::string_view cites, std::string_view content_name,
                              std::string_view cites_name) {
-  graph made;
+  graph network;
   std::unordered_map<std::string_view, std::int32_t> papers;
   std::map<std::string, std::int32_t> classes;
   for_each_line(content, [&](std::string_view line, std::size_t number) {
     const auto parts = fields(line, '\t');
-    require<file_error>(papers.try_emplace(parts.front(), made.nodes).second,
+    require<file_error>(papers.try_emplace(parts.front(), network.nodes).second,
                         "{} line {} has paper \"{}\" again (each has one line): fetch the file again", content_name,
                         number, printable(parts.front()));
-    detail::add_paper(made, parts, classes, content_name, number);
+    detail::add_paper(network, parts, classes, content_name, number);
   });
-  require<file_error>(made.nodes > 0, "{} has no paper (one in each line is needed): fetch the file again",
+  require<file_error>(network.nodes > 0, "{} has no paper (one in each line is needed): fetch the file again",
                       content_name);
   std::vector<std::int32_t> by_name(classes.size());
   for (const auto& [name, first_seen] : classes) {
-    by_name[static_cast<std::size_t>(first_seen)] = made.classes++;
-    made.class_names.push_back(name);
+    by_name[static_cast<std::size_t>(first_seen)] = network.classes++;
+    network.class_names.push_back(name);
   }
-  for (std::int32_t& label : made.labels) label = by_name[static_cast<std::size_t>(label)];
+  for (std::int32_t& label : network.labels) label = by_name[static_cast<std::size_t>(label)];
   std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
   std::size_t unknown = 0;
   for_each_line(cites, [&](std::string_view line, std::size_t number) {
@@ -73,8 +73,8 @@ inline graph parse_citations(std::string_view content, std::string_view cites, s
                       "{} has {} citations of papers that {} lacks, and {} of others (one in a hundred at most): "
                       "check that the two belong together",
                       cites_name, unknown, content_name, pairs.size());
-  set_edges(made, std::move(pairs), cites_name);
-  return made;
+  set_edges(network, std::move(pairs), cites_name);
+  return network;
 }
 
 }  // namespace data_sets

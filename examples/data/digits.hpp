@@ -75,15 +75,15 @@ inline images parse_digits(std::span<const std::byte> bytes, std::string_view na
   require<file_error>(!bytes.empty(), "{} is empty (lines of 64 values and a digit are expected): fetch it again",
                       name);
   detail::digit_lines lines{{reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name};
-  images made{.channels = 1, .height = 8, .width = 8, .classes = 10};
+  images data{.channels = 1, .height = 8, .width = 8, .classes = 10};
   while (!lines.at_end()) {
     for (int column = 1; column <= 64; ++column) {
-      made.pixels.push_back(static_cast<std::uint8_t>((lines.next(16, false, column) * 255 + 8) / 16));
+      data.pixels.push_back(static_cast<std::uint8_t>((lines.next(16, false, column) * 255 + 8) / 16));
     }
-    made.labels.push_back(lines.next(9, true, 65));
-    ++made.count;
+    data.labels.push_back(lines.next(9, true, 65));
+    ++data.count;
   }
-  return made;
+  return data;
 }
 
 /// Reads the CSV file, plain or gzip.

@@ -68,11 +68,11 @@ inline node_split split_nodes(const graph& of, std::uint64_t seed, std::int64_t 
   std::iota(order.begin(), order.end(), std::int64_t{0});
   std::mt19937_64 random{seed};
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  node_split made;
+  node_split parts;
   std::vector<std::int64_t> taken(static_cast<std::size_t>(of.classes)), rest;
   for (const std::int64_t node : order) {
     std::int64_t& count = taken[static_cast<std::size_t>(of.labels[static_cast<std::size_t>(node)])];
-    (count < from_each_class ? made.train : rest).push_back(node);
+    (count < from_each_class ? parts.train : rest).push_back(node);
     ++count;
   }
   require<file_error>(rest.size() >= 3,
@@ -82,9 +82,9 @@ inline node_split split_nodes(const graph& of, std::uint64_t seed, std::int64_t 
   const std::size_t validation = rest.size() >= 1500 ? 500 : rest.size() / 3;
   const std::size_t test = std::min<std::size_t>(rest.size() - validation, 1000);
   const auto at = [&](std::size_t i) { return rest.begin() + static_cast<std::ptrdiff_t>(i); };
-  made.validation.assign(at(0), at(validation));
-  made.test.assign(at(validation), at(validation + test));
-  return made;
+  parts.validation.assign(at(0), at(validation));
+  parts.test.assign(at(validation), at(validation + test));
+  return parts;
 }
 
 }  // namespace data_sets

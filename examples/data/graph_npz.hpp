@@ -29,13 +29,13 @@ inline sparse_rows read_rows(const npz_arrays& from, const std::string& part, st
       "{} has {}_indptr that does not divide {} elements into {} rows (it must rise from 0 to the last): "
       "fetch it again",
       name, part, count, shape[0]);
-  sparse_rows made{.rows = static_cast<std::int32_t>(shape[0]), .columns = static_cast<std::int32_t>(shape[1])};
+  sparse_rows matrix{.rows = static_cast<std::int32_t>(shape[0]), .columns = static_cast<std::int32_t>(shape[1])};
   for (const std::int64_t column : places.integers(0, shape[1] - 1))
-    made.column.push_back(static_cast<std::int32_t>(column));
-  for (std::int32_t r = 0; r < made.rows; ++r) {
-    made.row.resize(static_cast<std::size_t>(starts[static_cast<std::size_t>(r) + 1]), r);
+    matrix.column.push_back(static_cast<std::int32_t>(column));
+  for (std::int32_t r = 0; r < matrix.rows; ++r) {
+    matrix.row.resize(static_cast<std::size_t>(starts[static_cast<std::size_t>(r) + 1]), r);
   }
-  return made;
+  return matrix;
 }
 
 }  // namespace detail
@@ -52,20 +52,20 @@ inline graph parse_graph_npz(std::span<const std::byte> bytes, std::string_view 
                       "{} has a {}x{} adjacency, features of {} nodes and {} labels (one number of nodes is needed): "
                       "fetch it again",
                       name, edges.rows, edges.columns, values.rows, labels.size());
-  graph made{.nodes = edges.rows,
-             .features = values.columns,
-             .feature_node = values.row,
-             .feature_column = values.column,
-             .feature_value = arrays["attr_data"].floats(),
-             .labels = {labels.begin(), labels.end()}};
-  require<file_error>(made.feature_value.size() == values.row.size(),
+  graph network{.nodes = edges.rows,
+                .features = values.columns,
+                .feature_node = values.row,
+                .feature_column = values.column,
+                .feature_value = arrays["attr_data"].floats(),
+                .labels = {labels.begin(), labels.end()}};
+  require<file_error>(network.feature_value.size() == values.row.size(),
                       "{} has {} values of features at {} places (as many are needed): fetch it again", name,
-                      made.feature_value.size(), values.row.size());
-  made.classes = *std::max_element(made.labels.begin(), made.labels.end()) + 1;
+                      network.feature_value.size(), values.row.size());
+  network.classes = *std::max_element(network.labels.begin(), network.labels.end()) + 1;
   std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
   for (std::size_t i = 0; i < edges.row.size(); ++i) pairs.emplace_back(edges.row[i], edges.column[i]);
-  set_edges(made, std::move(pairs), name);
-  return made;
+  set_edges(network, std::move(pairs), name);
+  return network;
 }
 
 }  // namespace data_sets

@@ -88,16 +88,16 @@ inline images parse_idx_images(std::span<const std::byte> image_bytes, std::stri
                       "{} has {} images, {} has {} labels (each image has one): "
                       "give files of the same part",
                       image_name, pixels.shape[0], label_name, labels.shape[0]);
-  images made{.count = pixels.shape[0],
+  images data{.count = pixels.shape[0],
               .channels = pixels.shape.size() == 4 ? pixels.shape[1] : 1,
               .height = pixels.shape[pixels.shape.size() - 2],
               .width = pixels.shape.back()};
-  made.pixels.resize(pixels.values.size());
-  std::ranges::transform(pixels.values, made.pixels.begin(), std::to_integer<std::uint8_t>);
-  made.labels.resize(labels.values.size());
-  std::ranges::transform(labels.values, made.labels.begin(), std::to_integer<std::int32_t>);
-  made.classes = std::ranges::max(made.labels) + 1;
-  return made;
+  data.pixels.resize(pixels.values.size());
+  std::ranges::transform(pixels.values, data.pixels.begin(), std::to_integer<std::uint8_t>);
+  data.labels.resize(labels.values.size());
+  std::ranges::transform(labels.values, data.labels.begin(), std::to_integer<std::int32_t>);
+  data.classes = std::ranges::max(data.labels) + 1;
+  return data;
 }
 
 /// Reads two idx files, plain or gzip.

@@ -128,11 +128,11 @@ inline picture decode_jpeg(std::span<const std::byte> bytes, std::string_view na
   require<file_error>(decoder.height() * decoder.width() <= most,
                       "{} has {} x {} pixels ({} at most are read): check that it is the right file, or scale it down",
                       name, decoder.width(), decoder.height(), most);
-  picture made{.height = decoder.height(), .width = decoder.width()};
-  made.pixels.resize(static_cast<std::size_t>(made.height * made.width) * decoder.channels());
-  readable(decoder.pixels(made.pixels.data()));
-  if (decoder.channels() == 4) made.pixels = detail::from_cmyk(made.pixels, decoder.inverted());
-  return made;
+  picture image{.height = decoder.height(), .width = decoder.width()};
+  image.pixels.resize(static_cast<std::size_t>(image.height * image.width) * decoder.channels());
+  readable(decoder.pixels(image.pixels.data()));
+  if (decoder.channels() == 4) image.pixels = detail::from_cmyk(image.pixels, decoder.inverted());
+  return image;
 }
 
 }  // namespace data_sets

@@ -98,12 +98,12 @@ inline void add_annotated(picture_files& to, const std::filesystem::path& folder
 inline picture_files list_pictures(const std::filesystem::path& folder, part which) {
   const std::filesystem::path root = detail::with_train(folder);
   const auto numbers = detail::class_numbers(root);
-  picture_files made;
-  for (const auto& [name, label] : numbers) made.class_names.push_back(name);
+  picture_files listing;
+  for (const auto& [name, label] : numbers) listing.class_names.push_back(name);
   const std::filesystem::path at = root / (which == part::train ? "train" : "val");
   std::error_code why;
   if (which == part::test && std::filesystem::exists(at / "val_annotations.txt", why)) {
-    detail::add_annotated(made, at, numbers);
+    detail::add_annotated(listing, at, numbers);
   } else {
     for (const auto& each : detail::in_order(at, true)) {
       const auto known = numbers.find(each.filename().string());
@@ -111,14 +111,14 @@ inline picture_files list_pictures(const std::filesystem::path& folder, part whi
                           "\"{}\" is a class that train/ lacks (validation has the same ones): "
                           "unpack the data set again",
                           each.string());
-      detail::add_class(made, each, known->second);
+      detail::add_class(listing, each, known->second);
     }
   }
-  require<file_error>(!made.files.empty(),
+  require<file_error>(!listing.files.empty(),
                       "\"{}\" has no pictures by class (<class>/*.JPEG, or images/ with "
                       "val_annotations.txt): unpack the data set there",
                       at.string());
-  return made;
+  return listing;
 }
 
 /// True for a folder that list_pictures can read.

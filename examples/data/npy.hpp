@@ -120,7 +120,7 @@ inline std::vector<std::int64_t> npy_shape(std::string_view text, std::string_vi
   return shape;
 }
 
-inline void set_npy_type(npy_array& made, std::string_view type) {
+inline void set_npy_type(npy_array& array, std::string_view type) {
   const auto quoted = type.size() >= 4 && type.front() == '\'' && type.back() == '\'';
   if (quoted) type = type.substr(1, type.size() - 2);
   std::size_t item = 0;
@@ -131,9 +131,9 @@ inline void set_npy_type(npy_array& made, std::string_view type) {
   require<file_error>(quoted && (type[0] == '<' || type[0] == '|') && (number || words),
                       "{} has elements of type {} (numbers in little-endian order or text are read, objects never): "
                       "save the array with another dtype",
-                      made.name, printable(type));
-  made.kind = type[1];
-  made.item = words ? 4 * item : item;
+                      array.name, printable(type));
+  array.kind = type[1];
+  array.item = words ? 4 * item : item;
 }
 
 }  // namespace detail
@@ -153,14 +153,14 @@ inline npy_array parse_npy(std::span<const std::byte> bytes, std::string_view na
                       "{} has a header of version {} and {} bytes (versions 1 to 3, within the file): fetch it again",
                       name, byte(6), length);
   const std::string_view header = text.substr(begin, length);
-  npy_array made{.name = std::string{name}};
-  detail::set_npy_type(made, detail::npy_value(header, "descr", name));
+  npy_array array{.name = std::string{name}};
+  detail::set_npy_type(array, detail::npy_value(header, "descr", name));
   require<file_error>(detail::npy_value(header, "fortran_order", name) == "False",
                       "{} is in Fortran order (C order is read): save it with numpy.ascontiguousarray", name);
-  made.shape = detail::npy_shape(detail::npy_value(header, "shape", name), name);
+  array.shape = detail::npy_shape(detail::npy_value(header, "shape", name), name);
   const std::size_t held = text.size() - begin - length;
-  std::size_t needed = made.item;
-  for (const std::int64_t extent : made.shape) {
+  std::size_t needed = array.item;
+  for (const std::int64_t extent : array.shape) {
     const auto factor = static_cast<std::size_t>(extent);
     require<file_error>(factor == 0 || needed <= held / factor || needed == 0,
                         "{} says more elements than its {} bytes hold (it is cut off): fetch it again", name, held);
@@ -168,8 +168,8 @@ inline npy_array parse_npy(std::span<const std::byte> bytes, std::string_view na
   }
   require<file_error>(needed == held, "{} holds {} bytes of elements ({} are needed): fetch it again", name, held,
                       needed);
-  made.bytes.assign(bytes.end() - static_cast<std::ptrdiff_t>(held), bytes.end());
-  return made;
+  array.bytes.assign(bytes.end() - static_cast<std::ptrdiff_t>(held), bytes.end());
+  return array;
 }
 
 }  // namespace data_sets

@@ -21,12 +21,12 @@ struct blend {
 
 inline std::vector<blend> blends(std::int64_t from, std::int64_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to), reach = std::max(scale, 1.0);
-  std::vector<blend> made(static_cast<std::size_t>(to));
+  std::vector<blend> pixels(static_cast<std::size_t>(to));
   for (std::int64_t i = 0; i < to; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
     const auto first = std::max<std::int64_t>(std::llround(centre - reach), 0);
     const auto last = std::min<std::int64_t>(std::max<std::int64_t>(std::llround(centre + reach), first + 1), from);
-    blend& one = made[static_cast<std::size_t>(i)];
+    blend& one = pixels[static_cast<std::size_t>(i)];
     one.first = std::min(first, from - 1);
     double sum = 0;
     for (std::int64_t at = one.first; at < last; ++at) {
@@ -36,7 +36,7 @@ inline std::vector<blend> blends(std::int64_t from, std::int64_t to) {
     }
     for (float& weight : one.weights) weight = static_cast<float>(weight / sum);
   }
-  return made;
+  return pixels;
 }
 
 /// Scales one axis: (outer, from, inner) to (outer, to, inner).
@@ -44,8 +44,8 @@ inline std::vector<float> scaled(const std::vector<float>& values, std::int64_t 
                                  std::int64_t inner) {
   const std::vector<blend> made_of = blends(from, to);
   const auto outer = std::ssize(values) / (from * inner);
-  std::vector<float> made(static_cast<std::size_t>(outer * to * inner));
-  float* out = made.data();
+  std::vector<float> pixels(static_cast<std::size_t>(outer * to * inner));
+  float* out = pixels.data();
   for (std::int64_t o = 0; o < outer; ++o) {
     for (const blend& one : made_of) {
       const float* in = values.data() + (o * from + one.first) * inner;
@@ -56,7 +56,7 @@ inline std::vector<float> scaled(const std::vector<float>& values, std::int64_t 
       out += inner;
     }
   }
-  return made;
+  return pixels;
 }
 
 }  // namespace detail
@@ -70,11 +70,11 @@ inline picture resized(const picture& from, std::int64_t height, std::int64_t wi
   std::vector<float> values{from.pixels.begin(), from.pixels.end()};
   values = detail::scaled(values, from.width, width, 3);
   values = detail::scaled(values, from.height, height, width * 3);
-  picture made{height, width, {}};
-  made.pixels.reserve(values.size());
+  picture image{height, width, {}};
+  image.pixels.reserve(values.size());
   for (const float value : values)
-    made.pixels.push_back(static_cast<std::uint8_t>(std::clamp(value + 0.5F, 0.0F, 255.0F)));
-  return made;
+    image.pixels.push_back(static_cast<std::uint8_t>(std::clamp(value + 0.5F, 0.0F, 255.0F)));
+  return image;
 }
 
 /// Returns: the middle of the picture as networks read it, (3, side, side). scale_to: what the shorter side is scaled
@@ -85,16 +85,16 @@ inline std::vector<std::uint8_t> middle(const picture& from, std::int64_t side, 
   const picture all =
       resized(from, std::max(wanted, from.height * wanted / shorter), std::max(wanted, from.width * wanted / shorter));
   const std::int64_t top = (all.height - side) / 2, left = (all.width - side) / 2;
-  std::vector<std::uint8_t> made;
-  made.reserve(static_cast<std::size_t>(3 * side * side));
+  std::vector<std::uint8_t> pixels;
+  pixels.reserve(static_cast<std::size_t>(3 * side * side));
   for (std::int64_t c = 0; c < 3; ++c) {
     for (std::int64_t y = top; y < top + side; ++y) {
       for (std::int64_t x = left; x < left + side; ++x) {
-        made.push_back(all.pixels[static_cast<std::size_t>((y * all.width + x) * 3 + c)]);
+        pixels.push_back(all.pixels[static_cast<std::size_t>((y * all.width + x) * 3 + c)]);
       }
     }
   }
-  return made;
+  return pixels;
 }
 
 }  // namespace data_sets

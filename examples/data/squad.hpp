@@ -52,25 +52,26 @@ inline squad_answer read_answer(const json_reader& from, const std::string& cont
                                 const std::vector<std::size_t>& offsets) {
   const json_reader place = from["answer_start"];
   const auto character = static_cast<std::size_t>(place.integer(0, std::ssize(offsets) - 1));
-  squad_answer made{from["text"].text(), offsets[character]};
-  if (made.text.empty() || !std::string_view{context}.substr(made.begin).starts_with(made.text)) {
-    place.fail(fmt::format("the character where the answer {} begins in its context", in_quotes(made.text, 40)));
+  squad_answer answer{from["text"].text(), offsets[character]};
+  if (answer.text.empty() || !std::string_view{context}.substr(answer.begin).starts_with(answer.text)) {
+    place.fail(fmt::format("the character where the answer {} begins in its context", in_quotes(answer.text, 40)));
   }
-  return made;
+  return answer;
 }
 
 inline void read_paragraph(const json_reader& from, squad& to) {
   const std::string& context = from["context"].text();
   const std::vector<std::size_t> offsets = character_offsets(context);
   from["qas"].each([&](const json_reader& entry) {
-    squad_question made{.id = entry["id"].text(), .text = entry["question"].text(), .context = to.contexts.size()};
+    squad_question question{.id = entry["id"].text(), .text = entry["question"].text(), .context = to.contexts.size()};
     const auto impossible = entry.find("is_impossible");
     const bool none = impossible && impossible->boolean();
     if (const auto answers = entry.find("answers")) {
-      answers->each([&](const json_reader& answer) { made.answers.push_back(read_answer(answer, context, offsets)); });
+      answers->each(
+          [&](const json_reader& answer) { question.answers.push_back(read_answer(answer, context, offsets)); });
     }
-    if (none != made.answers.empty()) entry.fail("a question that has answers, or says is_impossible and has none");
-    to.questions.push_back(std::move(made));
+    if (none != question.answers.empty()) entry.fail("a question that has answers, or says is_impossible and has none");
+    to.questions.push_back(std::move(question));
   });
   to.contexts.push_back(context);
 }
@@ -82,13 +83,13 @@ inline squad parse_squad(std::string_view text, const std::string& file) {
   const json_place place{.file = file, .line = 0, .remedy = "fetch the file again"};
   const json document = parse_json(text, place);
   const json_reader root{document, place};
-  squad made;
+  squad set;
   root["data"].each([&](const json_reader& article) {
-    article["paragraphs"].each([&](const json_reader& paragraph) { detail::read_paragraph(paragraph, made); });
+    article["paragraphs"].each([&](const json_reader& paragraph) { detail::read_paragraph(paragraph, set); });
   });
-  require<file_error>(!made.questions.empty(),
-                      "\"{}\" has no question (a list of them is needed): fetch the file again", file);
-  return made;
+  require<file_error>(!set.questions.empty(), "\"{}\" has no question (a list of them is needed): fetch the file again",
+                      file);
+  return set;
 }
 
 /// Reads a file, plain or gzip.
@@ -100,16 +101,16 @@ inline squad read_squad(const std::filesystem::path& path, std::size_t limit = d
 inline std::pair<squad, squad> split(const squad& all, double held_out = 0.1) {
   const auto cut = static_cast<std::size_t>(static_cast<double>(all.contexts.size()) * (1 - held_out));
   const auto at = all.contexts.begin() + static_cast<std::ptrdiff_t>(cut);
-  std::pair<squad, squad> made{{{all.contexts.begin(), at}, {}}, {{at, all.contexts.end()}, {}}};
+  std::pair<squad, squad> parts{{{all.contexts.begin(), at}, {}}, {{at, all.contexts.end()}, {}}};
   for (squad_question question : all.questions) {
     const bool first = question.context < cut;
     if (!first) question.context -= cut;
-    (first ? made.first : made.second).questions.push_back(std::move(question));
+    (first ? parts.first : parts.second).questions.push_back(std::move(question));
   }
-  require<error>(!made.first.questions.empty() && !made.second.questions.empty(),
+  require<error>(!parts.first.questions.empty() && !parts.second.questions.empty(),
                  "{} contexts with a share of {} held out (each part needs a question): use more, or another share",
                  all.contexts.size(), held_out);
-  return made;
+  return parts;
 }
 
 }  // namespace data_sets

@@ -28,18 +28,18 @@ namespace detail {
 
 inline squad_window make_window(const wordpiece& pieces, std::span<const piece> question,
                                 std::span<const piece> context) {
-  squad_window made;
+  squad_window window;
   const auto add = [&](const piece& p, std::int32_t segment, bool of_context) {
-    made.tokens.push_back(p.id);
-    made.segments.push_back(segment);
-    made.from.emplace_back(of_context ? p.begin : 0, of_context ? p.end : 0);
+    window.tokens.push_back(p.id);
+    window.segments.push_back(segment);
+    window.from.emplace_back(of_context ? p.begin : 0, of_context ? p.end : 0);
   };
   add({pieces.begin}, 0, false);
   for (const piece& p : question) add(p, 0, false);
   add({pieces.separator}, 0, false);
   for (const piece& p : context) add(p, 1, true);
   add({pieces.separator}, 1, false);
-  return made;
+  return window;
 }
 
 /// Sets the answer to the tokens that hold the bytes [begin, end), if the window has all of these.
@@ -69,7 +69,7 @@ inline std::vector<squad_window> windows(const squad& of, const wordpiece& piece
       o.length, o.stride, o.question);
   std::vector<std::vector<piece>> contexts;
   for (const std::string& context : of.contexts) contexts.push_back(pieces.encode(context));
-  std::vector<squad_window> made;
+  std::vector<squad_window> window_list;
   for (std::size_t q = 0; q < of.questions.size(); ++q) {
     const squad_question& question = of.questions[q];
     std::vector<piece> asked = pieces.encode(question.text);
@@ -77,16 +77,17 @@ inline std::vector<squad_window> windows(const squad& of, const wordpiece& piece
     const std::span<const piece> context = contexts[question.context];
     const std::size_t room = o.length - asked.size() - 3;
     for (std::size_t at = 0;; at += o.stride) {
-      made.push_back(detail::make_window(pieces, asked, context.subspan(at, std::min(room, context.size() - at))));
-      made.back().question = q;
+      window_list.push_back(
+          detail::make_window(pieces, asked, context.subspan(at, std::min(room, context.size() - at))));
+      window_list.back().question = q;
       if (!question.answers.empty()) {
         const squad_answer& answer = question.answers.front();
-        detail::mark_answer(made.back(), answer.begin, answer.begin + answer.text.size());
+        detail::mark_answer(window_list.back(), answer.begin, answer.begin + answer.text.size());
       }
       if (at + room >= context.size() || at + o.stride >= context.size()) break;
     }
   }
-  return made;
+  return window_list;
 }
 
 }  // namespace data_sets

@@ -221,15 +221,15 @@ job image_job(const options& chosen) {
 }  // namespace
 
 job load_job(const options& chosen) {
-  job made = naming("--data", [&] {
+  job task = naming("--data", [&] {
     if (chosen.model == "transformer") return text_job(chosen);
     if (chosen.model == "bert") return bert_job(chosen);
     if (chosen.model == "gcn" || chosen.model == "gat") return node_job(chosen);
     if (chosen.model == "simplenet") return simple_net_job(chosen);
     return image_job(chosen);
   });
-  made.model.separate_products = separates_products(chosen);
-  return made;
+  task.model.separate_products = separates_products(chosen);
+  return task;
 }
 
 }  // namespace train

@@ -162,8 +162,8 @@ void add_regions(py::module_& m) {
       .def_property_readonly("needs_scaling", [](planned& p) { return p.plan().needs_scaling(); })
       .def_property_readonly("warnings", [](planned& p) { return p.plan().warnings(); })
       .def_property_readonly("left", [](planned& p) {
-        const auto seen = p.plan().executor().problems();
-        return std::pair{seen.unknown + seen.mismatches + seen.ended_early, seen.first};
+        const auto problems = p.plan().executor().problems();
+        return std::pair{problems.unknown + problems.mismatches + problems.ended_early, problems.first};
       });
 }
 

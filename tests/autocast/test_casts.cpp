@@ -42,12 +42,12 @@ using lines = std::vector<std::string>;
 
 TEST_CASE("a tied weight is cast once per precision for all of its readers, as are the weights of recurrent steps") {
   const auto step = [](std::vector<std::size_t> reads, std::int32_t weight) {
-    comp::op_info made = op("linear", reads, 8);
+    comp::op_info info = op("linear", reads, 8);
     for (const std::size_t from : reads)
-      made.inputs.push_back({.shape = {8}, .source = static_cast<std::int32_t>(from)});
-    if (reads.empty()) made.inputs.push_back({.shape = {8}});
-    made.inputs.push_back({.shape = {8, 8}, .parameter = true, .leaf = weight});
-    return made;
+      info.inputs.push_back({.shape = {8}, .source = static_cast<std::int32_t>(from)});
+    if (reads.empty()) info.inputs.push_back({.shape = {8}});
+    info.inputs.push_back({.shape = {8, 8}, .parameter = true, .leaf = weight});
+    return info;
   };
   // Three recurrent steps: their datum, and one weight for all.
   CHECK(text(casts(comp::op_graph{{step({}, 5), step({0}, 5), step({1}, 5)}}, comp::parse_plan("000")).forward) ==
@@ -103,10 +103,10 @@ TEST_CASE("parameters and data are cast before their operator, norms keep theirs
       net.add("fc", "linear", {}, {4, 8}, {{.shape = {4, 2}}, model_graphs::weight({8, 2}), model_graphs::weight({8})});
   net.norm("norm", first);
   const comp::op_graph graph = std::move(net).finish();
-  const cast_list made = casts(graph, comp::parse_plan("00"));
-  CHECK(text(made.forward) == lines{"0.0:1>0*1", "0.1:1>0*1", "0.2:1>0*1"});
-  CHECK(text(made.backward) == lines{"0.2:0>1*1", "0.1:0>1*1"});
-  CHECK(made.bytes() == 6 * (8 + 2 * (16 + 8)));
+  const cast_list list = casts(graph, comp::parse_plan("00"));
+  CHECK(text(list.forward) == lines{"0.0:1>0*1", "0.1:1>0*1", "0.2:1>0*1"});
+  CHECK(text(list.backward) == lines{"0.2:0>1*1", "0.1:0>1*1"});
+  CHECK(list.bytes() == 6 * (8 + 2 * (16 + 8)));
 }
 
 TEST_CASE("parameters that are stored low are cast up for an operator in FP32, and not for one in low precision") {
@@ -124,10 +124,10 @@ TEST_CASE("parameters that are stored low are cast up for an operator in FP32, a
 
 TEST_CASE("the gradients come back through the same casts, last first") {
   const comp::op_graph graph{{op("a", {}, 8), op("b", {0}, 8), op("c", {1}, 8)}};
-  const cast_list made = casts(graph, comp::parse_plan("101"));
-  CHECK(text(made.forward) == lines{"0:1>0*1", "1:0>1*1"});
-  CHECK(text(made.backward) == lines{"1:1>0*1", "0:0>1*1"});
-  CHECK(made.bytes() == 4 * 8 * 6);
+  const cast_list list = casts(graph, comp::parse_plan("101"));
+  CHECK(text(list.forward) == lines{"0:1>0*1", "1:0>1*1"});
+  CHECK(text(list.backward) == lines{"1:1>0*1", "0:0>1*1"});
+  CHECK(list.bytes() == 4 * 8 * 6);
 }
 
 TEST_CASE("the casts of 100,000 operators are placed in seconds") {
@@ -152,12 +152,12 @@ drawn draw(const std::vector<precision>& allowed) {
   comp::plan plan{n};
   for (std::size_t i = 0; i < n; ++i) {
     const auto what = *rc::gen::weightedElement<int>({{6, 0}, {3, 1}, {1, 2}});
-    auto made = op(what == 0 ? "op" : what == 1 ? "view" : "relu_", {}, *rc::gen::inRange(0, 100), what == 0);
+    auto info = op(what == 0 ? "op" : what == 1 ? "view" : "relu_", {}, *rc::gen::inRange(0, 100), what == 0);
     const auto reads = i == 0 ? 0 : *rc::gen::weightedElement<int>({{1, 0}, {5, 1}, {2, 2}, {1, 3}});
-    for (int r = 0; r < reads; ++r) made.producers.push_back(*rc::gen::inRange<std::size_t>(i > 6 ? i - 6 : 0, i));
-    made.outputs[0].floating = *rc::gen::weightedElement<bool>({{9, true}, {1, false}});
-    if (made.choosable) plan[i] = *rc::gen::elementOf(allowed);
-    ops.push_back(std::move(made));
+    for (int r = 0; r < reads; ++r) info.producers.push_back(*rc::gen::inRange<std::size_t>(i > 6 ? i - 6 : 0, i));
+    info.outputs[0].floating = *rc::gen::weightedElement<bool>({{9, true}, {1, false}});
+    if (info.choosable) plan[i] = *rc::gen::elementOf(allowed);
+    ops.push_back(std::move(info));
   }
   if (std::all_of(ops.begin(), ops.end(), [](const auto& o) { return o.producers.empty(); })) ops.resize(1);
   plan = comp::plan{std::vector<precision>{plan.begin(), plan.begin() + static_cast<std::ptrdiff_t>(ops.size())}};
@@ -201,28 +201,28 @@ bool legal(const drawn& d, const typed_plan& types, const std::vector<cast>& pla
 
 /// TVM: an argument is cast once per precision, whoever asks.
 std::pair<std::size_t, std::int64_t> tvm_casts(const drawn& d, const typed_plan& types) {
-  std::set<std::pair<std::size_t, precision>> made;
+  std::set<std::pair<std::size_t, precision>> pairs;
   std::int64_t bytes = 0;
   for (std::size_t reader = 0; reader < d.graph.size(); ++reader) {
     for (const std::size_t from : d.graph[reader].producers) {
       const precision wanted = comp::read_in(d.plan[reader]);
-      if (!reads_floats(d, reader, from) || wanted == types.handed_on[from] || !made.insert({from, wanted}).second)
+      if (!reads_floats(d, reader, from) || wanted == types.handed_on[from] || !pairs.insert({from, wanted}).second)
         continue;
       bytes += d.graph[from].outputs[0].shape[0] * (traits(wanted).bytes + traits(types.handed_on[from]).bytes);
     }
   }
-  return {made.size(), bytes};
+  return {pairs.size(), bytes};
 }
 /// TensorFlow: one cast at an output when a reader of it has the other colour. A view has the colour of what it reads.
 std::size_t tensorflow_casts(const drawn& d, const typed_plan& types) {
-  std::size_t made = 0;
+  std::size_t count = 0;
   for (std::size_t from = 0; from < d.graph.size(); ++from) {
     const auto readers = d.graph.consumers(from);
-    made += std::any_of(readers.begin(), readers.end(), [&](std::size_t to) {
+    count += std::any_of(readers.begin(), readers.end(), [&](std::size_t to) {
       return reads_floats(d, to, from) && types.handed_on[from] != comp::read_in(d.plan[to]);
     });
   }
-  return made;
+  return count;
 }
 
 TEST_CASE("on random graphs every operator's inputs are legal and no cast can be removed") {
@@ -231,10 +231,10 @@ TEST_CASE("on random graphs every operator's inputs are legal and no cast can be
     const typed_plan types = typed(d.graph, d.plan);
     const auto placed = casts(d.graph, types).forward;
     RC_ASSERT(legal(d, types, placed));
-    std::set<std::pair<std::size_t, precision>> seen;
+    std::set<std::pair<std::size_t, precision>> pairs;
     for (std::size_t i = 0; i < placed.size(); ++i) {
       RC_ASSERT(placed[i].from != placed[i].to);
-      RC_ASSERT(seen.insert({placed[i].op, placed[i].to}).second);
+      RC_ASSERT(pairs.insert({placed[i].op, placed[i].to}).second);
       auto without = placed;
       without.erase(without.begin() + static_cast<std::ptrdiff_t>(i));
       RC_ASSERT(!legal(d, types, without));
@@ -246,11 +246,11 @@ TEST_CASE("on random graphs there are never more casts than TVM's or TensorFlow'
   CHECK(rc::check("never more than theirs", [] {
     const drawn d = draw(two);
     const typed_plan types = typed(d.graph, d.plan);
-    const cast_list made = casts(d.graph, types);
+    const cast_list list = casts(d.graph, types);
     const auto [count, bytes] = tvm_casts(d, types);
-    RC_ASSERT(made.forward.size() <= count);
-    RC_ASSERT(made.forward.size() <= tensorflow_casts(d, types));
-    RC_ASSERT(made.bytes() <= 2 * bytes);
+    RC_ASSERT(list.forward.size() <= count);
+    RC_ASSERT(list.forward.size() <= tensorflow_casts(d, types));
+    RC_ASSERT(list.bytes() <= 2 * bytes);
   }));
   CHECK(rc::check("with all precisions, never more than TVM's", [] {
     const drawn d = draw(every);

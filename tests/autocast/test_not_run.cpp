@@ -38,15 +38,15 @@ TEST_CASE("a plan whose operators write what they compute in is run whole") {
 
 TEST_CASE("accumulation and output dtype that a backend does not run are told, a view of such a result is not") {
   const comp::op_graph graph = two_products();
-  const auto said = [&](precision accumulate, precision output,
-                        const comp::autocast::tvm_pass_settings& settings = {}) {
+  const auto describe = [&](precision accumulate, precision output,
+                            const comp::autocast::tvm_pass_settings& settings = {}) {
     return not_run(graph, comp::autocast::tvm_pass(with_results(accumulate, output), graph, settings));
   };
-  CHECK(said(precision::fp32, precision::fp16) ==
+  CHECK(describe(precision::fp32, precision::fp16) ==
         sentences{"first and second: written in fp32 and handed on in fp16; a backend does both in fp16"});
-  CHECK(said(precision::fp32, precision::fp32) ==
+  CHECK(describe(precision::fp32, precision::fp32) ==
         sentences{"first and second: written in fp32 and handed on in fp32; a backend does both in fp16"});
-  CHECK(said(precision::fp32, precision::fp16, {.rounds_at_once = true}).empty());
+  CHECK(describe(precision::fp32, precision::fp16, {.rounds_at_once = true}).empty());
 }
 
 TEST_CASE("what is not run is counted by kind, each combination of formats once") {

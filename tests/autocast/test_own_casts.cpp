@@ -22,13 +22,13 @@ using comp::autocast::rule_plan;
 
 op_info op(std::string kind, std::vector<std::size_t> producers, precision gives = precision::fp32,
            precision reads = precision::fp32) {
-  op_info made{.name = kind, .kind = kind, .producers = std::move(producers)};
-  for (const std::size_t from : made.producers) {
-    made.inputs.push_back({.shape = {4, 4}, .dtype = reads, .source = static_cast<std::int32_t>(from)});
+  op_info info{.name = kind, .kind = kind, .producers = std::move(producers)};
+  for (const std::size_t from : info.producers) {
+    info.inputs.push_back({.shape = {4, 4}, .dtype = reads, .source = static_cast<std::int32_t>(from)});
   }
-  if (made.inputs.empty()) made.inputs = {{.shape = {4, 4}}};
-  made.outputs = {{.shape = {4, 4}, .dtype = gives}};
-  return made;
+  if (info.inputs.empty()) info.inputs = {{.shape = {4, 4}}};
+  info.outputs = {{.shape = {4, 4}, .dtype = gives}};
+  return info;
 }
 op_info fixed_op(op_info of) {
   of.choosable = false;
@@ -99,12 +99,12 @@ TEST_CASE("x.type_as(y) gives what y is in, whatever x is in") {
 
 TEST_CASE("a cast of the model's own is none that a plan pays for, and its result is cast for who wants it low") {
   const op_graph graph{{op("matmul", {}), fixed_op(op("aten::to.dtype", {0})), op("gelu", {1}), op("matmul", {1})}};
-  const auto made = casts(graph, comp::parse_plan("0110")).forward;
-  REQUIRE(made.size() == 2);  // the matmul's datum, and the cast's FP32 for the second matmul
-  CHECK(made[1].op == 1);
-  CHECK(made[1].from == precision::fp32);
-  CHECK(made[1].to == precision::fp16);
-  CHECK(made[1].readers == std::vector<std::uint32_t>{3});
+  const auto list = casts(graph, comp::parse_plan("0110")).forward;
+  REQUIRE(list.size() == 2);  // the matmul's datum, and the cast's FP32 for the second matmul
+  CHECK(list[1].op == 1);
+  CHECK(list[1].from == precision::fp32);
+  CHECK(list[1].to == precision::fp16);
+  CHECK(list[1].readers == std::vector<std::uint32_t>{3});
 }
 
 TEST_CASE("a choosable cast stays what it is in every plan but one that has it give low at once") {

@@ -26,9 +26,9 @@ comp::op_info op(std::string kind, std::vector<std::size_t> producers) {
   return {.name = kind, .kind = kind, .producers = std::move(producers)};
 }
 comp::op_info view(std::string kind, std::vector<std::size_t> producers) {
-  comp::op_info made = op(std::move(kind), std::move(producers));
-  made.choosable = false;
-  return made;
+  comp::op_info info = op(std::move(kind), std::move(producers));
+  info.choosable = false;
+  return info;
 }
 
 // A VGG16 in small: two convolutions with batch norm, pooling, flatten, two linear layers, the loss.
@@ -86,14 +86,14 @@ comp::tensor_info from(std::int32_t source, std::vector<std::int64_t> shape = {8
   return {.shape = std::move(shape), .parameter = source < 0, .source = source};
 }
 comp::op_info reads(std::string kind, std::vector<comp::tensor_info> inputs, bool choosable = true) {
-  comp::op_info made = op(std::move(kind), {});
+  comp::op_info info = op(std::move(kind), {});
   for (const comp::tensor_info& input : inputs) {
-    if (input.source >= 0) made.producers.push_back(static_cast<std::size_t>(input.source));
+    if (input.source >= 0) info.producers.push_back(static_cast<std::size_t>(input.source));
   }
-  made.inputs = std::move(inputs);
-  made.outputs = {{.shape = {8, 8}}};
-  made.choosable = choosable;
-  return made;
+  info.inputs = std::move(inputs);
+  info.outputs = {{.shape = {8, 8}}};
+  info.choosable = choosable;
+  return info;
 }
 
 TEST_CASE("where inputs promote, a parameter counts as FP32: a product in BF16 plus a bias is FP32") {
@@ -128,8 +128,8 @@ TEST_CASE("what the model's author fixed is FP32 and hands on FP32, where a view
     comp::op_info middle = view("softmax", {0});
     if (fixed) middle.author = comp::author_choice::autocast_off;
     const comp::op_graph graph{{op("linear", {}), middle, op("relu", {1})}};
-    const comp::plan made = comp::autocast::rule_plan(cpu, graph, precision::bf16);
-    CHECK(made.str() == (fixed ? "b11" : "b1b"));
+    const comp::plan plan = comp::autocast::rule_plan(cpu, graph, precision::bf16);
+    CHECK(plan.str() == (fixed ? "b11" : "b1b"));
     const comp::plan low{precision::bf16, precision::fp32, precision::bf16};
     const auto placed = comp::autocast::casts(graph, comp::autocast::typed(graph, low));
     CHECK(placed.forward.size() == (fixed ? 2 : 0));

@@ -71,8 +71,8 @@ class Whole(unittest.TestCase):
         return json.loads((self.root / 'out/gpu-check.json').read_text())
 
     def test_all_slices_pass(self):
-        status, said = self.check()
-        self.assertEqual((status, said[-1]), (0, '51 passed, 0 failed'))  # 44 cases, 2 checks, a benchmark, 4 builds
+        status, lines = self.check()
+        self.assertEqual((status, lines[-1]), (0, '51 passed, 0 failed'))  # 44 cases, 2 checks, a benchmark, 4 builds
         self.assertIn('-Dgpu_architectures=90', (self.root / 'options').read_text())
         kept = self.kept()
         self.assertEqual(kept['device']['cuda'], '13.0')

@@ -46,9 +46,9 @@ class Commands(unittest.TestCase):
                      'run_tests search'
             got = subprocess.run(['/bin/bash', '-c', script], text=True, capture_output=True,
                                  env={**os.environ, 'JOBS': '', 'PATH': f'{folder / "bin"}:{os.environ["PATH"]}'})
-            told = asked.read_text().splitlines()
-        self.assertIn('ninja -C build/test -k 0 tests/search/test_search', told, got.stdout + got.stderr)
-        self.assertFalse([line for line in told if 'test_core' in line or 'sanitize' in line or 'clang' in line], told)
+            commands = asked.read_text().splitlines()
+        self.assertIn('ninja -C build/test -k 0 tests/search/test_search', commands, got.stdout + got.stderr)
+        self.assertFalse([line for line in commands if 'test_core' in line or 'sanitize' in line or 'clang' in line], commands)
         self.assertIn('Left to ./run test --all: the other areas; sanitizers', got.stdout)
 
     def test_a_word_that_test_does_not_know_is_refused_before_anything_is_built(self):

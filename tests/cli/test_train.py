@@ -196,10 +196,10 @@ class Train(Runs):
         self.assertIn(f", score {training['epochs'][-1]['score']:.4f}", got.stdout)
 
     def test_whole_epochs_or_scores_decide_when_asked_for(self):
-        for judge_by, said in (('epochs', 'mean losses of whole epochs'), ('scores', 'scores after whole epochs')):
+        for judge_by, sentence in (('epochs', 'mean losses of whole epochs'), ('scores', 'scores after whole epochs')):
             got = self.succeeds('--judge-by', judge_by)
-            self.assertIn(f'Plans were judged by {said}.', got.stdout)
-            self.assertEqual(self.summary()['judged_by'], said)
+            self.assertIn(f'Plans were judged by {sentence}.', got.stdout)
+            self.assertEqual(self.summary()['judged_by'], sentence)
             judged = [run['sample'] for run in self.judged() if run['sample']['status'] == 'ok']
             self.assertEqual({run['batches'] for run in judged}, {4})
         self.assertIn("below FP32's score", got.stdout)
@@ -263,10 +263,10 @@ class Train(Runs):
     def test_a_backend_that_this_build_lacks_is_refused_with_what_it_needs(self):
         alone = self.folder / 'train'  # no train_libtorch and no train_cuda beside it
         shutil.copy(TRAIN, alone)
-        for backend, said in (('libtorch', ('this build has no LibTorch', './run demo --backend libtorch')),
-                              ('cuda', ('this build has no CUDA', '-Dcuda=enabled', 'use --backend host'))):
+        for backend, sentences in (('libtorch', ('this build has no LibTorch', './run demo --backend libtorch')),
+                                   ('cuda', ('this build has no CUDA', '-Dcuda=enabled', 'use --backend host'))):
             got = subprocess.run([alone, *self.command('--backend', backend)[1:]], text=True, capture_output=True)
-            self.refused(got, *said)
+            self.refused(got, *sentences)
 
     def test_a_recipe_below_16_bits_is_found_for_a_gpu_that_is_not_here_and_trained_with(self):
         job = ('--target', 'B200', '--precisions', 'mxfp8,nvfp4')

@@ -23,8 +23,8 @@ std::vector<op_info> diamond() {
 }
 
 std::vector<std::uint32_t> consumers(const op_graph& graph, std::size_t i) {
-  const auto seen = graph.consumers(i);
-  return {seen.begin(), seen.end()};
+  const auto readers = graph.consumers(i);
+  return {readers.begin(), readers.end()};
 }
 
 [[maybe_unused]] std::size_t resident_bytes() {
@@ -92,13 +92,13 @@ TEST_CASE("consumers mirror producers in any graph") {
     }
     RC_PRE(!edges.empty());
     const op_graph graph{operators};
-    std::set<std::pair<std::size_t, std::size_t>> seen;
+    std::set<std::pair<std::size_t, std::size_t>> pairs;
     for (std::size_t i = 0; i < size; ++i) {
       const auto readers = consumers(graph, i);
       RC_ASSERT(std::ranges::is_sorted(readers));
-      for (const auto reader : readers) seen.emplace(i, reader);
+      for (const auto reader : readers) pairs.emplace(i, reader);
     }
-    RC_ASSERT(seen == edges);
+    RC_ASSERT(pairs == edges);
   }));
 }
 
@@ -116,12 +116,12 @@ TEST_CASE("equal models have equal fingerprints and any difference shows") {
       {"what is choosable", [](auto& ops) { ops[1].choosable = false; }},
       {"an operator more", [](auto& ops) { ops.push_back({.name = "end", .producers = {3}}); }},
       {"letters moved from name to kind", [](auto& ops) { ops[1].name = "lef", ops[1].kind = "trelu"; }}};
-  std::set<std::uint64_t> seen{original};
+  std::set<std::uint64_t> fingerprints{original};
   for (const auto& [what, change] : changes) {
     CAPTURE(what);
     auto operators = diamond();
     change(operators);
-    CHECK(seen.insert(op_graph{std::move(operators)}.fingerprint()).second);
+    CHECK(fingerprints.insert(op_graph{std::move(operators)}.fingerprint()).second);
   }
 }
 

@@ -122,9 +122,9 @@ TEST_CASE("a long plan is not repeated whole in its error") {
     comp::parse_plan(text);
     FAIL("nothing was thrown");
   } catch (const comp::plan_error& caught) {
-    const std::string said = caught.what();
-    CHECK(said.find("has '?' for operator 1000") != std::string::npos);
-    CHECK(said.size() < 250);
+    const std::string message = caught.what();
+    CHECK(message.find("has '?' for operator 1000") != std::string::npos);
+    CHECK(message.size() < 250);
   }
 }
 

@@ -20,14 +20,14 @@ TEST_CASE("rounding at random goes to one of both neighbours, as often as keeps 
   for (const float x : {1.001F, -3.1415927F, 1e-30F, 1e-40F, -65504.3F}) {
     CAPTURE(x);
     double mean = 0;
-    std::set<float> seen;
+    std::set<float> neighbours;
     for (std::uint32_t r = 0; r < 65536; ++r) {
-      seen.insert(rounded(x, r));
+      neighbours.insert(rounded(x, r));
       mean += rounded(x, r) / 65536.0;
     }
-    CHECK(seen.size() == 2);
-    CHECK(*seen.begin() < x);
-    CHECK(*seen.rbegin() > x);
+    CHECK(neighbours.size() == 2);
+    CHECK(*neighbours.begin() < x);
+    CHECK(*neighbours.rbegin() > x);
     CHECK(mean == doctest::Approx(x).epsilon(1e-6));
   }
 }

@@ -102,11 +102,11 @@ TEST_CASE("random plans are drawn evenly and the same for the same seed") {
 TEST_CASE("below() stays below and reaches every value") {
   std::mt19937_64 generator{1};
   for (const std::size_t bound : {1, 2, 3, 7, 1000}) {
-    std::set<std::size_t> seen;
-    for (std::size_t i = 0; i < 20 * bound; ++i) seen.insert(search_space::below(generator, bound));
+    std::set<std::size_t> values;
+    for (std::size_t i = 0; i < 20 * bound; ++i) values.insert(search_space::below(generator, bound));
     CAPTURE(bound);
-    CHECK(*seen.rbegin() < bound);
-    CHECK(seen.size() > bound * 99 / 100);
+    CHECK(*values.rbegin() < bound);
+    CHECK(values.size() > bound * 99 / 100);
   }
 }
 

@@ -103,16 +103,16 @@ class attention_on_cpu {
   }
   /// How many keys query i of example b sees. Each row of queries has to count: what does not, a library leaves as it
   /// is.
-  index seen(index b, index i) const {
+  index key_count(index b, index i) const {
     const auto count = static_cast<std::size_t>(of_.batch);
     if (simt::library_reads<std::int32_t>(at_.queries_seen, count)[b] != of_.queries) std::abort();
     const index keys = simt::library_reads<std::int32_t>(at_.keys_seen, count)[b];
     return of_.causal ? std::min(i + 1, keys) : keys;
   }
   numbers scores(const numbers& q, const numbers& k, index b, index i) const {
-    const index seen = this->seen(b, i);
+    const index keys = this->key_count(b, i);
     numbers s;
-    for (index j = 0; j < of_.keys; ++j) s.push_back(j < seen ? of_.scale * dot(q, i, k, j) : -HUGE_VAL);
+    for (index j = 0; j < of_.keys; ++j) s.push_back(j < keys ? of_.scale * dot(q, i, k, j) : -HUGE_VAL);
     return s;
   }
   /// What a probability is multiplied by: another mask than dropout_key's, as a library's is.
@@ -163,10 +163,10 @@ attention_graphs make_attention_graphs(cudnnHandle_t, const attention_case& of, 
                     : major == 10 && of.dropout > 0 && !of.any_order
                         ? "Deterministic algorithm is not supported with dropout"
                         : nullptr;
-  attention_graphs made{std::make_unique<graph_on_cpu>(of, false), std::make_unique<graph_on_cpu>(of, true), {}};
-  if (!why && made.backward->workspace_bytes() > most) why = "no plan with that workspace";
+  attention_graphs graphs{std::make_unique<graph_on_cpu>(of, false), std::make_unique<graph_on_cpu>(of, true), {}};
+  if (!why && graphs.backward->workspace_bytes() > most) why = "no plan with that workspace";
   if (why) return {.why_not = fmt::format("cuDNN: {}", why)};
-  return made;
+  return graphs;
 }
 
 }  // namespace comp::cuda

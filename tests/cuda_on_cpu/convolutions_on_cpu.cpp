@@ -73,8 +73,8 @@ class convolution_on_cpu final : public convolution_graph {
 
 std::unique_ptr<convolution_graph> make_convolution_graph(cudnnHandle_t, const convolution_case& of, std::int64_t most,
                                                           std::string& why_not) {
-  auto made = std::make_unique<convolution_on_cpu>(of, most);
-  if (made->there()) return made;
+  auto graph = std::make_unique<convolution_on_cpu>(of, most);
+  if (graph->there()) return graph;
   why_not = "cuDNN: no valid engine configs";
   return nullptr;
 }

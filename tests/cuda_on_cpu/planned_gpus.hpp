@@ -32,8 +32,8 @@ inline std::shared_ptr<fe::DeviceProperties> properties(const gpu& of) {
       R"("smClockRateKHz":1500000,"memClockRateKHz":2000000,"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},)"
       R"("driverVer":13000,"deviceName":"{}"}})",
       of.multiprocessors, of.shared_bytes, of.l2_bytes, of.version, of.name);
-  auto made = std::make_shared<fe::DeviceProperties>();
-  return made->deserialize({text.begin(), text.end()}).is_good() ? made : nullptr;
+  auto device_properties = std::make_shared<fe::DeviceProperties>();
+  return device_properties->deserialize({text.begin(), text.end()}).is_good() ? device_properties : nullptr;
 }
 /// Returns: cuDNN's reason if it has no plan for the graph on the GPU; else nothing.
 inline std::string planned_on(const gpu& on, fe::graph::Graph& graph, std::int64_t most, bool any_order = false) {

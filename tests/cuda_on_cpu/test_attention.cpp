@@ -135,12 +135,12 @@ TEST_CASE_FIXTURE(with_attention, "what has run in one goes back in one, whateve
   const attention_options o{.heads = 2};
   const auto up = [&](const std::vector<float>& v) { return d.upload(v, {1, 6, 16}, precision::bf16); };
   const tensor q = up(from.q), k = up(from.k), v = up(from.v);
-  const auto made = d.attention(q, k, v, {}, o, {});
-  REQUIRE(made);
+  const auto result = d.attention(q, k, v, {}, o, {});
+  REQUIRE(result);
   simt::attention_fails = true;
   CHECK_FALSE(d.attention(q, k, v, {}, o, {}));
   simt::attention_fails = false;
-  const auto dx = d.attention_backward(up(from.dy), q, k, v, made->saved, {}, o, {});
+  const auto dx = d.attention_backward(up(from.dy), q, k, v, result->saved, {}, o, {});
   native::reference::device exact;
   check_like(d.download(dx[0]), attend(exact, {o}, t, from, precision::fp32).dx[0], precision::bf16, 6);
 }

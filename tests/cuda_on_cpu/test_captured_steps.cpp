@@ -35,7 +35,7 @@ static_assert(!Defers<waiting_device> && Captures<cuda::device>);
 struct counts {
   std::uint64_t given, graphs, waits;
 };
-counts counted() { return {simt::device.seen.given, simt::device.seen.graphs, simt::device.seen.waits}; }
+counts counted() { return {simt::device.counts.given, simt::device.counts.graphs, simt::device.counts.waits}; }
 
 model mlp() { return native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
 model convolutional() {
@@ -111,7 +111,7 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
     auto t = trainer_on(device, m, how);
     const course got = trained(device, t, plans);
     CHECK(t.capture_refused() == "");
-    CHECK((simt::device.seen.graphs > 0) == (how.captured == capture_mode::on));
+    CHECK((simt::device.counts.graphs > 0) == (how.captured == capture_mode::on));
     return got;
   };
   const course looked_at = course_on(waiting_device{}, settings), deferred = course_on(same_device{}, settings),
@@ -189,10 +189,10 @@ TEST_CASE_FIXTURE(fresh_for_training, "algorithms are measured in the first step
   cuda::device device;
   auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
   t.run_epoch();
-  CHECK(simt::device.seen.graphs == 5);
+  CHECK(simt::device.counts.graphs == 5);
   t.set_precision(everywhere(convolutional(), precision::bf16));
   t.run_epoch();
-  CHECK(simt::device.seen.graphs == 10);
+  CHECK(simt::device.counts.graphs == 10);
   CHECK(t.capture_refused() == "");
 }
 
@@ -278,7 +278,7 @@ TEST_CASE_FIXTURE(fresh_for_training, "a batch that is not full is given call by
   const auto expected = curve(waiting);
   settings.captured = capture_mode::on;
   CHECK(curve(device) == expected);
-  CHECK(simt::device.seen.graphs == 3);  // of six steps: not the first, nor the last of either epoch
+  CHECK(simt::device.counts.graphs == 3);  // of six steps: not the first, nor the last of either epoch
 }
 
 TEST_CASE("where memory runs out for a capture, or anything else refuses it, the training goes on call by call") {
@@ -377,9 +377,9 @@ struct captured_layer {
   }
   captured_step captured() {
     device.defer_losses(true);
-    captured_step made = device.capture(all, 0, [&] { device.mse_loss(device.linear(x, w, &b), target, &unused); });
+    captured_step step = device.capture(all, 0, [&] { device.mse_loss(device.linear(x, w, &b), target, &unused); });
     device.defer_losses(false);
-    return made;
+    return step;
   }
   double loss_of_graph(captured_step& work) {
     double loss = 0;
@@ -579,14 +579,14 @@ TEST_CASE("an update that is guarded is left out for each thing that is not fini
     device.defer_losses(true);
     device.guard_update(all, {.unscale = 0.7, .clip_norm = 0.3});
     device.sgd_step(all, {.learning_rate = 1});
-    const step_gradients seen = device.end_step();
+    const step_gradients gradients = device.end_step();
     const auto& work = *device.shared().stream().get();
     CHECK(work.done < work.given);  // the update runs beside what the host does next
     device.defer_losses(false);
-    CHECK(seen.finite == (bad == 0));
+    CHECK(gradients.finite == (bad == 0));
     CHECK(device.gradient(w)[1] == 4);  // in memory it stays
     if (bad == 0) {
-      CHECK(seen.norm == 5 * 0.7);
+      CHECK(gradients.norm == 5 * 0.7);
       const auto clip = static_cast<float>(0.3 / (5 * 0.7));  // of these, two roundings and one give other bits
       CHECK(device.values(w) == std::vector<float>{-(3 * 0.7F * clip), -(4 * 0.7F * clip)});
     } else {

@@ -68,13 +68,13 @@ convolution_case case_of(const layer& l, conv_pass pass, storage in, bool bias, 
 /// The engines of a planned graph, in the order in which cuDNN proposes them.
 std::string engines(const fe::graph::Graph& g) {
   std::string all;
-  std::set<std::string> seen;
+  std::set<std::string> names;
   for (std::int64_t i = 0; i < g.get_execution_plan_count(); ++i) {
     std::string name;
     if (g.get_plan_name_at_index(i, name).is_bad()) continue;
     const auto at = name.find("eng");
     name = name.substr(at, name.find('_', at) - at);
-    if (seen.insert(name).second) all += " " + name;
+    if (names.insert(name).second) all += " " + name;
   }
   return all;
 }

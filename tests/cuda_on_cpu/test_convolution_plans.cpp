@@ -69,10 +69,10 @@ TEST_CASE("the fastest plan of a case is kept, and without measurements the firs
       device d{{.workspace_limit = limit, .measure_algorithms = measures}};
       layer_of_images of{d};
       (void)of.step();
-      const int made = simt::dnn.plans_made;
+      const int plans = simt::dnn.plans_made;
       forget_runs();
       (void)of.step();
-      CHECK(simt::dnn.plans_made == made);
+      CHECK(simt::dnn.plans_made == plans);
       REQUIRE(simt::dnn.graph_runs.size() == 3);
       for (const auto& run : simt::dnn.graph_runs) CHECK(run.plan == simt::dnn.graph_runs[0].plan);
       return simt::dnn.graph_runs[0].plan;
@@ -97,10 +97,10 @@ TEST_CASE("a pass that has no graph, or none that runs, is a call from then on, 
     (without == 3 ? simt::dnn.plans_unmade : simt::dnn.plans_failing) =
         without < 3 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{0, 1, 2};
     const auto first = of.step();
-    const int made = simt::dnn.plans_made;
+    const int plans = simt::dnn.plans_made;
     forget_runs();
     const auto again = of.step();
-    CHECK(simt::dnn.plans_made == made);
+    CHECK(simt::dnn.plans_made == plans);
     CHECK(passes(simt::dnn.runs) == (without < 3 ? numbers{without} : numbers{0, 2, 1}));
     CHECK(again == first);
     const auto why = d.convolutions_by_calls();

@@ -21,7 +21,7 @@ std::uint64_t work_run() {
 std::vector<float> some(const shape& s, unsigned seed, float scale = 1) {
   return normal(static_cast<std::size_t>(elements(s)), seed, scale);
 }
-tensor made(device& d, const shape& s, unsigned seed, precision p = precision::fp32) {
+tensor noise(device& d, const shape& s, unsigned seed, precision p = precision::fp32) {
   return d.upload(some(s, seed), s, p);
 }
 std::uint64_t launches_of(auto f) {
@@ -36,7 +36,7 @@ TEST_CASE_FIXTURE(fresh, "no operator waits: everything is given to the stream b
   device d{{.measure_algorithms = false}};  // a measurement waits, once for a shape
   auto gamma = d.make_parameter(some({6}, 1), {6}), beta = d.make_parameter(some({6}, 2), {6});
   auto table = d.make_parameter(some({9, 6}, 3), {9, 6}), w = d.make_parameter(some({5, 6}, 4), {5, 6});
-  const tensor x = made(d, {2, 4, 6}, 5, precision::bf16);
+  const tensor x = noise(d, {2, 4, 6}, 5, precision::bf16);
   const indices tokens = d.upload(std::vector<std::int32_t>{0, 8, 3, 3, 1, 2, 7, 5}, {2, 4});
   const tensor e = d.add(x, d.embedding(tokens, table, precision::bf16));
   const auto norm = d.layer_norm(e, gamma, beta, 1e-5);
@@ -59,7 +59,7 @@ TEST_CASE_FIXTURE(fresh, "no operator waits: everything is given to the stream b
 
 TEST_CASE_FIXTURE(fresh, "uploads run beside what was given before, and the caller's memory is free when they return") {
   device d;
-  const tensor x = made(d, {300}, 1);
+  const tensor x = noise(d, {300}, 1);
   const tensor y = d.activate(activation::tanh, x);
   std::vector<float> batch(300);
   std::vector<tensor> all;
@@ -93,7 +93,7 @@ TEST_CASE_FIXTURE(fresh, "what is larger than a block of pinned memory goes anot
 
 TEST_CASE_FIXTURE(fresh, "precisions that are stored alike are views of the same memory") {
   device d;
-  const tensor x = made(d, {5, 7}, 1), low = d.cast(x, precision::bf16);
+  const tensor x = noise(d, {5, 7}, 1), low = d.cast(x, precision::bf16);
   d.synchronize();
   const std::int64_t live = d.live_bytes();
   const auto launches = launches_of([&] {
@@ -168,7 +168,7 @@ TEST_CASE_FIXTURE(fresh, "live and peak memory count tensors, slots and scratch,
   device d;
   CHECK(d.live_bytes() == 0);
   {
-    const tensor x = made(d, {1000}, 1);
+    const tensor x = noise(d, {1000}, 1);
     CHECK(d.live_bytes() == 4096);
     const tensor low = d.cast(x, precision::fp16);
     CHECK(d.live_bytes() == 4096 + 2048);
@@ -196,10 +196,10 @@ TEST_CASE_FIXTURE(fresh, "a library is given the workspace that it wants up to t
   const auto check_limits = [&](std::int64_t beside, const auto& work) {
     const auto given = [&](std::int64_t limit) {
       device d{{.workspace_limit = limit}};
-      simt::device.seen.workspace = 0;
+      simt::device.counts.workspace = 0;
       work(d);
       d.synchronize();
-      return static_cast<std::int64_t>(simt::device.seen.workspace);
+      return static_cast<std::int64_t>(simt::device.counts.workspace);
     };
     const std::int64_t wanted = given(std::int64_t{1} << 30);
     REQUIRE(wanted > beside);
@@ -212,11 +212,13 @@ TEST_CASE_FIXTURE(fresh, "a library is given the workspace that it wants up to t
     CAPTURE(p);
     const std::int64_t rows = 16 * (1 + below(3)), inputs = 16 * (2 + below(3)), outputs = 16 * (1 + below(3));
     if (!is_fp8(p)) {
-      check_limits(0, [&](device& d) { (void)d.bmm(made(d, {rows, inputs}, 1, p), made(d, {inputs, outputs}, 2, p)); });
+      check_limits(0, [&](device& d) {
+        (void)d.bmm(noise(d, {rows, inputs}, 1, p), noise(d, {inputs, outputs}, 2, p));
+      });
     }
     check_limits(0, [&](device& d) {
       auto w = d.make_parameter(some({outputs, inputs}, 3), {outputs, inputs});
-      (void)d.linear(made(d, {rows, inputs}, 1, p), w, nullptr);
+      (void)d.linear(noise(d, {rows, inputs}, 1, p), w, nullptr);
     });
   }
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
@@ -227,14 +229,14 @@ TEST_CASE_FIXTURE(fresh, "a library is given the workspace that it wants up to t
       ring.column.push_back(static_cast<std::int32_t>((i + 1) % ring.rows));
       ring.begin.push_back(i + 1);
     }
-    check_limits(0, [&](device& d) { (void)d.spmm(d.make_sparse(ring), made(d, {ring.rows, 8}, 1, p), nullptr); });
+    check_limits(0, [&](device& d) { (void)d.spmm(d.make_sparse(ring), noise(d, {ring.rows, 8}, 1, p), nullptr); });
   }
   for (const precision p : {precision::bf16, precision::fp16}) {
     CAPTURE(p);
     const native::attention_options o{.heads = 1 + below(3)};
     const shape s{1 + below(2), 1 + below(9), 128 * o.heads};
     check_limits(2 * s[0] * o.heads * 128 * 128, [&](device& d) {  // the probabilities of whole blocks
-      const tensor x = made(d, s, 1, p);
+      const tensor x = noise(d, s, 1, p);
       if (const auto y = d.attention(x, x, x, {}, o, {})) (void)d.attention_backward(x, x, x, x, y->saved, {}, o, {});
     });
   }
@@ -266,10 +268,10 @@ TEST_CASE_FIXTURE(fresh, "what a device does not have is refused in a sentence")
   CHECK(volta.hardware().compute_capability == 70);
   CHECK(volta.hardware().kind == device_kind::cuda);
   CHECK(volta.hardware().name == "stand-in");
-  const tensor x = made(volta, {4}, 1);
+  const tensor x = noise(volta, {4}, 1);
   const char* sentence = "precision bf16 asked of the cuda device (stand-in has fp32, fp16): use one of these";
   CHECK_THROWS_WITH_AS((void)volta.cast(x, precision::bf16), sentence, error);
-  CHECK_THROWS_WITH_AS(made(volta, {4}, 1, precision::bf16), sentence, error);
+  CHECK_THROWS_WITH_AS(noise(volta, {4}, 1, precision::bf16), sentence, error);
   auto table = volta.make_parameter(some({3, 2}, 1), {3, 2});
   CHECK_THROWS_WITH_AS((void)volta.embedding(volta.upload(std::vector<std::int32_t>{1}, {1}), table, precision::bf16),
                        sentence, error);
@@ -277,7 +279,7 @@ TEST_CASE_FIXTURE(fresh, "what a device does not have is refused in a sentence")
 
 TEST_CASE_FIXTURE(fresh, "operands that do not fit are refused before anything is launched") {
   device d;
-  const tensor x = made(d, {2, 3}, 1);
+  const tensor x = noise(d, {2, 3}, 1);
   const std::vector<float> five(5);
   const indices one = d.upload(std::vector<std::int32_t>{0}, {1});
   const auto launches = launches_of([&] {
@@ -304,7 +306,7 @@ TEST_CASE_FIXTURE(fresh, "element-wise operators keep the order of channels, and
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(p);
     const shape s{3, 5, 7, 7};
-    const tensor x = made(d, s, 1, p), y = made(d, s, 2, p);
+    const tensor x = noise(d, s, 1, p), y = noise(d, s, 2, p);
     const tensor last = in_order(d.shared(), x, order::channels_last);
     REQUIRE(last.order() == order::channels_last);
     CHECK(d.download(last) == d.download(x));

@@ -22,8 +22,8 @@ struct timed_device : cuda::device {
   double graph_seconds;
   explicit timed_device(double of_a_graph) : cuda::device{{.measure_algorithms = false}}, graph_seconds{of_a_graph} {}
   double seconds() const {
-    return 1e-6 * static_cast<double>(simt::device.seen.given) +
-           graph_seconds * static_cast<double>(simt::device.seen.graphs);
+    return 1e-6 * static_cast<double>(simt::device.counts.given) +
+           graph_seconds * static_cast<double>(simt::device.counts.graphs);
   }
 };
 using timed_trainer = native::trainer<timed_device>;
@@ -56,9 +56,9 @@ native::capture_report same(training settings, precision p, double graph_seconds
   settings.captured = capture_mode::measured;
   auto t = trainer_on(device, settings);
   const course expected = train_past_decision(plain_device, plain, p);
-  CHECK(simt::device.seen.graphs == 0);
+  CHECK(simt::device.counts.graphs == 0);
   CHECK(train_past_decision(device, t, p) == expected);
-  CHECK(simt::device.seen.graphs > 20);
+  CHECK(simt::device.counts.graphs > 20);
   CHECK(t.capture_refused() == "");
   return t.captured_steps();
 }
@@ -71,14 +71,14 @@ TEST_CASE_FIXTURE(fresh_for_training,
   CHECK(report.decided);
   CHECK(report.captured);
   CHECK(report.captured_seconds < report.plain_seconds);
-  CHECK(simt::device.seen.graphs > 20 + 12);  // the epochs after the decision too
-  simt::device.seen.graphs = 0;
+  CHECK(simt::device.counts.graphs > 20 + 12);  // the epochs after the decision too
+  simt::device.counts.graphs = 0;
   const auto other = same({.optimizer = native::adamw(1e-2), .clip_norm = 1}, precision::bf16, slow);
   CHECK(other.decided);
   CHECK_FALSE(other.captured);
   CHECK(other.captured_seconds > 1);
   CHECK(other.plain_seconds < 0.01);
-  CHECK(simt::device.seen.graphs < 5 * 5 + 2 * 3);  // none after it
+  CHECK(simt::device.counts.graphs < 5 * 5 + 2 * 3);  // none after it
 }
 
 TEST_CASE_FIXTURE(fresh_for_training, "micro-batches and a loss scale that moves are measured with the same bits") {
@@ -94,10 +94,10 @@ TEST_CASE_FIXTURE(fresh_for_training,
   CHECK(t.captured_steps().decided);
   CHECK(simt::device.executables.empty());
   CHECK(simt::device.graph_bytes == 0);
-  const auto graphs = simt::device.seen.graphs;
+  const auto graphs = simt::device.counts.graphs;
   t.restore(t.save());
   t.run_epoch();
-  CHECK(simt::device.seen.graphs == graphs);
+  CHECK(simt::device.counts.graphs == graphs);
   device.graph_seconds = fast;
   (void)train_past_decision(device, t, precision::tf32);
   CHECK(t.captured_steps().captured);

@@ -37,7 +37,7 @@ std::int64_t launches_of(const device& d, auto f) {
 #endif
   return launches;
 }
-tensor made(device& d, const shape& s, unsigned seed, precision p, float scale = 1) {
+tensor noise(device& d, const shape& s, unsigned seed, precision p, float scale = 1) {
   return d.upload(normal(static_cast<std::size_t>(elements(s)), seed, scale), s, p);
 }
 
@@ -53,7 +53,7 @@ std::vector<std::vector<float>> run_program(device& d, unsigned seed, int length
   parameter gamma = d.make_parameter(normal(static_cast<std::size_t>(width), seed), {width});
   parameter beta = d.make_parameter(normal(static_cast<std::size_t>(width), seed + 1), {width});
   std::vector<tensor> held;
-  for (unsigned i = 0; i < 4; ++i) held.push_back(made(d, s, seed + i, i == 3 ? kinds[draw() % 3] : p));
+  for (unsigned i = 0; i < 4; ++i) held.push_back(noise(d, s, seed + i, i == 3 ? kinds[draw() % 3] : p));
   if (s.size() == 4) held[1] = in_order(d.shared(), held[1], order::channels_last);
   for (int i = 0; i < length; ++i) {
     const tensor a = held[below(held.size())], b = held[below(held.size())], e = held.back();
@@ -116,7 +116,7 @@ std::vector<std::vector<float>> run_program(device& d, unsigned seed, int length
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(below(held.size() - 1)));
     }
     while (held.size() > most_held) held.erase(held.begin() + static_cast<std::ptrdiff_t>(below(held.size() - 1)));
-    if (held.size() == 1) held.push_back(made(d, s, static_cast<unsigned>(i), p));
+    if (held.size() == 1) held.push_back(noise(d, s, static_cast<unsigned>(i), p));
   }
   std::vector<std::vector<float>> values;
   for (const tensor& t : held) values.push_back(d.download(t));
@@ -145,10 +145,10 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
   [[maybe_unused]] const fresh machine;
   constexpr precision p = format<T>;
   device d;
-  (void)d.dropout(made(d, {1}, 1, p), 0.5, {}).materialize();  // what dropouts share is made with the first
+  (void)d.dropout(noise(d, {1}, 1, p), 0.5, {}).materialize();  // what dropouts share is made with the first
   const shape s{3, 100};
   const std::int64_t bytes = 300 * bytes_of(storage_of(p)), block = (bytes + 511) / 512 * 512;
-  const tensor x = made(d, s, 1, p), r = made(d, s, 2, p);
+  const tensor x = noise(d, s, 1, p), r = noise(d, s, 2, p);
   d.synchronize();
   d.reset_peak();
   const std::int64_t live = d.live_bytes();
@@ -202,7 +202,7 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
     CHECK(launches >= 3);
     CHECK(launches <= 6);
     device plain{{.fuse = false}};
-    const tensor at = made(plain, s, 1, p), step = made(plain, s, 2, p);
+    const tensor at = noise(plain, s, 1, p), step = noise(plain, s, 2, p);
     tensor want = at;
     for (std::size_t i = 1; i < all.size(); ++i) {
       want = plain.activate(activation::tanh, plain.add(want, step));
@@ -233,7 +233,7 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
 struct norm_case {
   device& d;
   precision p;
-  tensor x = made(d, {3, 5, 24}, 1, p), r = made(d, {3, 5, 24}, 2, p), dy = made(d, {3, 5, 24}, 3, p);
+  tensor x = noise(d, {3, 5, 24}, 1, p), r = noise(d, {3, 5, 24}, 2, p), dy = noise(d, {3, 5, 24}, 3, p);
   parameter gamma = d.make_parameter(normal(24, 4), {24}), beta = d.make_parameter(normal(24, 5), {24});
   std::int64_t bytes() const { return x.size() * bytes_of(storage_of(p)); }
   auto forward(const tensor& of) { return d.layer_norm(of, gamma, beta, 1e-5); }
@@ -356,7 +356,7 @@ TEST_CASE_FIXTURE(fresh, "a layer norm's gradient waits for the sum with another
 struct layer_of_images {
   device& d;
   precision p;
-  tensor x = in_order(d.shared(), made(d, {2, 3, 5, 5}, 1, p), order::channels_last);
+  tensor x = in_order(d.shared(), noise(d, {2, 3, 5, 5}, 1, p), order::channels_last);
   parameter w = d.make_parameter(normal(6 * 3 * 9, 2), {6, 3, 3, 3}), b = d.make_parameter(biases(), {6});
   static std::vector<float> biases() {
     auto v = normal(6, 3);
@@ -395,9 +395,9 @@ TEST_CASE_FIXTURE(
       (void)y.materialize();
       CHECK(simt::device.launches == given + 1);
 #endif
-      const auto seen = fused.download(y);
-      CHECK(same_bits(seen, clipped));
-      for (std::size_t i = 0; i < seen.size(); ++i) CHECK(std::isnan(seen[i]) == (i / 25 % 6 == 2));
+      const auto output = fused.download(y);
+      CHECK(same_bits(output, clipped));
+      for (std::size_t i = 0; i < output.size(); ++i) CHECK(std::isnan(output[i]) == (i / 25 % 6 == 2));
       CHECK(fused.fused().launches == before.launches);
       CHECK(fused.fused().bytes_saved == before.bytes_saved + 2 * bytes);
     }
@@ -409,7 +409,7 @@ TEST_CASE_FIXTURE(
     }
     {
       const tensor waits = got.forward();  // with the bias of now
-      (void)fused.conv2d_backward(made(fused, {2, 6, 5, 5}, 7, p), got.x, got.w, &got.b, {.padding = {1, 1}}, false);
+      (void)fused.conv2d_backward(noise(fused, {2, 6, 5, 5}, 7, p), got.x, got.w, &got.b, {.padding = {1, 1}}, false);
       fused.sgd_step(std::array{&got.b}, {.learning_rate = 1});
       CHECK(same_bits(fused.download(waits), values));
     }
@@ -421,7 +421,7 @@ struct layer {
   device& d;
   precision p;
   std::int64_t width = 16, rows = 6;
-  tensor x = made(d, {2, rows / 2, 7}, 1, p);
+  tensor x = noise(d, {2, rows / 2, 7}, 1, p);
   parameter w = d.make_parameter(normal(static_cast<std::size_t>(7 * width), 2), {width, 7});
   parameter b = d.make_parameter(normal(static_cast<std::size_t>(width), 3), {width});
 
@@ -524,7 +524,7 @@ std::vector<std::vector<float>> run_layers(device& d, unsigned seed, int length)
   }
   std::vector<parameter*> each;
   for (parameter& p : all) each.push_back(&p);
-  std::vector<tensor> held{made(d, {5, 16}, seed, precision::fp32), made(d, {5, 16}, seed + 9, precision::bf16)};
+  std::vector<tensor> held{noise(d, {5, 16}, seed, precision::fp32), noise(d, {5, 16}, seed + 9, precision::bf16)};
   parameter_state kept = d.snapshot(all[0]);
   const auto plain = [](const tensor& t) { return t.viewed(is_fp8(t.precision()) ? precision::bf16 : t.precision()); };
   for (int i = 0; i < length; ++i) {
@@ -599,7 +599,7 @@ TEST_CASE_FIXTURE(
 #ifdef COMP_SIMT  // which fails to order
 TEST_CASE_FIXTURE(fresh, "out of memory, what waits can be asked for again") {
   device d{{.fuse_relu = true}};
-  const tensor x = made(d, {100}, 1, precision::fp32), r = made(d, {100}, 2, precision::fp32);
+  const tensor x = noise(d, {100}, 1, precision::fp32), r = noise(d, {100}, 2, precision::fp32);
   d.synchronize();
   const tensor kept = d.add(x, r), y = d.activate(activation::relu, kept);
   for (const int nth : {1, 2}) {

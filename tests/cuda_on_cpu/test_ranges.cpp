@@ -18,7 +18,7 @@ native::trainer<cuda::device> trainer_on(cuda::device& device) {
   return {device, net.finish(), regression_data{4}, regression_data{2}, {.optimizer = native::sgd(0.1)}};
 }
 /// "a(b()c())", since the last time.
-std::string seen() {
+std::string new_ranges() {
   std::string all;
   for (const std::string& one : std::exchange(simt::ranges, {})) all += one == "/" ? ")" : one + "(";
   return all;
@@ -29,11 +29,11 @@ std::string seen() {
 TEST_CASE_FIXTURE(fresh_for_training, "a step's phases and operators are ranges by name, where they are asked for") {
   cuda::device device{{.measure_algorithms = false, .ranges = true}};
   auto t = trainer_on(device);
-  (void)seen();
+  (void)new_ranges();
   (void)t.run_batch();
-  CHECK(seen() == "forward(hidden()relu()head()loss())backward(loss()head()relu()hidden())update()");
+  CHECK(new_ranges() == "forward(hidden()relu()head()loss())backward(loss()head()relu()hidden())update()");
   (void)t.validate();
-  CHECK(seen() == "evaluation(hidden()relu()head()loss())");
+  CHECK(new_ranges() == "evaluation(hidden()relu()head()loss())");
   CHECK(simt::open_ranges == 0);
 }
 
@@ -42,9 +42,9 @@ TEST_CASE_FIXTURE(fresh_for_training, "a step that fails leaves no range open") 
   auto t = trainer_on(device);
   (void)t.run_batch();
   simt::device.fail_launch = 1;
-  (void)seen();
+  (void)new_ranges();
   CHECK_THROWS_AS((void)t.run_batch(), error);
-  CHECK_FALSE(seen().empty());
+  CHECK_FALSE(new_ranges().empty());
   CHECK(simt::open_ranges == 0);
 }
 
@@ -52,11 +52,11 @@ TEST_CASE_FIXTURE(fresh_for_training,
                   "nothing is told to a profiler unless it is asked for, and the numbers are the same") {
   cuda::device quiet{{.measure_algorithms = false}}, telling{{.measure_algorithms = false, .ranges = true}};
   auto without = trainer_on(quiet), with = trainer_on(telling);
-  (void)seen();
+  (void)new_ranges();
   const double loss = without.run_epoch().loss;
-  CHECK(seen().empty());
+  CHECK(new_ranges().empty());
   CHECK(with.run_epoch().loss == loss);
-  CHECK_FALSE(seen().empty());
+  CHECK_FALSE(new_ranges().empty());
 }
 
 }  // namespace comp::cuda::test

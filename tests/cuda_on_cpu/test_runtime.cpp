@@ -126,10 +126,10 @@ TEST_CASE_FIXTURE(
   }
   const device_block next = pool.allocate(512, on.get());
   CHECK(simt::device.used == 512);
-  const std::uint64_t waits = simt::device.seen.waits;
+  const std::uint64_t waits = simt::device.counts.waits;
   pool.allocate(512, on.get());
   pool.allocate(512, on.get());
-  CHECK(simt::device.seen.waits == waits);  // once
+  CHECK(simt::device.counts.waits == waits);  // once
 }
 
 /// A pool, and a stream whose captures it is told of.
@@ -244,7 +244,7 @@ TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen
   const std::vector<float> values(100, 3);  // until the streams have sent it
   const owned_stream first, second;
   const event ready;
-  const auto seen = [](const char* what, const auto& call) {
+  const auto expect_fault = [](const char* what, const auto& call) {
     try {
       call();
       FAIL_CHECK("no fault");
@@ -258,7 +258,7 @@ TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen
   SUBCASE("a kernel beside the copy of what it reads") {
     runs(first);
     doubled(x, 100, second.get());
-    seen("no order between streams: memory is read by a kernel launched at ", [&] { second.synchronize(); });
+    expect_fault("no order between streams: memory is read by a kernel launched at ", [&] { second.synchronize(); });
     x.hand_to(first.get());
   }
   SUBCASE("memory that is freed beside its last use") {
@@ -267,7 +267,7 @@ TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen
     doubled(x, 100, second.get());
     runs(second);
     x = {};
-    seen("no order between streams: memory is written by a free and ", [&] { first.synchronize(); });
+    expect_fault("no order between streams: memory is written by a free and ", [&] { first.synchronize(); });
   }
   SUBCASE("what the host has waited for comes before all that it gives later") {
     first.record(ready);
@@ -281,7 +281,7 @@ TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen
     runs(first);
     second.wait_for(ready);
     doubled(x, 100, second.get());
-    seen("no order between streams: memory is read by a kernel launched at ", [&] { second.synchronize(); });
+    expect_fault("no order between streams: memory is read by a kernel launched at ", [&] { second.synchronize(); });
   }
   SUBCASE("memory that is not pinned is read before it was fetched") {
     std::vector<float> got(100);
@@ -295,7 +295,7 @@ TEST_CASE_FIXTURE(with_pool, "what the stand-in is for: a forgotten wait is seen
     std::memcpy(pinned.data(), values.data(), 400);
     check(cudaMemcpyAsync(x.data(), pinned.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
     static_cast<float*>(pinned.data())[5] = 9;
-    seen("pinned memory is written while a copy reads it", [&] { first.synchronize(); });
+    expect_fault("pinned memory is written while a copy reads it", [&] { first.synchronize(); });
   }
 }
 
@@ -395,13 +395,13 @@ TEST_CASE("errors after which CUDA asks for a new process are a lost device, tho
 TEST_CASE_FIXTURE(
     fresh, "a library that failed since the device is lost says so, although its errors are not the runtime's last") {
   const owned_stream on;
-  const auto told = [](verdict means) { check(library_status{"a library", "FAILED", 1, means}, "x"); };
-  CHECK_THROWS_AS(told(verdict::failed), library_error);
+  const auto report = [](verdict means) { check(library_status{"a library", "FAILED", 1, means}, "x"); };
+  CHECK_THROWS_AS(report(verdict::failed), library_error);
   simt::device.lost = cudaErrorIllegalAddress;
   CHECK(cudaGetLastError() == cudaSuccess);  // nobody has met it yet
-  CHECK_THROWS_AS(told(verdict::unsupported), unsupported);
-  SUBCASE("it has failed") { CHECK_THROWS_AS(told(verdict::failed), device_lost); }
-  SUBCASE("it got no memory") { CHECK_THROWS_AS(told(verdict::no_memory), device_lost); }
+  CHECK_THROWS_AS(report(verdict::unsupported), unsupported);
+  SUBCASE("it has failed") { CHECK_THROWS_AS(report(verdict::failed), device_lost); }
+  SUBCASE("it got no memory") { CHECK_THROWS_AS(report(verdict::no_memory), device_lost); }
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
 }

@@ -33,7 +33,7 @@ void check_products(device& d, const host_csr& m, std::int64_t width, precision 
     const auto a = on.make_sparse(m);
     const auto x = contract::tensor_of(on, {m.columns, width}, 5, p),
                dy = contract::tensor_of(on, {m.rows, width}, 6, p);
-    for (int made = 0; made < 2; ++made) {
+    for (int turn = 0; turn < 2; ++turn) {
       r.keep(on, "y", on.spmm(a, x, nullptr), 6);
       r.keep(on, "dx", on.spmm_backward(a, dy, nullptr, true), 6);
     }

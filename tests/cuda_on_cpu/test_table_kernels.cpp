@@ -84,7 +84,7 @@ TEST_CASE_TEMPLATE("an embedding's gradient adds each 64 of many equal indices f
     const input<T> dy{values<T>(at.size() * width, 2)};
     const std::vector<float> before = normal(entries * width, 4);
     std::vector<float> want = before, turned(before.size()), sum(entries * width);
-    std::vector<std::size_t> seen(entries);
+    std::vector<std::size_t> counts(entries);
     const auto add = [&](std::size_t row) {
       for (std::size_t c = row * width; c < (row + 1) * width; ++c) want[c] += std::exchange(sum[c], 0.0F);
     };
@@ -92,7 +92,7 @@ TEST_CASE_TEMPLATE("an embedding's gradient adds each 64 of many equal indices f
       const auto row = static_cast<std::size_t>(at[i]);
       auto& to = places[row / apart] > 64 ? sum : want;
       for (std::size_t c = 0; c < width; ++c) to[row * width + c] += native::math::load(dy.host[i * width + c]);
-      if (++seen[row] % 64 == 0) add(row);
+      if (++counts[row] % 64 == 0) add(row);
     }
     for (std::size_t row = 0; row < entries; ++row) add(row);
     CHECK(table_gradient(dy, at, width, before) == want);

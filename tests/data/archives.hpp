@@ -18,12 +18,12 @@ inline std::string npy(const std::string& type, const std::string& shape, std::s
   std::string header = "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
   header.resize(118, ' ');
   header.back() = '\n';
-  std::string made = "\x93NUMPY";
-  made += '\1';
-  made += '\0';
-  made += static_cast<char>(header.size());
-  made += '\0';
-  return made + header + std::string{contents};
+  std::string file = "\x93NUMPY";
+  file += '\1';
+  file += '\0';
+  file += static_cast<char>(header.size());
+  file += '\0';
+  return file + header + std::string{contents};
 }
 
 /// One axis of numbers, as NumPy saves them.
@@ -49,13 +49,13 @@ inline std::string zipped(const std::map<std::string, std::string>& entries, boo
   }
   REQUIRE(zip_close(archive) == 0);
   REQUIRE(zip_source_open(target) == 0);
-  std::string made(1U << 20, '\0');
-  const auto length = zip_source_read(target, made.data(), made.size());
+  std::string file(1U << 20, '\0');
+  const auto length = zip_source_read(target, file.data(), file.size());
   REQUIRE(length > 0);
-  made.resize(static_cast<std::size_t>(length));
+  file.resize(static_cast<std::size_t>(length));
   zip_source_close(target);
   zip_source_free(target);
-  return made;
+  return file;
 }
 
 /// A picture of one colour. `channels` 1: grey, 3: red, green, blue, 4: inks.
@@ -64,9 +64,9 @@ inline std::string jpeg(unsigned width, unsigned height, const std::vector<unsig
   jpeg_error_mgr errors;
   info.err = jpeg_std_error(&errors);
   jpeg_create_compress(&info);
-  unsigned char* made = nullptr;
+  unsigned char* buffer = nullptr;
   unsigned long size = 0;
-  jpeg_mem_dest(&info, &made, &size);
+  jpeg_mem_dest(&info, &buffer, &size);
   info.image_width = width;
   info.image_height = height;
   info.input_components = static_cast<int>(colour.size());
@@ -83,8 +83,8 @@ inline std::string jpeg(unsigned width, unsigned height, const std::vector<unsig
   }
   jpeg_finish_compress(&info);
   jpeg_destroy_compress(&info);
-  std::string text{reinterpret_cast<char*>(made), size};
-  std::free(made);
+  std::string text{reinterpret_cast<char*>(buffer), size};
+  std::free(buffer);
   return text;
 }
 

@@ -16,9 +16,9 @@
 namespace test_data {
 
 inline std::vector<std::byte> bytes(std::string_view text) {
-  std::vector<std::byte> made;
-  for (const char c : text) made.push_back(static_cast<std::byte>(c));
-  return made;
+  std::vector<std::byte> result;
+  for (const char c : text) result.push_back(static_cast<std::byte>(c));
+  return result;
 }
 
 /// `text` as gzip, header and checksum included.

@@ -57,9 +57,9 @@ TEST_CASE("a gzip file cut anywhere is refused") {
   const std::string whole = gzip(text);
   for (std::size_t size = 2; size < whole.size(); size += 1 + size / 50) {
     CAPTURE(size);
-    const std::string said = message_of([&] { unpacked(bytes(whole.substr(0, size)), "f"); });
-    CHECK(said.starts_with("f ends inside its gzip data, at "));
-    CHECK(said.ends_with("(the end mark is missing): fetch the file again"));
+    const std::string message = message_of([&] { unpacked(bytes(whole.substr(0, size)), "f"); });
+    CHECK(message.starts_with("f ends inside its gzip data, at "));
+    CHECK(message.ends_with("(the end mark is missing): fetch the file again"));
   }
 }
 

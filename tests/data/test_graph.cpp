@@ -100,9 +100,9 @@ TEST_CASE_FIXTURE(in_folder, "a folder is read in the layout that it has, packed
 
 TEST_CASE_FIXTURE(in_folder, "planetoid's pickles are refused, naming the forms that are read") {
   in.write("ind.cora.allx", "pickle");
-  const std::string said = message_of([&] { read_graph(in.path()); });
-  CHECK(said.find("Python pickles") != std::string::npos);
-  CHECK(said.ends_with("use the same graph as .npz (gnn-benchmark) or as .content and .cites (LINQS)"));
+  const std::string message = message_of([&] { read_graph(in.path()); });
+  CHECK(message.find("Python pickles") != std::string::npos);
+  CHECK(message.ends_with("use the same graph as .npz (gnn-benchmark) or as .content and .cites (LINQS)"));
   std::filesystem::remove(in.path() / "ind.cora.allx");
   CHECK(message_of([&] { read_graph(in.path()); }).find("has no graph") != std::string::npos);
   in.write("cora.content", content);
@@ -119,11 +119,11 @@ TEST_CASE("a split draws twenty of each class, and is the same for the same seed
   CHECK(first.test.size() == 1000);
   CHECK(first.train == again.train);
   CHECK(first.test != other.test);
-  std::vector<int> seen(3000), of_class(3);
+  std::vector<int> uses(3000), of_class(3);
   for (const auto* part : {&first.train, &first.validation, &first.test}) {
-    for (const std::int64_t node : *part) ++seen[static_cast<std::size_t>(node)];
+    for (const std::int64_t node : *part) ++uses[static_cast<std::size_t>(node)];
   }
-  CHECK(*std::max_element(seen.begin(), seen.end()) == 1);
+  CHECK(*std::max_element(uses.begin(), uses.end()) == 1);
   for (const std::int64_t node : first.train) ++of_class[static_cast<std::size_t>(node % 3)];
   CHECK(of_class == std::vector<int>{20, 20, 20});
   large.nodes = 61;

@@ -43,12 +43,12 @@ TEST_CASE("pictures that are damaged, cut off, too large or no JPEG are refused"
 }
 
 picture ramp(std::int64_t width, std::int64_t height) {
-  picture made{height, width, {}};
+  picture image{height, width, {}};
   for (std::int64_t y = 0; y < height; ++y) {
     for (std::int64_t x = 0; x < width; ++x)
-      made.pixels.insert(made.pixels.end(), 3, static_cast<std::uint8_t>(10 * x));
+      image.pixels.insert(image.pixels.end(), 3, static_cast<std::uint8_t>(10 * x));
   }
-  return made;
+  return image;
 }
 
 TEST_CASE("scaling down averages, scaling up goes between, one colour stays") {

@@ -12,9 +12,9 @@ const std::string vocab_txt =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\nun\n##aff\n##able\n,\n.\ncafe\nthe\n中\n国\nwho\n?\nin\n##s\nparis\nx\n`\n";
 
 ids numbers(const std::vector<piece>& of) {
-  ids made;
-  for (const piece& p : of) made.push_back(p.id);
-  return made;
+  ids result;
+  for (const piece& p : of) result.push_back(p.id);
+  return result;
 }
 
 TEST_CASE("words are cut into the longest pieces, with their places in the text") {
@@ -64,8 +64,8 @@ TEST_CASE("questions with and without an answer are read, places in bytes") {
 }
 
 TEST_CASE("an answer that is not where the file says is refused with its field") {
-  const std::string said = message_of([&] { parse_squad(document("15"), "f"); });
-  CHECK(said.find("data[0].paragraphs[0].qas[0].answers[0].answer_start is 15") != std::string::npos);
+  const std::string message = message_of([&] { parse_squad(document("15"), "f"); });
+  CHECK(message.find("data[0].paragraphs[0].qas[0].answers[0].answer_start is 15") != std::string::npos);
   CHECK(message_of([&] { parse_squad(document("99"), "f"); }).find("a whole number from 0 to") != std::string::npos);
   CHECK(message_of([&] { parse_squad(document("16", ""), "f"); }).find("the character where") != std::string::npos);
   CHECK(message_of([&] { parse_squad(document("16", "Paris", R"(, "x": 1)"), "f"); }).empty());
@@ -77,21 +77,21 @@ TEST_CASE("an answer that is not where the file says is refused with its field")
 
 TEST_CASE("a window is the question, a part of the context, and the answer's tokens") {
   const squad read = parse_squad(document("16"), "f");
-  const auto made = windows(read, wordpiece{vocab_txt}, {.length = 20, .stride = 8, .question = 8});
-  REQUIRE(made.size() == 2);
-  CHECK(made[0].tokens == ids{2, 15, 14, 3, 9, 10, 10, 15, 17, 8, 3});
-  CHECK(made[0].segments == ids{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1});
-  CHECK(made[0].first == 8);
-  CHECK(made[0].last == 8);
-  CHECK(made[1].first == 0);
-  CHECK(made[1].last == 0);
+  const auto parts = windows(read, wordpiece{vocab_txt}, {.length = 20, .stride = 8, .question = 8});
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].tokens == ids{2, 15, 14, 3, 9, 10, 10, 15, 17, 8, 3});
+  CHECK(parts[0].segments == ids{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1});
+  CHECK(parts[0].first == 8);
+  CHECK(parts[0].last == 8);
+  CHECK(parts[1].first == 0);
+  CHECK(parts[1].last == 0);
 }
 
 TEST_CASE("windows of a long context overlap, and only those that hold the answer point at it") {
   const squad read = parse_squad(document("16"), "f");
-  const auto made = windows(read, wordpiece{vocab_txt}, {.length = 8, .stride = 2, .question = 2});
+  const auto parts = windows(read, wordpiece{vocab_txt}, {.length = 8, .stride = 2, .question = 2});
   std::vector<std::int64_t> first;
-  for (const squad_window& w : made) {
+  for (const squad_window& w : parts) {
     CHECK(w.tokens.size() <= 8);
     if (w.question == 0) first.push_back(w.first);
   }

@@ -26,9 +26,9 @@ comp::parameter_step updated(std::uint64_t moved, std::uint64_t stayed, precisio
 }
 
 /// Twenty of a step.
-comp::history twenty(const comp::step_record& record, const comp::examination& seen = made_up::step()) {
+comp::history twenty(const comp::step_record& record, const comp::examination& examination = made_up::step()) {
   comp::history h;
-  for (int i = 0; i < 20; ++i) h.add(seen, record);
+  for (int i = 0; i < 20; ++i) h.add(examination, record);
   return h;
 }
 void check_one(const comp::history& h, fault_kind kind, const std::string& text) {
@@ -109,16 +109,16 @@ TEST_CASE("updates that end are a finding, other than updates that never were") 
 }
 
 TEST_CASE("an evaluation with far larger values is a finding, unless batch norm has learned nothing yet") {
-  comp::examination seen = made_up::step({0.5F, -0.25F}, std::vector<float>(64, 2));
-  seen.entries.push_back(made_up::entry("fc.linear_2", "aten::linear", std::vector<float>(64, -22), {0}));
-  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, seen)).empty());
-  seen.entries.back().without_gradients = true;
+  comp::examination examination = made_up::step({0.5F, -0.25F}, std::vector<float>(64, 2));
+  examination.entries.push_back(made_up::entry("fc.linear_2", "aten::linear", std::vector<float>(64, -22), {0}));
+  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, examination)).empty());
+  examination.entries.back().without_gradients = true;
   check_one(
-      twenty({.parameters = {updated(2, 0)}}, seen), fault_kind::evaluation_scale,
+      twenty({.parameters = {updated(2, 0)}}, examination), fault_kind::evaluation_scale,
       "\"fc.linear\" gave values 11 times as large in a forward without gradients as in one with them, in step 0: "
       "prepare both inputs alike, and run a training forward first if it makes state, as spectral_norm does");
-  seen.entries.push_back(made_up::entry("norm.batch_norm", "aten::batch_norm", {1, 2}, {1}));
-  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, seen)).empty());
+  examination.entries.push_back(made_up::entry("norm.batch_norm", "aten::batch_norm", {1, 2}, {1}));
+  CHECK(comp::faults(twenty({.parameters = {updated(2, 0)}}, examination)).empty());
 }
 
 TEST_CASE("batches that repeat one before them are a finding, and so are ranks that part") {
@@ -152,20 +152,20 @@ TEST_CASE("one row of a batch that stands for all others is a finding, unless it
 }
 
 TEST_CASE("infinite gradients without an update are a loss scaler's, unless they do not end") {
-  comp::examination seen = made_up::step();
-  seen.entries[1].gradients = comp::counted(std::vector<float>{1e38F * 10});
-  seen.entries[1].backward = 1;
+  comp::examination examination = made_up::step();
+  examination.entries[1].gradients = comp::counted(std::vector<float>{1e38F * 10});
+  examination.entries[1].backward = 1;
   auto skipped = updated(0, 0);
   skipped.updates = 0;
   comp::history h = twenty({.parameters = {updated(2, 0)}});
-  for (int i = 0; i < 3; ++i) h.add(seen, {.parameters = {skipped}});
+  for (int i = 0; i < 3; ++i) h.add(examination, {.parameters = {skipped}});
   CHECK(comp::faults(h).empty());
-  for (int i = 0; i < 10; ++i) h.add(seen, {.parameters = {skipped}});
+  for (int i = 0; i < 10; ++i) h.add(examination, {.parameters = {skipped}});
   const auto found = comp::faults(h);
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == fault_kind::no_update);
   CHECK(found[0].step == 20);
-  h.add(seen, {.parameters = {updated(2, 0)}});  // an update by such gradients is a fault at once
+  h.add(examination, {.parameters = {updated(2, 0)}});  // an update by such gradients is a fault at once
   CHECK(comp::faults(h).front().kind == fault_kind::infinity);
   CHECK(comp::faults(h).front().step == 33);
 }

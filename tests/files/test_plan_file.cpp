@@ -282,10 +282,10 @@ TEST_CASE_FIXTURE(with_folder, "a file that cannot be written is named with the 
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{16, old.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const std::string said = refused(folder / "plan.json");
+  const std::string message = refused(folder / "plan.json");
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
   std::signal(SIGXFSZ, handler);
-  CHECK(has(said, "cannot be written (File too large)"));
+  CHECK(has(message, "cannot be written (File too large)"));
   CHECK(text_of(folder / "plan.json") == before);
   CHECK(folder.files() == 1);
 }

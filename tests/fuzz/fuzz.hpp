@@ -22,8 +22,8 @@ void read_or_refuse(auto&& read) {
   try {
     read();
   } catch (const comp::error& refused) {
-    const std::string_view said = refused.what();
-    must(said.find('(') != std::string_view::npos && said.find("): ") != std::string_view::npos);
+    const std::string_view message = refused.what();
+    must(message.find('(') != std::string_view::npos && message.find("): ") != std::string_view::npos);
   }
 }
 

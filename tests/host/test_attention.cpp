@@ -61,10 +61,10 @@ std::vector<std::vector<float>> step_of(const native::model& m, precision p) {
   native::network<device> net{d, m, 1};
   net.set_precision(plan{net.graph().size(), p});
   const auto batch = native::uploaded(d, m, native::testing::random_batch(m, 3));
-  std::vector<std::vector<float>> seen{{static_cast<float>(net.forward(batch))}};
+  std::vector<std::vector<float>> values{{static_cast<float>(net.forward(batch))}};
   net.backward(batch);
-  for (const auto* each : net.trainable()) seen.push_back(d.gradient(*each));
-  return seen;
+  for (const auto* each : net.trainable()) values.push_back(d.gradient(*each));
+  return values;
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ TEST_CASE("after a step nothing is live, and the next step asks the system for n
   device d;
   (void)one_step(d, precision::bf16);
   CHECK(d.live_bytes() == 0);
-  const auto made = d.primitives_made();
+  const auto primitives = d.primitives_made();
   (void)one_step(d, precision::bf16);
-  CHECK(d.primitives_made() == made);
+  CHECK(d.primitives_made() == primitives);
   CHECK(d.live_bytes() == 0);
   CHECK(d.peak_bytes() > 4 * 3 * 64 * 2);
 }
@@ -118,9 +118,10 @@ TEST_CASE("a change of layout counts as a reorder, and a loop as a kernel") {
 }
 
 /// All values of tensors and gradients.
-std::vector<float> all_of(device& d, std::initializer_list<tensor> made, std::initializer_list<const parameter*> of) {
+std::vector<float> all_of(device& d, std::initializer_list<tensor> tensors,
+                          std::initializer_list<const parameter*> of) {
   std::vector<std::vector<float>> each;
-  for (const tensor& t : made) each.push_back(d.download(t));
+  for (const tensor& t : tensors) each.push_back(d.download(t));
   for (const parameter* p : of) each.push_back(d.gradient(*p));
   std::vector<float> all;
   for (const auto& values : each) all.insert(all.end(), values.begin(), values.end());

@@ -96,14 +96,14 @@ TEST_CASE("a step that writes a copy along passes each value once, and pairs wha
       CAPTURE(threads);
       CAPTURE(length);
       set_threads(threads);
-      const auto made = numbers(static_cast<std::int64_t>(rows * length), 1);
-      std::vector<float> values(made.size());
-      std::vector<std::uint32_t> pairs(made.size() / 2), expected(pairs.size());
+      const auto addends = numbers(static_cast<std::int64_t>(rows * length), 1);
+      std::vector<float> values(addends.size());
+      std::vector<std::uint32_t> pairs(addends.size() / 2), expected(pairs.size());
       detail::launch_paired(values.size(), values.data(), pairs.data(), length, [&](std::size_t from, std::size_t to) {
-        for (std::size_t i = from; i < to; ++i) values[i] += made[i];
+        for (std::size_t i = from; i < to; ++i) values[i] += addends[i];
       });
-      CHECK(values == made);
-      detail::pair_rows(made.data(), expected.data(), made.size(), length);
+      CHECK(values == addends);
+      detail::pair_rows(addends.data(), expected.data(), addends.size(), length);
       CHECK(pairs == expected);
     }
   }
@@ -166,11 +166,11 @@ TEST_CASE("a gradient and an operand that lie otherwise than a convolution's res
              gamma = parameter_of(d, {channels}, 1, p), beta = parameter_of(d, {channels}, 2, p),
              mean = parameter_of(d, {channels}, 3, p), variance = parameter_of(d, {channels}, 4, p, 0.5F, 1);
         const auto plain = tensor_of(d, s, 5, p), other = tensor_of(d, s, 6, p);
-        const auto made = d.add(d.conv2d(plain, w, nullptr, {.padding = {1, 1}}), plain);  // of zeros, so it is exact
-        const auto y = d.batch_norm(made, gamma, beta, mean, variance, {});
-        r.keep(d, "batch norm dx", d.batch_norm_backward(other, made, y.saved, gamma, beta, {}), 288);
-        r.keep(d, "left of a product", d.bmm(made, other, false, false, 1), 6);
-        r.keep(d, "right of a product, transposed", d.bmm(other, made, false, true, 1), 6);
+        const auto sum = d.add(d.conv2d(plain, w, nullptr, {.padding = {1, 1}}), plain);  // of zeros, so it is exact
+        const auto y = d.batch_norm(sum, gamma, beta, mean, variance, {});
+        r.keep(d, "batch norm dx", d.batch_norm_backward(other, sum, y.saved, gamma, beta, {}), 288);
+        r.keep(d, "left of a product", d.bmm(sum, other, false, false, 1), 6);
+        r.keep(d, "right of a product, transposed", d.bmm(other, sum, false, true, 1), 6);
       });
     }
   }
@@ -210,11 +210,11 @@ struct run {
   std::vector<std::size_t> bytes = {};  // of all that was written
 };
 run padded_run(device& d, precision p) {
-  run seen;
+  run result;
   const auto keep = [&](const tensor& t) {
     const auto values = d.download(t);
-    seen.values.insert(seen.values.end(), values.begin(), values.end());
-    seen.bytes.push_back(t.layout()->bytes);
+    result.values.insert(result.values.end(), values.begin(), values.end());
+    result.bytes.push_back(t.layout()->bytes);
     return t;
   };
   auto w1 = parameter_of(d, {6, 1, 5, 5}, 1, p), b1 = parameter_of(d, {6}, 2, p),
@@ -242,10 +242,10 @@ run padded_run(device& d, precision p) {
   }
   for (const parameter* q : {&w1, &b1, &w2, &b2, &w3, &b3, &gamma, &beta}) {
     const auto g = d.gradient(*q);
-    seen.values.insert(seen.values.end(), g.begin(), g.end());
-    seen.bytes.push_back(q->gradient.layout()->bytes);
+    result.values.insert(result.values.end(), g.begin(), g.end());
+    result.bytes.push_back(q->gradient.layout()->bytes);
   }
-  return seen;
+  return result;
 }
 
 TEST_CASE("padding is zero in memory that other values have been in") {

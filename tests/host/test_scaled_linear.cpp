@@ -39,19 +39,19 @@ struct matrix {
   std::vector<float> values;
   double at(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * columns + j)]; }
   matrix transposed() const {
-    matrix made{columns, rows, {}};
+    matrix result{columns, rows, {}};
     for (std::int64_t j = 0; j < columns; ++j) {
-      for (std::int64_t i = 0; i < rows; ++i) made.values.push_back(static_cast<float>(at(i, j)));
+      for (std::int64_t i = 0; i < rows; ++i) result.values.push_back(static_cast<float>(at(i, j)));
     }
-    return made;
+    return result;
   }
 };
 /// Returns what a product that sums over the columns of `m`, or over its rows, reads of it.
 matrix rounded(const operand_format& f, const matrix& m, contraction over, native::dropout_key key) {
   context c{{}};
-  matrix made = m;
-  quantize(c, f, m.values.data(), m.rows, m.columns, over, key, made.values.data());
-  return made;
+  matrix result = m;
+  quantize(c, f, m.values.data(), m.rows, m.columns, over, key, result.values.data());
+  return result;
 }
 /// Checks that `got` is a b', up to the sums' rounding and, for a result in BF16, that of the result.
 void check_product(const std::vector<float>& got, const matrix& a, const matrix& b, double result_ulp) {
@@ -154,18 +154,18 @@ TEST_CASE("biases and their gradients are not rounded, and gradients of further 
 }
 
 native::model small_gpt() {
-  native::model made =
+  native::model gpt =
       native_models::gpt({.batch = 4, .vocabulary = 9, .context = 16, .layers = 2, .width = 32, .dropout = 0.1});
-  made.separate_products = true;
-  return made;
+  gpt.separate_products = true;
+  return gpt;
 }
 plan linear_layers_in(const op_graph& graph, precision p) {
-  plan made{graph.size(), precision::bf16};
+  plan choice{graph.size(), precision::bf16};
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (!graph[i].choosable) made[i] = precision::fp32;
-    if (graph[i].kind == "linear") made[i] = p;
+    if (!graph[i].choosable) choice[i] = precision::fp32;
+    if (graph[i].kind == "linear") choice[i] = p;
   }
-  return made;
+  return choice;
 }
 
 TEST_CASE("a training in each format learns, and goes on with the same bits from where it was saved") {

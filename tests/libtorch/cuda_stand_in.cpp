@@ -88,9 +88,9 @@ struct generator final : c10::GeneratorImpl {
 
  private:
   generator* clone_impl() const override {
-    auto* made = new generator;
-    made->drawn_from = drawn_from.clone();
-    return made;
+    auto* copy = new generator;
+    copy->drawn_from = drawn_from.clone();
+    return copy;
   }
 };
 const at::Generator& default_generator() {
@@ -198,11 +198,11 @@ class host_call {
     return a.sizes() == b.sizes() && a.strides() == b.strides() && a.storage_offset() == b.storage_offset();
   }
   static at::Tensor made_of(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-    auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet{key}, like.dtype());
-    auto* impl = made.unsafeGetTensorImpl();
+    auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet{key}, like.dtype());
+    auto* impl = tensor.unsafeGetTensorImpl();
     impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
     if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
-    return made;
+    return tensor;
   }
 
   at::Tensor alias(const at::Tensor& given) {
@@ -281,14 +281,14 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFun
 template <auto write>
 at::Tensor softmax(const at::Tensor& x, std::int64_t dim, bool to_fp32) {
   const at::Tensor given = to_fp32 ? x.to(at::kFloat) : x;
-  at::Tensor made = at::empty_like(given);
-  return write(made, given, dim, false);
+  at::Tensor output = at::empty_like(given);
+  return write(output, given, dim, false);
 }
 template <auto write>
 at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& result, std::int64_t dim,
                             at::ScalarType input) {
-  at::Tensor made = at::empty_like(gradient);
-  return write(made, gradient, result, dim, gradient.scalar_type()).to(input);
+  at::Tensor output = at::empty_like(gradient);
+  return write(output, gradient, result, dim, gradient.scalar_type()).to(input);
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {

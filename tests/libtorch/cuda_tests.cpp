@@ -80,12 +80,12 @@ TEST_CASE("TF32 is on in the forward and the backward of the operators that have
   const watched_products watched;
   train(it, 1, &p);
   seen_products.erase(std::ranges::unique(seen_products).begin(), seen_products.end());  // once for each dispatch key
-  using seen = decltype(seen_products);
-  CHECK(seen_products == seen{{"aten::addmm", false},  // as the model calls it, before the plan has its say
-                              {"aten::addmm", true},
-                              {"aten::addmm", false},
-                              {"aten::mm", false},
-                              {"aten::mm", true}});
+  using calls = decltype(seen_products);
+  CHECK(seen_products == calls{{"aten::addmm", false},  // as the model calls it, before the plan has its say
+                               {"aten::addmm", true},
+                               {"aten::addmm", false},
+                               {"aten::mm", false},
+                               {"aten::mm", true}});
   CHECK_FALSE(at::globalContext().allowTF32CuBLAS());
 }
 

@@ -188,23 +188,23 @@ struct outcome {
 
 [[maybe_unused]] outcome train(const job& it, int steps, program* p) {
   torch::optim::Adam optimizer{it.model->parameters(), torch::optim::AdamOptions{1e-2}};
-  outcome seen;
+  outcome result;
   for (int i = 0; i < steps; ++i) {
     optimizer.zero_grad();
     const torch::Tensor loss = p != nullptr ? inside(*p, it.loss) : it.loss();
     loss.backward();
     optimizer.step();
     if (p != nullptr) p->end_step();
-    seen.losses.push_back(loss.detach().clone());
+    result.losses.push_back(loss.detach().clone());
   }
   for (const auto& parameter : it.model->parameters()) {
-    seen.tensors.push_back(parameter.detach().clone());
-    seen.tensors.push_back(parameter.grad().clone());
+    result.tensors.push_back(parameter.detach().clone());
+    result.tensors.push_back(parameter.grad().clone());
   }
-  for (const auto& buffer : it.model->buffers()) seen.tensors.push_back(buffer.clone());
+  for (const auto& buffer : it.model->buffers()) result.tensors.push_back(buffer.clone());
   const auto generators = comp::libtorch::generator_states::save(device);
-  seen.tensors.insert(seen.tensors.end(), generators.tensors().begin(), generators.tensors().end());
-  return seen;
+  result.tensors.insert(result.tensors.end(), generators.tensors().begin(), generators.tensors().end());
+  return result;
 }
 
 /// Trains `it` under `chosen`. Returns: what the training gave, and what went otherwise than it was recorded.
@@ -231,11 +231,11 @@ struct outcome {
 }
 
 [[maybe_unused]] comp::plan everywhere(const comp::op_graph& graph, precision low) {
-  comp::plan made = as_written(graph);
+  comp::plan plan = as_written(graph);
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (graph[i].choosable) made[i] = low;
+    if (graph[i].choosable) plan[i] = low;
   }
-  return made;
+  return plan;
 }
 
 [[maybe_unused]] comp::plan autocast_plan(const comp::op_graph& graph) {

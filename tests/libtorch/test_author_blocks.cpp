@@ -29,7 +29,7 @@ struct attention : torch::nn::Module {
   std::optional<at::ScalarType> autocast = {};  // in the block, instead of none
   bool protects = true;
   at::ScalarType got = at::kFloat, gave = at::kFloat, before = at::kFloat;
-  torch::Tensor read, made;
+  torch::Tensor read, output;
 
   torch::Tensor forward(const torch::Tensor& x) {
     const auto h = torch::mm(x, a);
@@ -42,7 +42,7 @@ struct attention : torch::nn::Module {
     }
     gave = p.scalar_type();
     read = h.detach();
-    made = p.detach();
+    output = p.detach();
     return torch::mm(p.to(torch::kFloat), b).pow(2).mean();
   }
 };
@@ -72,7 +72,7 @@ TEST_CASE("an operator in a block with autocast off is fixed, reads FP32 and is 
     const torch::Tensor loss = inside(p, [&] { return s.net->forward(s.x); });
     CHECK(bool{s.net->before == low});
     CHECK(bool{s.net->gave == at::kFloat});
-    CHECK(same(s.net->made, torch::softmax(s.net->read.to(at::kFloat), -1)));
+    CHECK(same(s.net->output, torch::softmax(s.net->read.to(at::kFloat), -1)));
     loss.backward();
   }
   CHECK(p.problems().first.empty());
@@ -115,7 +115,7 @@ TEST_CASE("an autocast of the model's own runs as it does without a plan, whatev
       CHECK(bool{s.net->before == (lowered ? low : at::kFloat)});
       CHECK(bool{s.net->gave == own});
       const lt::autocast_guard block{at::kCPU, own};
-      CHECK(same(s.net->made, torch::relu(torch::mm(s.net->read.to(at::kFloat), s.net->b.detach()))));
+      CHECK(same(s.net->output, torch::relu(torch::mm(s.net->read.to(at::kFloat), s.net->b.detach()))));
     }
   }
 }

@@ -66,8 +66,8 @@ TEST_CASE("what is large, of another kind or seen by others is ATen's to convert
   CHECK(converts(few, at::kBFloat16));
   CHECK(cast(few._neg_view(), at::kBFloat16, at::MemoryFormat::Preserve).equal(few.neg().to(at::kBFloat16)));
   const c10::InferenceMode inference;
-  const auto made = torch::ones({4});
-  CHECK(cast(made, at::kBFloat16, at::MemoryFormat::Preserve).is_inference());
+  const auto input = torch::ones({4});
+  CHECK(cast(input, at::kBFloat16, at::MemoryFormat::Preserve).is_inference());
 }
 
 TEST_CASE("the gradient of a small cast is ATen's, and has one itself") {

@@ -9,11 +9,11 @@ namespace {
 
 /// What LibTorch's autocast to BF16 gives each operator of `it`, which was recorded.
 comp::plan seen_in(program& p, const job& it) {
-  comp::plan seen{p.graph().size()};
-  p.watch_autocast(&seen, precision::bf16);
+  comp::plan plan{p.graph().size()};
+  p.watch_autocast(&plan, precision::bf16);
   inside(p, it.loss);
   p.watch_autocast(nullptr);
-  return seen;
+  return plan;
 }
 
 /// Names of a graph's operators that multiply matrices.
@@ -59,11 +59,11 @@ TEST_CASE("the pytorch rule's plan gives each product of a model the precision t
     const job it = make();
     program p;
     record(p, it);
-    const comp::plan seen = seen_in(p, it), ruled = autocast_plan(p.graph());
-    CHECK(seen.count_low() > 0);
-    for (std::size_t i = 0; i < seen.size(); ++i) {
+    const comp::plan plan = seen_in(p, it), ruled = autocast_plan(p.graph());
+    CHECK(plan.count_low() > 0);
+    for (std::size_t i = 0; i < plan.size(); ++i) {
       CAPTURE(p.graph()[i].name);
-      CHECK(comp::name(seen[i]) == comp::name(ruled[i]));
+      CHECK(comp::name(plan[i]) == comp::name(ruled[i]));
     }
   }
 }
@@ -84,9 +84,9 @@ TEST_CASE("the plan that was seen under autocast trains to its bits, by operator
     const job it = make();
     program p;
     record(p, it);
-    const comp::plan seen = seen_in(p, it);
-    CHECK(same(train_by(seen, make), want));
-    CHECK(same(train_by(seen.as_autocast(), make), want));
+    const comp::plan plan = seen_in(p, it);
+    CHECK(same(train_by(plan, make), want));
+    CHECK(same(train_by(plan.as_autocast(), make), want));
   }
 }
 

@@ -21,12 +21,12 @@ using comp::fault_kind;
 comp::examination examined(torch::nn::Module& model, const std::function<torch::Tensor()>& loss,
                            comp::doctor_settings settings = {}) {
   comp::doctor doctor{{{"net", model}}, settings};
-  torch::Tensor made;
+  torch::Tensor value;
   {
     const auto on = doctor.examine();
-    made = loss();
+    value = loss();
   }
-  if (made.requires_grad()) made.backward();
+  if (value.requires_grad()) value.backward();
   return doctor.finish();
 }
 
@@ -47,8 +47,9 @@ std::string words(const std::vector<fault>& found) {
   for (const fault& f : found) text += f.text + "\n";
   return text;
 }
-void check_first(const comp::examination& seen, fault_kind kind, const std::string& name, bool backward = false) {
-  const auto found = comp::faults(seen);
+void check_first(const comp::examination& examination, fault_kind kind, const std::string& name,
+                 bool backward = false) {
+  const auto found = comp::faults(examination);
   INFO(words(found));
   REQUIRE(!found.empty());
   CHECK(found.front().kind == kind);
@@ -121,8 +122,8 @@ TEST_CASE("sound models have no fault, and what they compute stays the same") {
       p.mutable_grad().reset();
     }
     torch::manual_seed(7);
-    const auto seen = examined(*model, loss);
-    const auto found = comp::faults(seen);
+    const auto examination = examined(*model, loss);
+    const auto found = comp::faults(examination);
     INFO(words(found));
     CHECK(found.empty());
     const auto parameters = model->parameters();
@@ -146,21 +147,21 @@ TEST_CASE("values, names, order and errors in the low precision are those of the
   faulty net;
   net.x = torch::randn({64, 16});
   net.y = torch::randint(4, {64}, torch::kLong);
-  const auto seen = net.with([](auto h) { return h.relu_(); });
+  const auto examination = net.with([](auto h) { return h.relu_(); });
   std::vector<std::string> names;
-  for (const auto& each : seen.entries) names.push_back(each.name);
+  for (const auto& each : examination.entries) names.push_back(each.name);
   CHECK(names == std::vector<std::string>{"net.first.weight", "net.first.bias", "input of net.first.addmm",
                                           "net.first.addmm", "net.first.relu", "net.second.weight", "net.second.bias",
                                           "net.second.addmm", "net.second.cross_entropy_loss"});
-  const auto& relu = seen.entries[4];
+  const auto& relu = examination.entries[4];
   const auto h = net.first->forward(net.x).relu();
   CHECK(relu.values.values == 64 * 16);
   CHECK(relu.values.zeros == static_cast<std::uint64_t>(h.eq(0).sum().item<std::int64_t>()));
   CHECK(relu.values.largest == h.max().item<float>());
   CHECK(relu.inputs == std::vector<std::size_t>{3});
-  CHECK(seen.entries[8].backward == 1);
-  CHECK(seen.entries[3].backward == 4);
-  const auto& product = seen.entries[3];  // of weight and bias: the batch needs no gradient
+  CHECK(examination.entries[8].backward == 1);
+  CHECK(examination.entries[3].backward == 4);
+  const auto& product = examination.entries[3];  // of weight and bias: the batch needs no gradient
   CHECK(product.gradients.values == 16 * 16 + 16);
   CHECK(product.gradients.largest ==
         std::max(net.first->weight.grad().abs().max().item<float>(), net.first->bias.grad().abs().max().item<float>()));
@@ -173,16 +174,16 @@ TEST_CASE("FP64 and complex values are examined, finite where they are, and FP64
   faulty net;
   net.to(torch::kDouble);
   net.x = net.x.to(torch::kDouble);
-  const auto seen = net.with([](auto h) { return torch::complex(h, h.relu().log()).abs(); });
-  check_first(seen, fault_kind::infinity, "net.first.log");
+  const auto examination = net.with([](auto h) { return torch::complex(h, h.relu().log()).abs(); });
+  check_first(examination, fault_kind::infinity, "net.first.log");
   const auto in_fp32 = examined(net, [&] { return net.second->forward(net.first->forward(net.x)).sum(); },
                                 {.low = comp::precision::fp32});
   const auto layer = std::ranges::find_if(in_fp32.entries, [](const auto& each) { return each.error > 0; });
   REQUIRE(layer != in_fp32.entries.end());
   CHECK(layer->error > 1e-9);
   CHECK(layer->error < 1e-5);
-  const auto at = std::ranges::find(seen.entries, "net.first.complex", &comp::examined::name);
-  REQUIRE(at != seen.entries.end());
+  const auto at = std::ranges::find(examination.entries, "net.first.complex", &comp::examined::name);
+  REQUIRE(at != examination.entries.end());
   CHECK(at->values.values == 2 * 8 * 16);
   CHECK(at->values.infinities > 0);
   for (const auto& fault : comp::faults(net.with([](auto h) { return (h.abs() + 1e300).log(); })))
@@ -191,8 +192,9 @@ TEST_CASE("FP64 and complex values are examined, finite where they are, and FP64
 
 TEST_CASE("without a share of the time no operator is run again") {
   faulty net;
-  const auto seen = examined(net, [&] { return net.second->forward(net.first->forward(net.x)).sum(); }, {.share = 0});
-  CHECK(std::ranges::all_of(seen.entries, [](const auto& each) { return std::isnan(each.error); }));
+  const auto examination =
+      examined(net, [&] { return net.second->forward(net.first->forward(net.x)).sum(); }, {.share = 0});
+  CHECK(std::ranges::all_of(examination.entries, [](const auto& each) { return std::isnan(each.error); }));
 }
 
 TEST_CASE("what a doctor is not for is refused in a sentence") {
@@ -246,11 +248,11 @@ TEST_CASE("many steps have no finding if they are sound, and name what raises no
     return found[0];
   };
   SUBCASE("sound") {
-    const auto seen = twenty_steps(net, net.parameters(), true);
-    INFO(words(comp::faults(seen)));
-    CHECK(comp::faults(seen).empty());
-    CHECK(comp::numbers(seen).at("net.first.addmm/nvfp4 gradient flush") > 0);
-    CHECK(seen.parameters().at("net.first.weight").updates == 20);
+    const auto history = twenty_steps(net, net.parameters(), true);
+    INFO(words(comp::faults(history)));
+    CHECK(comp::faults(history).empty());
+    CHECK(comp::numbers(history).at("net.first.addmm/nvfp4 gradient flush") > 0);
+    CHECK(history.parameters().at("net.first.weight").updates == 20);
   }
   SUBCASE("gradients are never cleared") {
     CHECK(only(twenty_steps(net, net.parameters(), false, 1e-3)).kind == fault_kind::old_gradient);

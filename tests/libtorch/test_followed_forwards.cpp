@@ -41,14 +41,14 @@ struct layers : torch::nn::Module {
 
 /// Every other layer is low, and the head.
 struct recorded_layers {
-  explicit recorded_layers(int count, std::vector<int> seen = {}) : net{std::make_shared<layers>(count)} {
-    if (seen.empty()) {
-      seen.resize(static_cast<std::size_t>(count));
-      std::iota(seen.begin(), seen.end(), 0);
+  explicit recorded_layers(int count, std::vector<int> order = {}) : net{std::make_shared<layers>(count)} {
+    if (order.empty()) {
+      order.resize(static_cast<std::size_t>(count));
+      std::iota(order.begin(), order.end(), 0);
     }
     p.name_parameters(*net, "net");
     p.record(true);
-    (void)run(seen);
+    (void)run(order);
     p.record(false);
     comp::plan chosen{p.graph().size()};
     for (std::size_t i = 0; i < chosen.size(); ++i) {

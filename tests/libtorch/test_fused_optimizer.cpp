@@ -108,16 +108,17 @@ TEST_CASE("a weight that is listed twice is stepped twice, and a gradient stays 
 
 TEST_CASE("what the kernels would get wrong is stepped the usual way") {
   SUBCASE("weights and gradients that they do not read right") {
-    using made = std::pair<at::Tensor, at::Tensor>;  // a weight and its gradient
-    made (*const cases[])() = {[] {
-                                 return made{torch::randn({4, 6}), torch::randn({6, 4}).t()};
-                               },  // lies otherwise
-                               [] {
-                                 return made{torch::randn({4, 6}).narrow(1, 0, 3), torch::randn({4, 3})};
-                               },  // gaps between weights
-                               [] {
-                                 return made{torch::randn({4}, torch::kDouble), torch::randn({4}, torch::kDouble)};
-                               }};
+    using weight_pair = std::pair<at::Tensor, at::Tensor>;  // a weight and its gradient
+    weight_pair (*const cases[])() = {
+        [] {
+          return weight_pair{torch::randn({4, 6}), torch::randn({6, 4}).t()};
+        },  // lies otherwise
+        [] {
+          return weight_pair{torch::randn({4, 6}).narrow(1, 0, 3), torch::randn({4, 3})};
+        },  // gaps between weights
+        [] {
+          return weight_pair{torch::randn({4}, torch::kDouble), torch::randn({4}, torch::kDouble)};
+        }};
     for (const auto make : cases) {
       std::vector<at::Tensor> weights;
       for (const bool fused : {false, true}) {

@@ -180,15 +180,15 @@ TEST_CASE("a step of several segments is one graph; a segment may come several t
   program p;
   p.name_parameters(*generator, "generator");
   p.name_parameters(*discriminator, "discriminator");
-  torch::Tensor made, judged;
+  torch::Tensor image, judged;
   const auto step = [&] {
     {
       const auto r = p.enter("generate");
-      made = generator(noise);
+      image = generator(noise);
     }
     for (int i = 0; i < 2; ++i) {
       const auto r = p.enter("judge");
-      judged = discriminator(made).sigmoid();
+      judged = discriminator(image).sigmoid();
     }
   };
   p.record(true);
@@ -216,10 +216,10 @@ TEST_CASE("one network's optimizer may step before the other's backward") {
     program p{{.weights = weights}};
     const auto forward = [&] { return torch::mm(torch::tanh(torch::mm(noise, g)), g); };
     run_low(p, {"mm", "tanh", "mm_2"}, forward);
-    const torch::Tensor made = inside(p, forward);
-    torch::mm(made.detach().to(torch::kFloat), d).sum().backward();
+    const torch::Tensor image = inside(p, forward);
+    torch::mm(image.detach().to(torch::kFloat), d).sum().backward();
     judges.step();
-    made.sum().backward();
+    image.sum().backward();
     gradients.push_back(g.grad().clone());
     g.mutable_grad().reset();
   }
@@ -245,9 +245,9 @@ TEST_CASE("a program cannot be changed in a region of its own") {
 
 /// A generator after `drawn` words of its sequence.
 at::Generator generator_after(int drawn) {
-  at::Generator made = at::make_generator<at::CPUGeneratorImpl>(7);
-  for (int i = 0; i < drawn; ++i) at::check_generator<at::CPUGeneratorImpl>(made)->random();
-  return made;
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
+  for (int i = 0; i < drawn; ++i) at::check_generator<at::CPUGeneratorImpl>(generator)->random();
+  return generator;
 }
 
 /// Whether ATen compares a double of two words of the generator with `p`; else it draws by MKL.

@@ -189,11 +189,11 @@ TEST_CASE(
     for (const auto& [name, make, moments] : with_moments()) {
       CAPTURE(name);
       const auto begun = [&, make = make] {
-        auto made = std::make_unique<kept_training>(make);
-        made->lower(format);
+        auto training = std::make_unique<kept_training>(make);
+        training->lower(format);
         torch::manual_seed(5);
-        (void)made->t.run_epoch();
-        return made;
+        (void)training->t.run_epoch();
+        return training;
       };
       const auto one = begun(), other = begun();
       CHECK(same(one->slots(), other->slots()));

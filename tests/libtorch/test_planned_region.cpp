@@ -514,14 +514,14 @@ TEST_CASE("a planned region measures how its plan is best run in the loop's own 
   const auto batch = *user.batches.next();
   lt::planned_region planned{
       {{"net", user.net}}, file.str(), {.choices = lt::planned_choices::measured, .tuning = {.most_rounds = 7}}};
-  std::set<std::tuple<int, int, bool>> seen;
+  std::set<std::tuple<int, int, bool>> variants;
   for (int i = 0; i < 1 + 4 * 7 * 2 + 1 + 7 * 3; ++i) {  // weights, images, and kernels: ATen's, two steps of comp's
     CHECK(planned.execution().empty());
     (void)train_step(planned, user.optimizer, [&] { return user.loss(batch); });
     const auto& now = planned.executor().settings();
-    seen.emplace(static_cast<int>(now.weights), static_cast<int>(now.images), now.kernels.empty());
+    variants.emplace(static_cast<int>(now.weights), static_cast<int>(now.images), now.kernels.empty());
   }
-  CHECK(seen.size() >= 4);
+  CHECK(variants.size() >= 4);
   (void)planned.enter();
   REQUIRE(planned.execution().size() >= 2);
   CHECK(planned.execution()[0].gain.ratio > 0);

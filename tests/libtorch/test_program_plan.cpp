@@ -95,16 +95,16 @@ TEST_CASE("kept copies of the weights give the bits of casts, over steps of Adam
       if (low == precision::fp16 && name == "lstm") continue;
       CAPTURE(name);
       CAPTURE(comp::name(low));
-      std::vector<outcome> seen;
+      std::vector<outcome> outcomes;
       for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
         const job it = again(make);
         program p{{.device = device, .weights = weights}};
         record(p, it);
         p.set_plan(low == precision::fp16 ? everywhere(p.graph(), low) : autocast_plan(p.graph()));
-        seen.push_back(train(it, 4, &p));
+        outcomes.push_back(train(it, 4, &p));
         CHECK((p.kept_bytes() > 0) == (weights == weight_casts::keep));
       }
-      CHECK(same(seen[0], seen[1]));
+      CHECK(same(outcomes[0], outcomes[1]));
     }
   }
 }
@@ -130,22 +130,22 @@ TEST_CASE("any plan on any small net computes what casts written at each operato
     std::vector<precision> chosen;  // of each operator, in order; empty: no casts
     const auto run = [&] {
       std::size_t op = 0;
-      std::vector<torch::Tensor> made{x};
+      std::vector<torch::Tensor> values{x};
       const auto in = [&](const torch::Tensor& t) { return chosen.empty() ? t : t.to(type_of(chosen[op])); };
       for (int i = 0; i < depth; ++i) {
         const int kind = kinds[static_cast<std::size_t>(i)];
-        const auto a = in(made.back());
+        const auto a = in(values.back());
         const auto b = in(kind < 2 ? weights[static_cast<std::size_t>(i)]
-                                   : made[static_cast<std::size_t>(other[static_cast<std::size_t>(i)])]);
-        made.push_back(kind == 0   ? torch::mm(a, b)
-                       : kind == 1 ? torch::linear(a, b)
-                       : kind == 2 ? torch::add(a, b)
-                       : kind == 3 ? torch::tanh(a)
-                       : kind == 4 ? torch::mul(a, b)
-                                   : torch::softmax(a, 1));
+                                   : values[static_cast<std::size_t>(other[static_cast<std::size_t>(i)])]);
+        values.push_back(kind == 0   ? torch::mm(a, b)
+                         : kind == 1 ? torch::linear(a, b)
+                         : kind == 2 ? torch::add(a, b)
+                         : kind == 3 ? torch::tanh(a)
+                         : kind == 4 ? torch::mul(a, b)
+                                     : torch::softmax(a, 1));
         ++op;
       }
-      return torch::sum(in(made.back()));
+      return torch::sum(in(values.back()));
     };
     program p{{.weights = below(2) == 0 ? weight_casts::cast : weight_casts::keep}};
     recorded(p, run);
@@ -270,24 +270,24 @@ TEST_CASE("the low copy of a weight is made again where it or the weight was wri
 TEST_CASE("a view of a weight is taken of its low copy, and not where others read it in FP32") {
   const auto w = torch::randn({4, 4}).requires_grad_();
   const auto x = torch::randn({4, 4});
-  torch::Tensor seen;
+  torch::Tensor view;
   program p;
-  run_low(p, {"mm"}, [&] { return torch::mm(x, seen = w.t()); });
-  CHECK(seen.dtype() == torch::kBFloat16);
+  run_low(p, {"mm"}, [&] { return torch::mm(x, view = w.t()); });
+  CHECK(view.dtype() == torch::kBFloat16);
   run_low(p, {"mm"}, [&] {
-    seen = w.t();
-    const auto product = torch::mm(x, seen);
-    return product + seen.exp();
+    view = w.t();
+    const auto product = torch::mm(x, view);
+    return product + view.exp();
   });
-  CHECK(seen.dtype() == torch::kFloat);
+  CHECK(view.dtype() == torch::kFloat);
   run_low(p, {"mm", "mm_2"}, [&] {
-    seen = w.t();
-    return torch::mm(x, seen) + torch::mm(seen, x);
+    view = w.t();
+    return torch::mm(x, view) + torch::mm(view, x);
   });
-  CHECK(seen.dtype() == torch::kFloat);  // the gradients of two readers are added in FP32
+  CHECK(view.dtype() == torch::kFloat);  // the gradients of two readers are added in FP32
   const auto bias = torch::randn({4}).requires_grad_();
-  run_low(p, {"add"}, [&] { return (seen = bias.expand({4, 4})) + x; });
-  CHECK(seen.dtype() == torch::kFloat);  // its gradient is a sum, of FP32
+  run_low(p, {"add"}, [&] { return (view = bias.expand({4, 4})) + x; });
+  CHECK(view.dtype() == torch::kFloat);  // its gradient is a sum, of FP32
 }
 
 TEST_CASE("the gradients of a tensor's readers are added in its own format, those of a leaf's in its cast's") {
@@ -354,19 +354,19 @@ TEST_CASE("no copies are kept of parameters whose memory comes and goes") {
 }
 
 TEST_CASE("channels-last convolutions give the same results within rounding") {
-  std::vector<outcome> seen;
+  std::vector<outcome> outcomes;
   for (const auto images : {memory_format::as_is, memory_format::channels_last}) {
     for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
       const job it = again(conv_net);
       program p{{.device = device, .weights = weights, .images = images}};
       record(p, it);
       p.set_plan(autocast_plan(p.graph()));
-      seen.push_back(train(it, 1, &p));
+      outcomes.push_back(train(it, 1, &p));
     }
   }
-  for (std::size_t i = 1; i < seen.size(); ++i) {
-    CHECK(seen[i].losses[0].item<double>() == doctest::Approx(seen[0].losses[0].item<double>()).epsilon(0.02));
-    CHECK(seen[i].tensors.size() == seen[0].tensors.size());
+  for (std::size_t i = 1; i < outcomes.size(); ++i) {
+    CHECK(outcomes[i].losses[0].item<double>() == doctest::Approx(outcomes[0].losses[0].item<double>()).epsilon(0.02));
+    CHECK(outcomes[i].tensors.size() == outcomes[0].tensors.size());
   }
 }
 
@@ -422,14 +422,14 @@ TEST_CASE("a plan that does not fit is refused") {
 }
 
 TEST_CASE("operators are timed forward and backward, casts apart, and results stay the same") {
-  std::vector<outcome> seen;
+  std::vector<outcome> outcomes;
   for (const bool profiled : {false, true}) {
     const job it = again([] { return mlp(3, 128); });
     program p{{.device = device}};
     record(p, it);
     p.set_plan(autocast_plan(p.graph()));
     p.profile(profiled);
-    seen.push_back(train(it, 5, &p));
+    outcomes.push_back(train(it, 5, &p));
     p.profile(false);
     const auto times = p.times();
     REQUIRE(times.size() == p.graph().size());
@@ -438,5 +438,5 @@ TEST_CASE("operators are timed forward and backward, casts apart, and results st
     CHECK((addmm.backward > 0) == profiled);
     CHECK(addmm.forward < 0.1);
   }
-  CHECK(same(seen[0], seen[1]));
+  CHECK(same(outcomes[0], outcomes[1]));
 }

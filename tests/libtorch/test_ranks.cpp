@@ -110,12 +110,12 @@ TEST_CASE("a step's first backward begins on all ranks or on none") {
 TEST_CASE("the exchange of gradients is an operator, whose format the step is told") {
   classification user;
   user.setup.program.exchange = true;
-  std::vector<at::ScalarType> told;
+  std::vector<at::ScalarType> formats;
   int milliseconds = 0;
   lt::trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
                         s.backward(s.forward([&] { return user.loss(batch); }));
                         s.exchange([&](at::ScalarType format) {
-                          told.push_back(format);
+                          formats.push_back(format);
                           std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds});
                         });
                         s.update(user.optimizer);
@@ -126,16 +126,16 @@ TEST_CASE("the exchange of gradients is an operator, whose format the step is to
   for (const at::Tensor& p : user.net->parameters()) weights += p.numel();
   CHECK(graph[last].name == "gradients.all_reduce");
   CHECK(graph[last].bytes == 8 * weights);
-  CHECK((told == std::vector{at::kFloat}));  // while the step is recorded
+  CHECK((formats == std::vector{at::kFloat}));  // while the step is recorded
 
   comp::plan chosen{graph.size()};
   chosen[last] = precision::bf16;
   trainer.set_precision(chosen);
   (void)trainer.run_batch();
-  CHECK((told.back() == at::kBFloat16));
+  CHECK((formats.back() == at::kBFloat16));
   trainer.set_precision(trainer.own_autocast(precision::bf16));  // which exchanges nothing low
   (void)trainer.run_batch();
-  CHECK((told.back() == at::kFloat));
+  CHECK((formats.back() == at::kFloat));
 
   milliseconds = 3;
   CHECK(trainer.profile()[last].backward >= 3e-3);

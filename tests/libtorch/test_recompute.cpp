@@ -111,7 +111,7 @@ struct variable {  // of the environment, for a scope
 TEST_CASE("what is run again in the backward is run as it was, under a plan, autocast, or nothing") {
   for (const std::string how : {"nothing", "plan", "kept weights", "autocast", "autocast's plan"}) {
     CAPTURE(how);
-    std::vector<outcome> seen;
+    std::vector<outcome> outcomes;
     std::vector<std::uint64_t> graphs;
     for (const bool again : {false, true}) {
       const job it = of_blocks(again);
@@ -128,12 +128,12 @@ TEST_CASE("what is run again in the backward is run as it was, under a plan, aut
                            const lt::autocast_guard on{device.type(), at::kBFloat16};
                            return it.loss();
                          }};
-        seen.push_back(train(inside, 3, nullptr));
+        outcomes.push_back(train(inside, 3, nullptr));
       } else {
-        seen.push_back(train(it, 3, how == "nothing" ? nullptr : &p));
+        outcomes.push_back(train(it, 3, how == "nothing" ? nullptr : &p));
       }
     }
-    CHECK(same(seen[0], seen[1]));  // losses, weights, gradients, the random numbers that come next
+    CHECK(same(outcomes[0], outcomes[1]));  // losses, weights, gradients, the random numbers that come next
     if (!graphs.empty()) CHECK(graphs[0] == graphs[1]);
   }
 }
@@ -235,9 +235,9 @@ TEST_CASE("a Function that reads by a pointer gets contiguous FP32") {
   const auto expected = conv->forward(x) * 2;
   for (const auto images : {lt::memory_format::as_is, lt::memory_format::channels_last}) {
     program p{{.images = images}};
-    at::Tensor seen;
-    (void)run_low(p, {"conv2d"}, [&] { return (seen = by_pointer::apply(conv->forward(x))).sum(); });
-    CHECK(torch::allclose(seen, expected, 0.02, 0.02));
+    at::Tensor result;
+    (void)run_low(p, {"conv2d"}, [&] { return (result = by_pointer::apply(conv->forward(x))).sum(); });
+    CHECK(torch::allclose(result, expected, 0.02, 0.02));
   }
 }
 

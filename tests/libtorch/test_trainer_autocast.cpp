@@ -129,12 +129,13 @@ TEST_CASE("a plan from a machine with units that this one lacks is refused, unle
     REQUIRE_FALSE(comp::policy::no_unit(precision::fp16, trainer.hardware()).empty());
   }
   for (const auto match : {lt::plan_match::exact, lt::plan_match::by_name}) {
-    const auto made = [&](bool forced) {
+    const auto build = [&](bool forced) {
       const lt::planned_region planned{{{"net", user.net}}, file.str(), {.match = match, .forced = forced}};
     };
-    CHECK_NOTHROW(made(true));
+    CHECK_NOTHROW(build(true));
     CHECK_THROWS_WITH_AS(
-        made(false), doctest::Contains("(\"net.6.addmm\") fp16 (this CPU has no amx_fp16; it was found on an old CPU)"),
+        build(false),
+        doctest::Contains("(\"net.6.addmm\") fp16 (this CPU has no amx_fp16; it was found on an old CPU)"),
         comp::plan_error);
   }
 }

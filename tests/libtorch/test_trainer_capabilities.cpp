@@ -123,12 +123,12 @@ TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next
 TEST_CASE("a loader too large to be read ahead is not counted, and goes on where it was") {
   classification job, same;
   const auto bytes_of_batch = 16 * (3 * 8 * 8 * 4 + 8);
-  const auto made = [&](classification& of, std::int64_t limit) {
+  const auto build = [&](classification& of, std::int64_t limit) {
     auto loader = [batches = of.batches]() mutable { return batches.next(); };
     return std::make_unique<lt::trainer<lt::replayed_batches<torch::data::Example<>>>>(
         of.setup, lt::replayed(loader, {.limit_bytes = limit}), of.make_step());
   };
-  const auto t = made(job, 4 * bytes_of_batch), other = made(same, 1 << 30);
+  const auto t = build(job, 4 * bytes_of_batch), other = build(same, 1 << 30);
   torch::manual_seed(5);
   const auto expected = steps(*other, 4);
   torch::manual_seed(5);
@@ -223,15 +223,15 @@ TEST_CASE("a perturbed training has other losses, by little; restored, the same"
       t.perturb(seed);
       return steps(t, 3);
     };
-    std::set<double> seen;  // third losses
-    double first = 0;       // largest difference of the first loss
+    std::set<double> values;  // third losses
+    double first = 0;         // largest difference of the first loss
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       const auto losses = perturbed(seed);
       CHECK(perturbed(seed) == losses);
-      seen.insert(losses[2]);
+      values.insert(losses[2]);
       first = std::max(first, std::abs(losses[0] - expected[0]) / expected[0]);
     }
-    CHECK(seen.size() > 1);  // some are the same: a loss in FP32 is as coarse as they are different
+    CHECK(values.size() > 1);  // some are the same: a loss in FP32 is as coarse as they are different
     t.restore(start);
     CHECK(steps(t, 3) == expected);
     t.restore(start);
@@ -343,43 +343,43 @@ std::map<std::string, op_error> errors_of(precision low, auto forward) {
 
 TEST_CASE("each operator is judged from FP32's inputs, and its gradients from the same gradient of its output") {
   const auto x = torch::tensor({1.0F + 0x1p-9F, 3.0F});  // in BF16: 1 and 3
-  const auto seen = errors_of(precision::bf16, [&](const at::Tensor& w) { return (x * w).exp().sum(); });
+  const auto errors = errors_of(precision::bf16, [&](const at::Tensor& w) { return (x * w).exp().sum(); });
   const double rounded = 0x1p-9 / std::hypot(1 + 0x1p-9, 3);
-  CHECK(seen.at("mul").output == doctest::Approx(rounded).epsilon(1e-3));
-  CHECK(seen.at("mul").gradient > 0);
-  CHECK(seen.at("mul").gradient < 0x1p-6);
-  CHECK(seen.at("exp").output > 0);
-  CHECK(seen.at("exp").output < 0x1p-8);
-  CHECK(seen.at("sum").gradient < 0x1p-8);
+  CHECK(errors.at("mul").output == doctest::Approx(rounded).epsilon(1e-3));
+  CHECK(errors.at("mul").gradient > 0);
+  CHECK(errors.at("mul").gradient < 0x1p-6);
+  CHECK(errors.at("exp").output > 0);
+  CHECK(errors.at("exp").output < 0x1p-8);
+  CHECK(errors.at("sum").gradient < 0x1p-8);
 }
 
 TEST_CASE("what leaves FP16's range is infinite, a mask is not, and what a loss scale is for does no harm") {
-  const auto seen = errors_of(precision::fp16, [&](const at::Tensor& w) {
+  const auto errors = errors_of(precision::fp16, [&](const at::Tensor& w) {
     const auto large = w * 3e4F + w * 4e4F;
     const auto scores = torch::zeros({4, 4}).add(w).masked_fill(torch::ones({4, 4}, torch::kBool).triu(1), -INFINITY);
     return large.sum() * 1e-9F + scores.softmax(-1).mul(scores.softmax(-1)).expand({1000, 4, 4}).mean();
   });
-  CHECK(std::isinf(seen.at("add").output));
-  CHECK(seen.at("mul").output < 0x1p-9);
-  REQUIRE(seen.contains("masked_fill"));
-  CHECK(seen.at("masked_fill").output < 0x1p-9);
-  CHECK(seen.at("mean").gradient < 0x1p-9);  // 1/16000 each
+  CHECK(std::isinf(errors.at("add").output));
+  CHECK(errors.at("mul").output < 0x1p-9);
+  REQUIRE(errors.contains("masked_fill"));
+  CHECK(errors.at("masked_fill").output < 0x1p-9);
+  CHECK(errors.at("mean").gradient < 0x1p-9);  // 1/16000 each
 }
 
 TEST_CASE("dropout drops the same in both precisions") {
-  const auto seen = errors_of(precision::bf16, [&](const at::Tensor& w) {
+  const auto errors = errors_of(precision::bf16, [&](const at::Tensor& w) {
     return torch::dropout(torch::ones({64, 64}) * w, 0.5, true).sum();
   });
-  CHECK(seen.at("dropout").output < 0x1p-8);
-  CHECK(seen.at("dropout").gradient < 0x1p-6);
+  CHECK(errors.at("dropout").output < 0x1p-8);
+  CHECK(errors.at("dropout").gradient < 0x1p-6);
 }
 
 TEST_CASE("an operator that LibTorch does not run in a precision has an infinite error, and the others their own") {
   const auto x = torch::arange(6, torch::kFloat).reshape({3, 2});
-  const auto seen =
+  const auto errors =
       errors_of(precision::fp16, [&](const at::Tensor& w) { return torch::cdist(x * w, x + 0.5).mean().exp(); });
   CHECK_THROWS_AS(torch::cdist(x.to(torch::kHalf), x.to(torch::kHalf)), c10::Error);
-  CHECK(std::isinf(seen.at("cdist").output));
-  CHECK(std::isinf(seen.at("cdist").gradient));
-  CHECK(seen.at("exp").output < 0x1p-9);
+  CHECK(std::isinf(errors.at("cdist").output));
+  CHECK(std::isinf(errors.at("cdist").gradient));
+  CHECK(errors.at("exp").output < 0x1p-9);
 }

@@ -351,16 +351,16 @@ TEST_CASE("a trainer has tuned FP32 where a choice was measured to be faster, an
     classification user;
     user.setup.choices = lt::executor_choices::measured;
     user.batches = lt::tensor_batches(user.data.x, user.data.y, {.batch = 2, .seed = 2});
-    classification_trainer* made = nullptr;
+    classification_trainer* instance = nullptr;
     user.setup.agree = [&](std::vector<double> numbers) {
       const bool counts = numbers.empty() || numbers[0] <= 0 || numbers[0] == std::floor(numbers[0]);
-      if (counts || made == nullptr) return numbers;
-      const auto& now = made->executor().settings();
+      if (counts || instance == nullptr) return numbers;
+      const auto& now = instance->executor().settings();
       for (double& each : numbers) each = now.images == lt::memory_format::channels_last ? last : 2;
       return numbers;
     };
     classification_trainer trainer{user.setup, user.batches, user.make_step()};
-    made = &trainer;
+    instance = &trainer;
     const comp::plan fp32{trainer.graph().size()};
     CHECK(trainer.tuned_fp32() == (last < 2 ? fp32.as_tuned() : fp32));
     CHECK(trainer.executor().current_plan() == fp32);
@@ -383,16 +383,16 @@ TEST_CASE("what breaks a step by comp's kernels or channels-last images is left 
   classification user;
   user.setup.choices = lt::executor_choices::measured;
   user.batches = lt::tensor_batches(user.data.x, user.data.y, {.batch = 2, .seed = 2});
-  classification_trainer* made = nullptr;
+  classification_trainer* instance = nullptr;
   std::function<bool(const lt::program_settings&)> breaks = [](const auto&) { return false; };
   int broken = 0;
   classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
                                    user.make_step()(s, batch);
-                                   if (made == nullptr || !breaks(made->executor().settings())) return;
+                                   if (instance == nullptr || !breaks(instance->executor().settings())) return;
                                    ++broken;
                                    TORCH_CHECK(false, "view size is not compatible");
                                  }};
-  made = &trainer;
+  instance = &trainer;
   const comp::plan fp32{trainer.graph().size()};
   SUBCASE("images") {
     breaks = [](const auto& settings) { return settings.images == lt::memory_format::channels_last; };

@@ -541,9 +541,9 @@ TEST_CASE("kept memory may be used from several threads, and given back in anoth
     threads.emplace_back([t, &wrong] {
       at::Tensor kept;
       for (int i = 0; i < 500; ++i) {
-        at::Tensor made = torch::full({20'000 + 100 * t}, static_cast<double>(t));
+        at::Tensor block = torch::full({20'000 + 100 * t}, static_cast<double>(t));
         if (kept.defined() && !kept.eq(t).all().item<bool>()) ++wrong;
-        kept = made;
+        kept = block;
       }
     });
   }

@@ -145,12 +145,12 @@ TEST_CASE("BERT's weights are those of a file with Hugging Face's names, but for
 struct learnt {
   double first = 0, last = 0, score = 0;
 };
-learnt learn(job made, int steps) {
-  const columns rows = pick(made, made.train, torch::arange(made.examples()));
-  made.validation = made.train;
-  learnt found{.first = train_step(made, rows)[0]};
-  for (int i = 1; i < steps; ++i) found.last = train_step(made, rows)[0];
-  found.score = score(made);
+learnt learn(job task, int steps) {
+  const columns rows = pick(task, task.train, torch::arange(task.examples()));
+  task.validation = task.train;
+  learnt found{.first = train_step(task, rows)[0]};
+  for (int i = 1; i < steps; ++i) found.last = train_step(task, rows)[0];
+  found.score = score(task);
   return found;
 }
 
@@ -170,30 +170,30 @@ TEST_CASE("each network learns a few examples by heart") {
 
 TEST_CASE("GCN and GAT find the classes of nodes that they were not trained on") {
   for (const char* name : {"gcn", "gat"}) {
-    job made = make_job(name, {.steps_per_epoch = 25});
-    CHECK(score(made) < 0.4);
-    train_epoch(made);
-    CHECK_MESSAGE(score(made) > 0.8, name);
+    job task = make_job(name, {.steps_per_epoch = 25});
+    CHECK(score(task) < 0.4);
+    train_epoch(task);
+    CHECK_MESSAGE(score(task) > 0.8, name);
   }
 }
 
 TEST_CASE("both networks of the GAN move, and each by its own loss alone") {
   for (const char* size : {"connected", "convolutional"}) {
-    job made = make_job("gan", {.size = size, .batch = 8, .limit = 16});
-    REQUIRE(made.phases.size() == 2);
-    const columns rows = pick(made, made.train, torch::arange(8));
+    job task = make_job("gan", {.size = size, .batch = 8, .limit = 16});
+    REQUIRE(task.phases.size() == 2);
+    const columns rows = pick(task, task.train, torch::arange(8));
     CHECK(rows[0].min().item<float>() >= -1);
     CHECK(rows[0].max().item<float>() <= 1);
     std::vector<torch::Tensor> before;
-    for (const auto& [name, module] : made.modules) before.push_back(module->parameters().front().detach().clone());
+    for (const auto& [name, module] : task.modules) before.push_back(module->parameters().front().detach().clone());
     torch::manual_seed(4);
-    const auto losses = train_step(made, rows);
+    const auto losses = train_step(task, rows);
     CHECK(losses.size() == 2);
-    for (std::size_t i = 0; i < 2; ++i) CHECK(distance(made.modules[i].second->parameters().front(), before[i]) > 0);
-    made.modules[0].second->zero_grad();
-    made.phases[1].loss(rows).backward();  // made images are constants to the discriminator
-    for (const torch::Tensor& p : made.modules[0].second->parameters()) CHECK_FALSE(p.grad().defined());
-    const double found = score(made);
+    for (std::size_t i = 0; i < 2; ++i) CHECK(distance(task.modules[i].second->parameters().front(), before[i]) > 0);
+    task.modules[0].second->zero_grad();
+    task.phases[1].loss(rows).backward();  // made images are constants to the discriminator
+    for (const torch::Tensor& p : task.modules[0].second->parameters()) CHECK_FALSE(p.grad().defined());
+    const double found = score(task);
     CHECK(found >= 0);
     CHECK(found <= 1);
   }
@@ -201,8 +201,8 @@ TEST_CASE("both networks of the GAN move, and each by its own loss alone") {
 
 TEST_CASE("the same seed makes the same training") {
   const auto losses = [](std::uint64_t seed) {
-    job made = make_job("gan", {.batch = 8, .limit = 16, .seed = seed});
-    return train_epoch(made);
+    job task = make_job("gan", {.batch = 8, .limit = 16, .seed = seed});
+    return train_epoch(task);
   };
   CHECK(losses(3) == losses(3));
   CHECK(losses(3) != losses(4));

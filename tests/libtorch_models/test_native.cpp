@@ -73,14 +73,14 @@ void take_weights(const torch::nn::Module& to, host_trainer& from, const std::st
 native::host_batch batch_of(const native::data_source& data, std::uint64_t number, std::int64_t size) {
   native::loader all{data, {.batch = size, .shuffle = false, .threads = 0}};
   all.seek({0, number});
-  native::host_batch made = all.next();
-  if (!made.bytes.empty()) {
+  native::host_batch batch = all.next();
+  if (!batch.bytes.empty()) {
     native::shape extents = all.layout().input_shape;
     extents.insert(extents.begin(), size);
-    const auto values = native::values_of(made.bytes, extents, all.layout().of_bytes);
-    made.values.assign(values.begin(), values.end());
+    const auto values = native::values_of(batch.bytes, extents, all.layout().of_bytes);
+    batch.values.assign(values.begin(), values.end());
   }
-  return made;
+  return batch;
 }
 
 }  // namespace
@@ -147,11 +147,11 @@ TEST_CASE("the native GAN has LibTorch's two losses from the same weights and no
     }
     const auto batch = batch_of(images, step % 2, 16);
     const torch::Tensor real = torch::tensor(torch::ArrayRef<float>(batch.values)).view({16, 1, 28, 28});
-    const torch::Tensor made = make->forward(noise);
+    const torch::Tensor fake = make->forward(noise);
     using torch_models::detail::gan_loss;
-    const double first = update(*of_maker, gan_loss(judge->forward(made), 1.0));
+    const double first = update(*of_maker, gan_loss(judge->forward(fake), 1.0));
     const double second =
-        update(*of_judge, (gan_loss(judge->forward(real), 1.0) + gan_loss(judge->forward(made.detach()), 0.0)) / 2);
+        update(*of_judge, (gan_loss(judge->forward(real), 1.0) + gan_loss(judge->forward(fake.detach()), 0.0)) / 2);
     const comp::sample got = ours.run_batch();
     REQUIRE(got.losses.size() == 2);
     CHECK(got.losses[0] == doctest::Approx(first).epsilon(2e-4));

@@ -50,8 +50,8 @@ void check_losses(native::trainer<device>& ours, torch::optim::Optimizer& optimi
 }
 
 const data_sets::graph& made_up() {
-  static const data_sets::graph made = data_sets::made_up_graph(3);
-  return made;
+  static const data_sets::graph graph = data_sets::made_up_graph(3);
+  return graph;
 }
 
 TEST_CASE("native GCN has the losses of LibTorch's from the same weights") {

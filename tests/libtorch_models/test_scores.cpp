@@ -20,14 +20,14 @@ struct training {
   int epochs;
 };
 
-torch_models::job made(const training& t, std::uint64_t seed) {
+torch_models::job make_seeded(const training& t, std::uint64_t seed) {
   torch_models::job_options options = t.options;
   options.seed = seed;
   return torch_models::make_job(t.model, options);
 }
 
 comp::outcome search(const training& t) {
-  torch_models::job job = made(t, 1);
+  torch_models::job job = make_seeded(t, 1);
   auto trainer = torch_models::make_trainer(job, 1);
   comp::search_settings settings;
   settings.precisions = {precision::fp32, precision::bf16};
@@ -38,7 +38,7 @@ comp::outcome search(const training& t) {
 
 /// The score after all epochs; without a plan in FP32.
 double trained(const training& t, std::uint64_t seed, const comp::plan& plan) {
-  torch_models::job job = made(t, seed);
+  torch_models::job job = make_seeded(t, seed);
   auto trainer = torch_models::make_trainer(job, seed);
   trainer.set_precision(plan);
   for (int e = 0; e < t.epochs; ++e) REQUIRE(trainer.run_epoch().ok());

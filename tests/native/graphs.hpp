@@ -14,7 +14,7 @@ namespace comp::native::testing {
 /// Four classes. Most edges stay within one, features say a little of it; node 0 has neither edges nor features.
 inline data_sets::graph community() {
   constexpr std::int32_t nodes = 120;  // 80 train, 27 validate
-  data_sets::graph made{.nodes = nodes, .features = 12, .classes = 4};
+  data_sets::graph graph{.nodes = nodes, .features = 12, .classes = 4};
   std::mt19937 random{5};
   const auto below = [&](std::int32_t bound) {
     return static_cast<std::int32_t>(random() % static_cast<unsigned>(bound));
@@ -25,16 +25,16 @@ inline data_sets::graph community() {
     const std::int32_t to = below(8) == 0 ? 1 + below(nodes - 1) : from % 4 + 4 * below(nodes / 4);
     if (to != 0) pairs.emplace_back(from, to);
   }
-  data_sets::set_edges(made, std::move(pairs), "the community");
+  data_sets::set_edges(graph, std::move(pairs), "the community");
   for (std::int32_t v = 0; v < nodes; ++v) {
-    made.labels.push_back(v % 4);
+    graph.labels.push_back(v % 4);
     for (int word = 0; word < 3 && v > 0; ++word) {
-      made.feature_node.push_back(v);
-      made.feature_column.push_back(word == 0 && below(2) == 0 ? v % 4 : below(12));
-      made.feature_value.push_back(1);
+      graph.feature_node.push_back(v);
+      graph.feature_column.push_back(word == 0 && below(2) == 0 ? v % 4 : below(12));
+      graph.feature_value.push_back(1);
     }
   }
-  return made;
+  return graph;
 }
 inline native_models::graph_set community_set() { return native_models::graph_data(community(), 1, 5); }
 inline model small_gcn(const native_models::graph_set& set, double dropout = 0.2) {

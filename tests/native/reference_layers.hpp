@@ -199,10 +199,10 @@ struct layers {
   }
   tensor softmax_backward(const tensor& dy, const tensor& y, bool causal = false) {
     const std::int64_t c = y.axis(-1);
-    const auto seen = [&](std::int64_t i) { return !causal || i % c <= i / c % y.axis(-2); };
+    const auto in_mask = [&](std::int64_t i) { return !causal || i % c <= i / c % y.axis(-2); };
     std::vector<double> dot(static_cast<std::size_t>(y.size() / c));
-    for (std::int64_t i = 0; i < y.size(); ++i) dot[static_cast<std::size_t>(i / c)] += seen(i) ? dy[i] * y[i] : 0;
-    return map(dy, [&](auto i) { return seen(i) ? y[i] * (dy[i] - dot[static_cast<std::size_t>(i / c)]) : 0.0; });
+    for (std::int64_t i = 0; i < y.size(); ++i) dot[static_cast<std::size_t>(i / c)] += in_mask(i) ? dy[i] * y[i] : 0;
+    return map(dy, [&](auto i) { return in_mask(i) ? y[i] * (dy[i] - dot[static_cast<std::size_t>(i / c)]) : 0.0; });
   }
   tensor log_softmax(const tensor& x) {
     tensor y = softmax(x, false);

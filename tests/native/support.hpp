@@ -106,22 +106,22 @@ inline value small_convolutional(model_builder& net, std::int64_t channels, std:
 /// Reads (1,2,3). Its discriminator normalises and is shown two kinds of images.
 inline model small_gan(std::int64_t batch) {
   model_builder net{"gan", input_kind::values, {batch, 1, 2, 3}};
-  const value made = net.noise("noise", 3)
-                         .linear("make.up", 5)
-                         .batch_norm("make.norm")
-                         .leaky_relu("make.leaky")
-                         .linear("make.out", 6)
-                         .tanh("make.tanh");
+  const value image = net.noise("noise", 3)
+                          .linear("make.up", 5)
+                          .batch_norm("make.norm")
+                          .leaky_relu("make.leaky")
+                          .linear("make.out", 6)
+                          .tanh("make.tanh");
   const auto judge = [](value x, const std::string& on) {
     return x.linear("judge.in@" + on, 4)
         .batch_norm("judge.norm@" + on)
         .leaky_relu("judge.leaky@" + on)
         .linear("judge.out@" + on, 1);
   };
-  judge(made, "made").binary_cross_entropy_loss("loss@made", 1);
+  judge(image, "made").binary_cross_entropy_loss("loss@made", 1);
   net.end_phase("make", "make");
   judge(net.input().flatten("flat"), "real").binary_cross_entropy_loss("loss@real", 0.9);
-  judge(made.detach("detach"), "fake").binary_cross_entropy_loss("loss@fake", 0);
+  judge(image.detach("detach"), "fake").binary_cross_entropy_loss("loss@fake", 0);
   net.end_phase("judge", "judge");
   return net.finish();
 }

@@ -28,11 +28,11 @@ struct byte_device : reference::device {
   tensor upload(std::span<const std::uint8_t> bytes, shape s, const tensor& of_bytes) {
     CHECK(of_bytes.shape() == shape{s[1], 256});
     const std::int64_t plane = elements(s) / s[0] / s[1];
-    tensor made{s, comp::precision::fp32};
-    for (std::int64_t i = 0; i < made.size(); ++i) {
-      made[i] = of_bytes[256 * (i / plane % s[1]) + bytes[static_cast<std::size_t>(i)]];
+    tensor result{s, comp::precision::fp32};
+    for (std::int64_t i = 0; i < result.size(); ++i) {
+      result[i] = of_bytes[256 * (i / plane % s[1]) + bytes[static_cast<std::size_t>(i)]];
     }
-    return made;
+    return result;
   }
 };
 
@@ -278,11 +278,11 @@ TEST_CASE("a batch that cannot be copied ahead is refused when it is asked for, 
   copying_device device;
   const kind_of_batch kind = kinds()[0];
   const anything data{kind.parts};
-  const auto made = [&](std::size_t unknown) {
+  const auto make_feed = [&](std::size_t unknown) {
     return batch_feed<copying_device>{
         device, kind.net, anything{kind.parts, nullptr, unknown}, {.batch = 4, .seed = 7, .keep_last = true}};
   };
-  auto feed = made(permutation(11, 7, 0)[5]);  // of the second batch
+  auto feed = make_feed(permutation(11, 7, 0)[5]);  // of the second batch
   require_batch<copying_device>(feed.next(), data, kind.net, {});
   for (int times = 0; times < 2; ++times) {
     feed.rest();
@@ -292,7 +292,7 @@ TEST_CASE("a batch that cannot be copied ahead is refused when it is asked for, 
   }
   feed.seek({0, 2});
   require_batch<copying_device>(feed.next(), data, kind.net, {0, 2});
-  auto other = made(99);
+  auto other = make_feed(99);
   other.rest();
   device.full = true;
   CHECK_THROWS_WITH_AS(other.next(), "no room (a test's): wait", comp::out_of_memory);
@@ -304,7 +304,7 @@ TEST_CASE("a batch that cannot be copied ahead is refused when it is asked for, 
   (void)third.next();
   CHECK_NOTHROW(third.ahead());  // in the middle of a step
   CHECK_THROWS_AS(third.next(), std::runtime_error);
-  auto fourth = made(99);
+  auto fourth = make_feed(99);
   (void)fourth.next();
   fourth.rest();
   CHECK_THROWS_AS(fourth.seek({0, 9}), comp::error);

@@ -39,12 +39,12 @@ model of_tokens(std::int64_t batch, double dropout = 0) {
 /// Losses of some numbers, counted from 0, are lost, and gradients of losses scaled by more than `most` overflow.
 struct losing : reference::device {
   std::map<int, double> lost;
-  std::vector<double> told = {};
+  std::vector<double> loss_values = {};
   double most = beyond;
   int losses = 0;
   void spoil(double* loss) {
     if (const auto at = lost.find(losses++); at != lost.end()) *loss = at->second;
-    told.push_back(*loss);
+    loss_values.push_back(*loss);
   }
   void mse_loss(const tensor& x, const tensor& target, double* loss) override {
     reference::device::mse_loss(x, target, loss);
@@ -118,7 +118,7 @@ TEST_CASE("without a score of its own a model of several phases has minus the su
   const auto images = bars({1, 2, 3}, 3, 16, 1);
   reference_trainer t{device, small_gan(8), images, images};
   const double score = t.validate();
-  const std::vector<double>& l = device.told;
+  const std::vector<double>& l = device.loss_values;
   REQUIRE(l.size() == 6);  // of two batches the maker's, and the judge's two, of which the mean counts
   CHECK(score == doctest::Approx(-(l[0] + (l[1] + l[2]) / 2 + l[3] + (l[4] + l[5]) / 2) / 2).epsilon(1e-12));
 }
@@ -246,9 +246,9 @@ TEST_CASE("a run's clock begins when its first batches are loaded") {
 
 TEST_CASE("a trainer's batches are drawn by its seed, its validation's are in order, and each setting is kept") {
   struct noting : reference::device {
-    std::vector<std::size_t> seen = {};
+    std::vector<std::size_t> examples = {};
     void mse_loss(const tensor& x, const tensor& target, double* loss) override {
-      for (std::int64_t i = 0; i < target.size(); i += 2) seen.push_back(static_cast<std::size_t>(target[i]));
+      for (std::int64_t i = 0; i < target.size(); i += 2) examples.push_back(static_cast<std::size_t>(target[i]));
       reference::device::mse_loss(x, target, loss);
     }
   } device;
@@ -259,10 +259,10 @@ TEST_CASE("a trainer's batches are drawn by its seed, its validation's are in or
     }
   };
   const auto seen_by = [&](training settings, auto run) {
-    device.seen.clear();
+    device.examples.clear();
     reference_trainer t{device, of_values(), numbered{20}, numbered{11}, settings};
     run(t);
-    return device.seen;
+    return device.examples;
   };
   const auto epochs = [](auto& t) { t.run_epoch(), t.run_epoch(); };
   const auto drawn = [](std::uint64_t epoch, std::size_t size) {
@@ -319,9 +319,9 @@ TEST_CASE("no random numbers are drawn twice: not in training, in validation, in
       return {size, p};
     }
   };
-  model_builder made{"net", input_kind::values, {8, 6}};
-  made.noise("noise", 6).add("sum", made.input()).dropout("drop", 0.2).linear("head", 2).mse_loss("loss");
-  const model m = made.finish();
+  model_builder net{"net", input_kind::values, {8, 6}};
+  net.noise("noise", 6).add("sum", net.input()).dropout("drop", 0.2).linear("head", 2).mse_loss("loss");
+  const model m = net.finish();
   std::set<std::pair<std::uint64_t, std::uint64_t>> all;
   const auto add = [&](auto& keys, std::size_t wanted) {
     CHECK(keys.size() == wanted);

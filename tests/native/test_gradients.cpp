@@ -103,20 +103,20 @@ TEST_CASE("each phase's gradients are the slopes of its own loss, and of what it
   network<reference::device> net{device, m, 3};
   CHECK(net.trained_by(0).size() + net.trained_by(1).size() == net.trainable().size());
   const auto batch = uploaded(device, m, random_batch(m, 3));
-  const auto seen = [&](std::size_t phase) {
+  const auto gradients_of = [&](std::size_t phase) {
     std::vector<std::vector<double>> all;
     for (const reference::parameter* p : net.trained_by(phase)) all.push_back(p->gradient);
     return all;
   };
-  const auto judges = seen(1);
+  const auto judges = gradients_of(1);
   net.forward(batch, 0);
   net.backward(batch, 1, 0);
-  CHECK(seen(1) == judges);
-  const auto makers = seen(0);
+  CHECK(gradients_of(1) == judges);
+  const auto makers = gradients_of(0);
   net.forward(batch, 1);
   net.backward(batch, 1, 1);
-  CHECK(seen(0) == makers);
-  CHECK(seen(1) != judges);
+  CHECK(gradients_of(0) == makers);
+  CHECK(gradients_of(1) != judges);
 }
 
 TEST_CASE_FIXTURE(on_reference, "padding has no part in loss and gradients, whatever its tokens are") {
@@ -154,10 +154,10 @@ TEST_CASE("an example that is all padding and has no labels leaves the others' l
   host_batch batch = random_batch(m, 1);
   const auto loss = [&](const host_batch& of) {
     const auto there = uploaded(device, m, of);
-    const double seen = net.forward(there);
+    const double result = net.forward(there);
     net.zero_gradients();
     net.backward(there);
-    return std::pair{seen, net.trainable()[0]->gradient};
+    return std::pair{result, net.trainable()[0]->gradient};
   };
   for (std::size_t t = 6; t < 12; ++t) batch.tokens[t] = -1;
   batch.labels[0] = batch.labels[1] = -1;

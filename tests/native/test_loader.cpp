@@ -208,24 +208,24 @@ TEST_CASE("a permutation has every number, whatever the seed") {
     for (std::uint32_t i = 0; i < 1000; ++i) REQUIRE(order[i] == i);
   }
   // Each number is equally likely in each place: 6 orders of 3 numbers, 6000 seeds.
-  std::vector<int> seen(6);
+  std::vector<int> counts(6);
   for (std::uint64_t seed = 0; seed < 6000; ++seed) {
     const auto p = permutation(3, seed, 0);
-    ++seen[2 * p[0] + (p[1] > p[2])];
+    ++counts[2 * p[0] + (p[1] > p[2])];
   }
-  for (const int count : seen) CHECK(std::abs(count - 1000) < 150);  // five deviations
+  for (const int count : counts) CHECK(std::abs(count - 1000) < 150);  // five deviations
 }
 
 /// How often which example was written, by whom, and how long one takes. None goes on before `together` threads have
 /// written at once.
 struct watched {
-  struct seen {
+  struct record {
     std::mutex mutex;
     std::map<std::size_t, int> written;
     std::set<std::thread::id> by;
     std::atomic<int> now = 0, most = 0;
   };
-  std::shared_ptr<seen> notes = std::make_shared<seen>();
+  std::shared_ptr<record> notes = std::make_shared<record>();
   std::chrono::milliseconds each{0};
   int together = 1;
   std::size_t size() const { return 64; }
@@ -417,7 +417,7 @@ TEST_CASE("images are shifted and flipped as drawn, and as they are without") {
     return to;
   };
   const image_data random = plain.augmented({.shift = 5, .flip = true});
-  std::set<std::vector<std::uint8_t>> seen;
+  std::set<std::vector<std::uint8_t>> images;
   for (std::uint64_t draw = 0; draw < 3000; ++draw) {
     const auto got = written(random, draw);
     const auto down = static_cast<std::int64_t>(mix_seed(draw, 0) % 11) - 5;
@@ -433,9 +433,9 @@ TEST_CASE("images are shifted and flipped as drawn, and as they are without") {
         }
       }
     }
-    seen.insert(got);
+    images.insert(got);
   }
-  CHECK(seen.size() > 70);  // 7 x 5 places inside, two ways each, and nothing
+  CHECK(images.size() > 70);  // 7 x 5 places inside, two ways each, and nothing
   CHECK(written(plain, 7) == pixels);
   CHECK(random.signature() != plain.signature());
   CHECK_THROWS_WITH_AS((void)plain.augmented({.shift = -1}),
@@ -478,10 +478,10 @@ TEST_CASE("the label of a token is the next one") {
 }
 
 TEST_CASE("a hash for signatures is of what the numbers are, parts of one and signs too") {
-  std::vector<std::uint64_t> seen;
-  for (const float x : {0.25F, -0.25F, 0.75F, 0.0F}) seen.push_back(hash_of<float>(std::vector{1.0F, x}));
-  std::ranges::sort(seen);
-  CHECK(std::ranges::adjacent_find(seen) == seen.end());
+  std::vector<std::uint64_t> hashes;
+  for (const float x : {0.25F, -0.25F, 0.75F, 0.0F}) hashes.push_back(hash_of<float>(std::vector{1.0F, x}));
+  std::ranges::sort(hashes);
+  CHECK(std::ranges::adjacent_find(hashes) == hashes.end());
   CHECK(hash_of<float>(std::vector{1.0F, 0.25F}) == hash_of<float>(std::vector{1.0F, 0.25F}));
   CHECK(hash_of<std::int32_t>(std::vector{1, -2}) != hash_of<std::int32_t>(std::vector{1, 2}));
 }

@@ -515,7 +515,7 @@ TEST_CASE("parameters start as in PyTorch, and VGG16's as torchvision's, the sam
   struct moments {
     double mean = 0, variance = 0, largest = 0;
   };
-  const auto seen = [](const std::vector<float>& values) {
+  const auto moments_of = [](const std::vector<float>& values) {
     moments m;
     const auto count = static_cast<double>(values.size());
     for (const float w : values) {
@@ -527,18 +527,18 @@ TEST_CASE("parameters start as in PyTorch, and VGG16's as torchvision's, the sam
   };
   const model alexnet = native_models::alexnet({.batch = 1}), vgg = native_models::vgg16({.batch = 1});
   const double bound = 1 / std::sqrt(256 * 9.0);
-  const moments uniform = seen(of(alexnet, "features.conv5.weight"));
+  const moments uniform = moments_of(of(alexnet, "features.conv5.weight"));
   CHECK(uniform.largest <= bound);
   CHECK(uniform.largest > 0.999 * bound);
   CHECK(std::abs(uniform.mean) < 4 * bound / std::sqrt(3 * 256 * 256 * 9.0));
   CHECK(uniform.variance == doctest::Approx(bound * bound / 3).epsilon(0.01).scale(0));
-  const double bias = seen(of(alexnet, "features.conv5.bias")).largest;
+  const double bias = moments_of(of(alexnet, "features.conv5.bias")).largest;
   CHECK(bias <= bound);
   CHECK(bias > 0.9 * bound);
-  const moments normal = seen(of(vgg, "stage2.conv2.weight"));
+  const moments normal = moments_of(of(vgg, "stage2.conv2.weight"));
   CHECK(normal.variance == doctest::Approx(2 / (128 * 9.0)).epsilon(0.02).scale(0));
   CHECK(normal.largest > 3.5 * std::sqrt(normal.variance));
-  CHECK(seen(of(vgg, "classifier.linear.weight")).variance == doctest::Approx(1e-4).epsilon(0.06).scale(0));
+  CHECK(moments_of(of(vgg, "classifier.linear.weight")).variance == doctest::Approx(1e-4).epsilon(0.06).scale(0));
   CHECK(of(vgg, "stage2.conv2.bias") == std::vector<float>(128, 0.0F));
   CHECK(of(vgg, "stage1.norm1.weight") == std::vector<float>(64, 1.0F));
   CHECK(of(vgg, "stage1.norm1.bias") == std::vector<float>(64, 0.0F));

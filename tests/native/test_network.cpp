@@ -111,9 +111,9 @@ TEST_CASE("gradients of readers in several precisions meet in the producer's") {
 
 TEST_CASE("a gradient that a product makes in a precision of its own is rounded to that of its layer") {
   watching device;
-  model_builder made{"net", input_kind::values, {4, 6}};
-  made.input().linear("a", 6).linear("b", 6).mse_loss("loss");
-  model m = made.finish();
+  model_builder builder{"net", input_kind::values, {4, 6}};
+  builder.input().linear("a", 6).linear("b", 6).mse_loss("loss");
+  model m = builder.finish();
   m.separate_products = true;
   network<reference::device> net{device, std::move(m), 1};
   net.set_precision(with_low(net.graph(), {"b", "b.weight_gradient"}));
@@ -140,9 +140,9 @@ TEST_CASE("an FP32 plan casts nothing and a uniform low plan only the input") {
 
 TEST_CASE("a view has the precision of what it views") {
   watching device;
-  model_builder made{"view", input_kind::values, {2, 3, 4, 4}};
-  made.input().conv2d("conv", 4).flatten("flatten").linear("head", 3).cross_entropy_loss("loss");
-  network<reference::device> net{device, made.finish(), 1};
+  model_builder builder{"view", input_kind::values, {2, 3, 4, 4}};
+  builder.input().conv2d("conv", 4).flatten("flatten").linear("head", 3).cross_entropy_loss("loss");
+  network<reference::device> net{device, builder.finish(), 1};
   const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.set_precision(with_low(net.graph(), {"conv", "head"}));
   net.forward(batch);
@@ -184,9 +184,14 @@ TEST_CASE_FIXTURE(on_reference, "every plan gives the same loss and gradients wh
 
 TEST_CASE("evaluation draws no dropout, uses running statistics and changes nothing") {
   watching device;
-  model_builder made{"net", input_kind::values, {6, 4}};
-  made.input().linear("a", 5).batch_norm("norm").dropout("dropout", 0.5).linear("head", 3).cross_entropy_loss("loss");
-  network<reference::device> net{device, made.finish(), 1};
+  model_builder builder{"net", input_kind::values, {6, 4}};
+  builder.input()
+      .linear("a", 5)
+      .batch_norm("norm")
+      .dropout("dropout", 0.5)
+      .linear("head", 3)
+      .cross_entropy_loss("loss");
+  network<reference::device> net{device, builder.finish(), 1};
   const auto batch = uploaded<reference::device>(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   CHECK(device.dropouts == 1);
@@ -205,10 +210,10 @@ TEST_CASE("evaluation draws no dropout, uses running statistics and changes noth
 
 TEST_CASE_FIXTURE(on_reference, "an evaluation drops nothing of attention, and without dropout nothing is drawn") {
   const auto loss = [&](double dropout) {
-    model_builder made{"attending", input_kind::values, {2, 5, 8}};
-    const value x = made.input().linear("x", 8);
+    model_builder builder{"attending", input_kind::values, {2, 5, 8}};
+    const value x = builder.input().linear("x", 8);
     x.attention("it", x, x, {.heads = 2, .dropout = dropout}).dropout("drop", dropout).mse_loss("loss");
-    network<reference::device> net{device, made.finish(), 1};
+    network<reference::device> net{device, builder.finish(), 1};
     net.forward(uploaded(device, net.model(), random_batch(net.model(), 1)));
     CHECK(net.draws() == (dropout > 0 ? 2 : 0));
     return net.evaluate(uploaded(device, net.model(), random_batch(net.model(), 1))).loss;
@@ -217,9 +222,9 @@ TEST_CASE_FIXTURE(on_reference, "an evaluation drops nothing of attention, and w
 }
 
 TEST_CASE("padding ends a row of tokens, and tokens behind it are refused") {
-  model_builder made{"net", input_kind::tokens, {2, 2, 3}};
-  made.input().embedding("e", 7, 4).linear("head", 2).cross_entropy_loss("loss");
-  const model m = made.finish();
+  model_builder builder{"net", input_kind::tokens, {2, 2, 3}};
+  builder.input().embedding("e", 7, 4).linear("head", 2).cross_entropy_loss("loss");
+  const model m = builder.finish();
   const auto parts = [&](std::int32_t last) {
     return tokens_of(m, {.size = 2, .tokens = {1, 2, 3, 0, 1, -1, 4, 5, 6, 0, -1, last}});
   };
@@ -229,10 +234,12 @@ TEST_CASE("padding ends a row of tokens, and tokens behind it are refused") {
 }
 
 TEST_CASE_FIXTURE(on_reference, "tokens, segments and labels that the model has no number for are refused") {
-  model_builder made{"net", input_kind::tokens, {1, 2, 2}};
-  const value x = made.input().embedding("e", 7, 4);
-  x.add("sum", made.input().embedding("s", 3, 4, op::looked_up::segments)).linear("head", 5).cross_entropy_loss("loss");
-  const model m = made.finish();
+  model_builder builder{"net", input_kind::tokens, {1, 2, 2}};
+  const value x = builder.input().embedding("e", 7, 4);
+  x.add("sum", builder.input().embedding("s", 3, 4, op::looked_up::segments))
+      .linear("head", 5)
+      .cross_entropy_loss("loss");
+  const model m = builder.finish();
   const auto refused = [&](std::int32_t token, std::int32_t segment, std::int32_t label, const char* why) {
     const host_batch batch{.size = 1, .tokens = {1, token, 0, segment}, .labels = {1, label}};
     CHECK_THROWS_WITH_AS(uploaded(device, m, batch), doctest::Contains(why), comp::error);
@@ -247,9 +254,9 @@ TEST_CASE_FIXTURE(on_reference, "tokens, segments and labels that the model has 
 TEST_CASE_FIXTURE(on_reference, "operators on graphs read the matrix that they were given, whichever came before") {
   const sparse swap = model_builder::matrix({2, 2, {0, 1, 2}, {1, 0}, {2, 1}}),
                sum = model_builder::matrix({2, 2, {0, 2, 3}, {0, 1, 1}, {1, 1, 3}});
-  model_builder made{"net", input_kind::values, {2, 2}};
-  made.input().spmm("a", swap, false).spmm("b", sum, false).spmm("c", swap, false).mse_loss("loss");
-  network<reference::device> net{device, made.finish(), 1};
+  model_builder builder{"net", input_kind::values, {2, 2}};
+  builder.input().spmm("a", swap, false).spmm("b", sum, false).spmm("c", swap, false).mse_loss("loss");
+  network<reference::device> net{device, builder.finish(), 1};
   const host_batch batch{.size = 2, .values = {1, 2, 3, 4}, .targets = {0, 0, 0, 0}};
   CHECK(net.matrix(0) == net.matrix(2));  // which lies on the Device once
   CHECK(net.matrix(0) != net.matrix(1));
@@ -259,9 +266,9 @@ TEST_CASE_FIXTURE(on_reference, "operators on graphs read the matrix that they w
 TEST_CASE_FIXTURE(on_reference,
                   "an edge's score is of the node that it enters by the target's vector, and of the other") {
   const sparse swap = model_builder::matrix({2, 2, {0, 1, 2}, {1, 0}});
-  model_builder made{"net", input_kind::values, {2, 1}};
-  made.input().edge_scores("it", swap, 1).mse_loss("loss");
-  network<reference::device> net{device, made.finish(), 1};
+  model_builder builder{"net", input_kind::values, {2, 1}};
+  builder.input().edge_scores("it", swap, 1).mse_loss("loss");
+  network<reference::device> net{device, builder.finish(), 1};
   CHECK(net.model().parameters[0].name == "it.source");
   CHECK(net.model().parameters[1].name == "it.target");
   net.parameters()[0].value = {10};

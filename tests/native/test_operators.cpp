@@ -57,25 +57,25 @@ TEST_CASE("operators on elements count as many operations for each as they take,
 
 TEST_CASE("what was chosen of an operator reaches the Device, in both directions") {
   struct noting : reference::capable_device {
-    std::string seen, ranges;
+    std::string calls, ranges;
     int range(const char* name) override { return ranges += std::string{name} + " ", 0; }
     with_saved<tensor> batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
                                   parameter& variance, const batch_norm_options& o) override {
-      seen += fmt::format("batch {} {} {}, ", o.eps, o.momentum, o.training);
+      calls += fmt::format("batch {} {} {}, ", o.eps, o.momentum, o.training);
       return reference::device::batch_norm(x, gamma, beta, mean, variance, o);
     }
     tensor batch_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
                                parameter& beta, const batch_norm_options& o) override {
-      seen += fmt::format("back {} {} {}, ", o.eps, o.momentum, o.training);
+      calls += fmt::format("back {} {} {}, ", o.eps, o.momentum, o.training);
       return reference::device::batch_norm_backward(dy, x, saved, gamma, beta, o);
     }
     with_saved<tensor> layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) override {
-      seen += fmt::format("layer {}, ", eps);
+      calls += fmt::format("layer {}, ", eps);
       return reference::device::layer_norm(x, gamma, beta, eps);
     }
     tensor layer_norm_backward(const tensor& dy, const tensor& x, const std::vector<tensor>& saved, parameter& gamma,
                                parameter& beta, double eps) override {
-      seen += fmt::format("back {}, ", eps);
+      calls += fmt::format("back {}, ", eps);
       return reference::device::layer_norm_backward(dy, x, saved, gamma, beta, eps);
     }
   } device;
@@ -88,7 +88,7 @@ TEST_CASE("what was chosen of an operator reaches the Device, in both directions
   on.evaluate(batch);
   CHECK(device.ranges ==  // what a profiler shows
         "forward a batch layer loss backward loss layer batch a evaluation a batch layer loss ");
-  CHECK(device.seen ==
+  CHECK(device.calls ==
         "batch 0.25 0.5 true, layer 0.125, back 0.125, back 0.25 0.5 true, batch 0.25 0.5 false, layer 0.125, ");
 }
 

@@ -140,20 +140,20 @@ TEST_CASE(
     "the score that was asked for is made of the outputs of all validation examples, with the same noise each time") {
   reference::device device;
   const auto images = bars({1, 2, 3}, 3, 40, 1), others = bars({1, 2, 3}, 3, 19, 2);
-  std::vector<std::vector<float>> seen;
+  std::vector<std::vector<float>> last_outputs;
   const scoring score{.reads = {"judge.out@real", "judge.out@made"}, .score = [&](auto outputs) {
-                        seen.assign(outputs.begin(), outputs.end());
+                        last_outputs.assign(outputs.begin(), outputs.end());
                         return 0.25;
                       }};
   reference_trainer t{device, small_gan(8), images, others, {.optimizer = sgd(0), .score = score}};
   CHECK(t.validate() == 0.25);
-  const auto first = seen;
+  const auto first = last_outputs;
   REQUIRE(first.size() == 2);
   CHECK(first[0].size() == 19);
   CHECK(first[1].size() == 19);
   CHECK(first[1][0] != first[1][8]);  // noise of another batch
   CHECK(t.validate() == 0.25);
-  CHECK(seen == first);
+  CHECK(last_outputs == first);
 }
 
 TEST_CASE_FIXTURE(on_reference, "what a step of several phases cannot do is refused") {
@@ -232,8 +232,10 @@ TEST_CASE("losses that are not finite one after the other end the epoch and are 
 /// Makes the gradient of the linear operator infinite if the loss is scaled by more than `most`, and of several losses
 /// that of the one whose logits should say `of`.
 struct overflowing : reference::device {
-  double most = 1024, of = 0, seen = 0;
-  double overflow(double scale) { return seen = scale, scale > most ? std::numeric_limits<double>::infinity() : scale; }
+  double most = 1024, of = 0, last_scale = 0;
+  double overflow(double scale) {
+    return last_scale = scale, scale > most ? std::numeric_limits<double>::infinity() : scale;
+  }
   tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) override {
     return reference::device::mse_loss_backward(x, target, overflow(scale));
   }
@@ -281,7 +283,7 @@ TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and 
   CHECK(t.network().trainable()[0]->value == before);
   for (int i = 0; i < 6; ++i) got = t.run_batch();
   CHECK(got.message.empty());
-  CHECK(device.seen == 1024);
+  CHECK(device.last_scale == 1024);
   CHECK(t.network().trainable()[0]->value != before);
   SUBCASE("the scaled step is the step that FP32 takes") {
     const auto saved = t.save();
@@ -290,7 +292,7 @@ TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and 
     t.restore(saved);
     t.set_precision(plan{t.graph().size()});
     t.run_batch();
-    CHECK(device.seen == 1);
+    CHECK(device.last_scale == 1);
     for (std::size_t i = 0; i < scaled.size(); ++i) {
       CHECK(scaled[i] == doctest::Approx(t.network().trainable()[0]->value[i]).epsilon(1e-12));
     }
@@ -406,17 +408,17 @@ TEST_CASE("a profile times no operator while the loader is behind") {
   const slow_data data{{}, std::chrono::milliseconds{1}};
   struct watching : reference::device {
     std::shared_ptr<std::atomic<int>> written = {};
-    std::vector<int> seen = {};  // how much was loaded when a linear layer began
+    std::vector<int> counts = {};  // how much was loaded when a linear layer began
     tensor linear(const tensor& x, parameter& w, parameter* b) override {
-      seen.push_back(*written);
+      counts.push_back(*written);
       return reference::device::linear(x, w, b);
     }
   } device;
   device.written = data.written;
   reference_trainer t{device, regression(), data, regression_data{16}, {.shuffle = false, .profile_steps = 3}};
   (void)t.profile();
-  REQUIRE(device.seen.size() == 8);  // two layers of four steps
-  for (int step = 0; step < 4; ++step) CHECK(device.seen[static_cast<std::size_t>(2 * step)] >= 8 * (step + 2));
+  REQUIRE(device.counts.size() == 8);  // two layers of four steps
+  for (int step = 0; step < 4; ++step) CHECK(device.counts[static_cast<std::size_t>(2 * step)] >= 8 * (step + 2));
 }
 
 TEST_CASE_FIXTURE(on_reference, "a validation loads each example once") {
@@ -472,13 +474,13 @@ TEST_CASE_FIXTURE(on_reference, "the signature tells models apart whose graphs l
   for (const bool decays : {true, false}) {
     models.push_back(images([&](auto& net, value x) { return net.decay(decays), x.flatten("flat"); }));
   }
-  std::vector<std::string> seen;
-  for (const model& m : models) seen.push_back(signature(m));
-  CHECK(signature(models.front()) == seen.front());
-  for (std::size_t i = 0; i < seen.size(); ++i) {
+  std::vector<std::string> signatures;
+  for (const model& m : models) signatures.push_back(signature(m));
+  CHECK(signature(models.front()) == signatures.front());
+  for (std::size_t i = 0; i < signatures.size(); ++i) {
     CAPTURE(models[i].nodes.front().name);
     CAPTURE(i);
-    CHECK(std::ranges::count(seen, seen[i]) == 1);
+    CHECK(std::ranges::count(signatures, signatures[i]) == 1);
   }
   model gan = small_gan(8), soft = gan, other_phases = gan, held = gan, drawn = gan, cut = gan;
   for (node& n : soft.nodes) {
@@ -584,12 +586,12 @@ TEST_CASE_FIXTURE(on_reference, "model and data that do not fit are refused with
       t.run_batch();
     });
   };
-  const auto made = [&](const data_source& train, const data_source& held) {
+  const auto build = [&](const data_source& train, const data_source& held) {
     reference_trainer{device, regression(), train, held};
   };
-  CHECK_THROWS_AS(made(regression_data{}, counting_tokens(7, 60, 6)), comp::error);
-  CHECK_THROWS_AS(made(counting_tokens(7, 60, 6), regression_data{}), comp::error);
-  CHECK_THROWS_AS(made(regression_data{}, regression_data{0}), comp::error);
+  CHECK_THROWS_AS(build(regression_data{}, counting_tokens(7, 60, 6)), comp::error);
+  CHECK_THROWS_AS(build(counting_tokens(7, 60, 6), regression_data{}), comp::error);
+  CHECK_THROWS_AS(build(regression_data{}, regression_data{0}), comp::error);
   CHECK(refusal(small_images(), bars({1, 8, 9}, 4, 40, 1)) ==
         "model \"small\" reads (8,1,8,8) and the data has (1,8,9) in an example (they must agree): change one of them");
   CHECK(refusal(small_images(), bars({8, 8, 1}, 4, 40, 1)) ==  // as many values, in another order

@@ -73,10 +73,10 @@ TEST_CASE_FIXTURE(with_folder, "what is no summary is refused, and no control ch
       {R"({"comp_summary": 1, "runs": "many"})", "is \"many\" (a number"},
       {R"({"comp_summary": 1, "ratios": {"comp_over_fp32": {"ratio": 1, "interval_95": [2]}}})", "two numbers"},
       {"{", "no JSON"}};
-  for (const auto& [text, said] : bad) {
+  for (const auto& [text, message] : bad) {
     CAPTURE(text);
     write_text(path, text);
-    CHECK(has(unread(path), said));
+    CHECK(has(unread(path), message));
   }
   write_text(path, R"({"comp_summary": 1, "hardware": {"name": "\u001b[2Jcpu"}, "ratios": 5})");
   const std::string text = comp::compare_text({path, path});

@@ -26,16 +26,16 @@ comp::search_info about(std::string signature = "model=1; backend=toy") {
 std::size_t search(ledger& l, std::size_t trials = of_six.trials.size(), bool to_the_end = false) {
   l.search_started(about());
   std::map<std::pair<comp::stage, comp::plan>, std::size_t> repeats;
-  std::size_t made = 0;
+  std::size_t runs = 0;
   for (std::size_t i = 0; i < trials; ++i) {
     comp::trial t = of_six.trials[i];
     t.repeat = repeats[{t.stage, t.plan}]++;
     const auto known = l.recall(t);
-    made += known ? 0 : 1;
+    runs += known ? 0 : 1;
     l.trial_done(known ? *known : t);
   }
   if (to_the_end) l.search_done(of_six);
-  return made;
+  return runs;
 }
 std::size_t search(const std::string& path, std::size_t trials = of_six.trials.size(), bool to_the_end = false) {
   ledger l{path};
@@ -224,8 +224,8 @@ TEST_CASE_FIXTURE(with_ledger, "an edited number, label or letter is refused, wh
     ++changed[at];
     write_text(path, changed);
     CAPTURE(changed.substr(at - 5, 20));
-    const std::string said = refusal(path);
-    CHECK(has(said, "it was changed after it was written"));
+    const std::string message = refusal(path);
+    CHECK(has(message, "it was changed after it was written"));
     ++edited;
     at += 15;
   }
@@ -286,8 +286,8 @@ TEST_CASE_FIXTURE(with_ledger, "two searches cannot write to one ledger") {
 TEST_CASE_FIXTURE(with_folder, "a search killed at any moment repeats at most the run it was in") {
   for (int round = 0; round < 5; ++round) {
     const std::string path = folder / (std::to_string(round) + ".jsonl");
-    int told[2];
-    REQUIRE(::pipe(told) == 0);
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
     const pid_t child = ::fork();
     if (child == 0) {
       ledger l{path};
@@ -296,16 +296,16 @@ TEST_CASE_FIXTURE(with_folder, "a search killed at any moment repeats at most th
         comp::trial t = of_six.trials[0];
         t.repeat = i;
         l.trial_done(t);
-        (void)!::write(told[1], "x", 1);  // this run is done
+        (void)!::write(ends[1], "x", 1);  // this run is done
       }
     }
-    ::close(told[1]);
+    ::close(ends[1]);
     std::size_t done = 0;
-    for (char x = 0; done < 20U + 13U * static_cast<unsigned>(round) && ::read(told[0], &x, 1) == 1;) ++done;
+    for (char x = 0; done < 20U + 13U * static_cast<unsigned>(round) && ::read(ends[0], &x, 1) == 1;) ++done;
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
-    for (char x = 0; ::read(told[0], &x, 1) == 1;) ++done;
-    ::close(told[0]);
+    for (char x = 0; ::read(ends[0], &x, 1) == 1;) ++done;
+    ::close(ends[0]);
     const std::size_t kept = comp::read_ledger(path).size();
     CHECK(kept >= done);
     CHECK(kept <= done + 1);
@@ -314,8 +314,8 @@ TEST_CASE_FIXTURE(with_folder, "a search killed at any moment repeats at most th
 }
 
 TEST_CASE("a full disk stops the search with path, reason and remedy") {
-  const std::string said = refusal("/dev/full");
-  CHECK(said ==
+  const std::string message = refusal("/dev/full");
+  CHECK(message ==
         "ledger \"/dev/full\" cannot be written (No space left on device): free some space and start the search "
         "again with the same file, it goes on after 0 runs");
 }
@@ -331,10 +331,10 @@ TEST_CASE_FIXTURE(with_ledger,
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{size + 100, old.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const std::string said = message_of<comp::file_error>([&] { l.trial_done(of_six.trials[2]); });
+  const std::string message = message_of<comp::file_error>([&] { l.trial_done(of_six.trials[2]); });
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
   std::signal(SIGXFSZ, handler);
-  CHECK(has(said,
+  CHECK(has(message,
             "cannot be written (File too large): free some space and start the search again with the same file, it "
             "goes on after 2 runs"));
   CHECK(text_of(path).size() == size);

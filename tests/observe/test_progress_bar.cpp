@@ -58,13 +58,13 @@ std::string in_a_terminal(unsigned short columns, auto&& watch) {
   const winsize size{24, columns, 0, 0};
   REQUIRE(::ioctl(master, TIOCSWINSZ, &size) == 0);
   REQUIRE(::fcntl(master, F_SETFL, O_NONBLOCK) == 0);
-  std::string seen;
+  std::string text;
   watch(to.get(), [&] {
     char chunk[4096];
     for (ssize_t got; (got = ::read(master, chunk, sizeof chunk)) > 0;)
-      seen.append(chunk, static_cast<std::size_t>(got));
+      text.append(chunk, static_cast<std::size_t>(got));
   });
-  return seen;
+  return text;
 }
 
 class variable {  // sets an environment variable for one test
@@ -249,16 +249,16 @@ TEST_CASE("on a terminal one line is redrawn that never wraps, whatever the widt
   const variable term{"TERM", "xterm"}, colour{"NO_COLOR", nullptr};
   for (const auto columns : std::initializer_list<unsigned short>{20, 40, 80, 200}) {
     CAPTURE(columns);
-    const std::string seen = in_a_terminal(columns, [](std::FILE* to, auto&& look) {
+    const std::string text = in_a_terminal(columns, [](std::FILE* to, auto&& look) {
       comp::progress_bar bar{to};
       play(bar, 5, false);
       look();
     });
-    CHECK(has(seen, "\r\x1b[36m"));
-    CHECK(has(seen, "\x1b[K"));
+    CHECK(has(text, "\r\x1b[36m"));
+    CHECK(has(text, "\x1b[K"));
     std::string redrawn;  // lines that stay may be longer
-    for (std::size_t at = 0; (at = seen.find("\r\x1b[36m", at)) != std::string::npos; ++at) {
-      redrawn += "\n" + seen.substr(at + 6, seen.find("\x1b[K", at) - at - 6);
+    for (std::size_t at = 0; (at = text.find("\r\x1b[36m", at)) != std::string::npos; ++at) {
+      redrawn += "\n" + text.substr(at + 6, text.find("\x1b[K", at) - at - 6);
     }
     CHECK(longest_line(redrawn) < columns);
     CHECK(has(redrawn, "Judged by losses"));
@@ -283,7 +283,7 @@ TEST_CASE("no colour when NO_COLOR is set, no control characters at all when TER
 
 TEST_CASE("the line is ended when an exception passes") {
   const variable term{"TERM", "xterm"};
-  const std::string seen = in_a_terminal(80, [](std::FILE* to, auto&& look) {
+  const std::string text = in_a_terminal(80, [](std::FILE* to, auto&& look) {
     try {
       comp::progress_bar bar{to};
       play(bar, 2, false);
@@ -292,7 +292,7 @@ TEST_CASE("the line is ended when an exception passes") {
       look();
     }
   });
-  CHECK(seen.ends_with("\n"));
+  CHECK(text.ends_with("\n"));
 }
 
 TEST_CASE("the time that is left follows the plans that were judged, not those that were recalled") {

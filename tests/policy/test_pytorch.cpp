@@ -78,11 +78,11 @@ TEST_CASE("every listed operator is found under each of its spellings") {
 }
 
 TEST_CASE("an allowed operator computes and hands on in the policy's low precision and sums in FP32") {
-  const comp::decision said = pytorch{.low = comp::precision::bf16}.classify({.kind = "aten::addmm"});
-  CHECK(said == comp::decision{.category = category::allow,
-                               .compute = comp::precision::bf16,
-                               .accumulate = comp::precision::fp32,
-                               .output = comp::precision::bf16});
+  const comp::decision decision = pytorch{.low = comp::precision::bf16}.classify({.kind = "aten::addmm"});
+  CHECK(decision == comp::decision{.category = category::allow,
+                                   .compute = comp::precision::bf16,
+                                   .accumulate = comp::precision::fp32,
+                                   .output = comp::precision::bf16});
   CHECK(pytorch{}.low == comp::precision::fp16);
   CHECK(pytorch{.list = pytorch_list::cpu}.low == comp::precision::bf16);
 }
@@ -90,21 +90,23 @@ TEST_CASE("an allowed operator computes and hands on in the policy's low precisi
 TEST_CASE("the list is that of the machine, unless one is named; without a machine CUDA's") {
   const comp::hardware cpu{.kind = comp::device_kind::cpu}, gpu{.kind = comp::device_kind::cuda};
   const comp::op_info softmax{.kind = "softmax"};
-  const auto said = [&](const pytorch& p, const comp::hardware& machine) {
+  const auto judge = [&](const pytorch& p, const comp::hardware& machine) {
     return comp::on_machine(p, machine).classify(softmax).category;
   };
-  CHECK(said({}, cpu) == category::follow);
-  CHECK(said({}, gpu) == category::deny);
-  CHECK(said({}, {}) == category::deny);
-  CHECK(said({.list = pytorch_list::cuda}, cpu) == category::deny);
-  CHECK(said({.list = pytorch_list::cpu}, gpu) == category::follow);
+  CHECK(judge({}, cpu) == category::follow);
+  CHECK(judge({}, gpu) == category::deny);
+  CHECK(judge({}, {}) == category::deny);
+  CHECK(judge({.list = pytorch_list::cuda}, cpu) == category::deny);
+  CHECK(judge({.list = pytorch_list::cpu}, gpu) == category::follow);
   const comp::policy::custom<> listed{.rules = {comp::policy::by_kind("relu", comp::policy::deny())}};
   CHECK(comp::on_machine(listed, cpu).classify(softmax).category == category::follow);
   CHECK(comp::on_machine(listed, cpu).classify({.kind = "relu"}).category == category::deny);
 }
 
 /// "ll", "11" or "1l": what an operator that nobody casts for gives, for FP32 and for low inputs.
-std::string_view given(category said) { return said == category::allow ? "ll" : said == category::deny ? "11" : "1l"; }
+std::string_view given(category value) {
+  return value == category::allow ? "ll" : value == category::deny ? "11" : "1l";
+}
 
 TEST_CASE("PyTorch 2.15.0 does with 580 operators on CUDA and on the CPU what the lists say") {
   std::size_t checked = 0;
@@ -115,10 +117,10 @@ TEST_CASE("PyTorch 2.15.0 does with 580 operators on CUDA and on the CPU what th
     std::string kind, cuda, cpu;
     words >> kind >> cuda >> cpu;
     CAPTURE(kind);
-    for (const auto& [list, seen] : {std::pair{pytorch_list::cuda, cuda}, {pytorch_list::cpu, cpu}}) {
-      if (seen == "-") continue;
+    for (const auto& [list, letters] : {std::pair{pytorch_list::cuda, cuda}, {pytorch_list::cpu, cpu}}) {
+      if (letters == "-") continue;
       ++checked;
-      CHECK(seen.find(given(on(list, kind))) != std::string::npos);
+      CHECK(letters.find(given(on(list, kind))) != std::string::npos);
     }
   }
   CHECK(checked > 1000);

@@ -57,9 +57,9 @@ def run(copy, program, *arguments):
 def refusing(copy, those):
     """The headers of comp that hold an error, of those that these parts include."""
     program = ''.join(f'#include {INCLUDES[part]}\n' for part in those)
-    said = run(copy, program, '-fsyntax-only').stderr
-    faults = re.findall(r'^(\S+?):\d+:\d+: (?:fatal )?error', said, re.MULTILINE)  # the standard library's own are a consequence
-    return {re.sub(r'.*/include/', '', f) for f in faults if f.startswith(str(copy))}, said
+    output = run(copy, program, '-fsyntax-only').stderr
+    faults = re.findall(r'^(\S+?):\d+:\d+: (?:fatal )?error', output, re.MULTILINE)  # the standard library's own are a consequence
+    return {re.sub(r'.*/include/', '', f) for f in faults if f.startswith(str(copy))}, output
 
 
 def check_refusals(copy, page):
@@ -70,11 +70,11 @@ def check_refusals(copy, page):
         if what == 'operator':
             insert(file, 'namespace comp::native {', 'native {', ' namespace op { struct added {}; }')
         here = [part for part in parts if part in places]
-        found, said = refusing(copy, here)
+        found, output = refusing(copy, here)
         file.write_text(before)
         expected = {place for part in here for place in places[part]}
         if found != expected:
-            sys.exit(f'an added {what} is refused in {sorted(found)}, and should be in {sorted(expected)}:\n{said}')
+            sys.exit(f'an added {what} is refused in {sorted(found)}, and should be in {sorted(expected)}:\n{output}')
         unnamed = [place for all in places.values() for place in all if place not in page]
         if unnamed:
             sys.exit(f'docs/look-up/adding.md names no {unnamed}')
@@ -91,9 +91,9 @@ def check_additions(copy):
     built = run(copy, (here / 'main.cpp').read_text(), '-DFMT_HEADER_ONLY', '-o', str(copy / 'program'))
     if built.returncode:
         sys.exit(built.stderr)
-    said = subprocess.run([copy / 'program'], check=True, capture_output=True, text=True).stdout
-    if said != 'b1b1 observed\n':
-        sys.exit(f'the added strategy, policy, observer and model gave: {said}')
+    output = subprocess.run([copy / 'program'], check=True, capture_output=True, text=True).stdout
+    if output != 'b1b1 observed\n':
+        sys.exit(f'the added strategy, policy, observer and model gave: {output}')
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -21,9 +21,9 @@ def configured(folder, *settings):
 
 
 def built_and_run(folder, parts, *settings):
-    made = configured(folder, f'-DCOMP_COMPONENTS={";".join(parts)}', *settings)
-    if made.returncode:
-        sys.exit(made.stdout + made.stderr)
+    process = configured(folder, f'-DCOMP_COMPONENTS={";".join(parts)}', *settings)
+    if process.returncode:
+        sys.exit(process.stdout + process.stderr)
     subprocess.run(['cmake', '--build', folder], check=True)
     for program in ['consumer', *(f'consumer_{part}' for part in parts)]:
         print(subprocess.run([folder / program], check=True, text=True, stdout=subprocess.PIPE).stdout, end='')
@@ -31,9 +31,9 @@ def built_and_run(folder, parts, *settings):
 
 def refused(folder, sentence, *settings):
     got = configured(folder, *settings)
-    said = ' '.join(got.stderr.split())  # CMake breaks its lines
-    if not got.returncode or sentence not in said:
-        sys.exit(f'not refused with "{sentence}": {said}')
+    message = ' '.join(got.stderr.split())  # CMake breaks its lines
+    if not got.returncode or sentence not in message:
+        sys.exit(f'not refused with "{sentence}": {message}')
 
 
 with tempfile.TemporaryDirectory() as name:

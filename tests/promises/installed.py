@@ -21,13 +21,13 @@ def output_of(*command, **more):
 def ask(folder, package, *what):
     """What pkg-config says of an installed package, its prefix being the folder that it was installed to."""
     pc = next(pathlib.Path(folder).rglob(package + '.pc'))
-    said = next(line for line in pc.read_text().splitlines() if line.startswith('prefix='))
-    prefix = folder + said[len('prefix='):]
-    told = output_of('pkg-config', f'--define-variable=prefix={prefix}', *what, package,
-                     env={**os.environ, 'PKG_CONFIG_PATH': str(pc.parent)})
-    if prefix not in told:
-        sys.exit(f'pkg-config does not lead to what was installed for {package}: {told}')
-    return shlex.split(told)
+    entry = next(line for line in pc.read_text().splitlines() if line.startswith('prefix='))
+    prefix = folder + entry[len('prefix='):]
+    flags = output_of('pkg-config', f'--define-variable=prefix={prefix}', *what, package,
+                      env={**os.environ, 'PKG_CONFIG_PATH': str(pc.parent)})
+    if prefix not in flags:
+        sys.exit(f'pkg-config does not lead to what was installed for {package}: {flags}')
+    return shlex.split(flags)
 
 
 def compile_kernels(folder):

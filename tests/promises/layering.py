@@ -74,13 +74,13 @@ def wrong_chains(header, included):
     """One chain of includes for each header that `header` must not reach."""
     own = folder(header)
     allowed = {own, *MAY_REACH[own].split()}
-    seen, left = {header}, [[header]]
+    targets, left = {header}, [[header]]
     while left:
         chain = left.pop()
         for target in included.get(chain[-1], []):
-            if target in seen:
+            if target in targets:
                 continue
-            seen.add(target)
+            targets.add(target)
             if folder(target) is not None and folder(target) not in allowed:
                 yield [*chain, target]
             else:

@@ -18,9 +18,9 @@ OPTIONS = re.findall(r"'(-D[^']+)'", pathlib.Path(root, 'pyproject.toml').read_t
 
 def without_libraries(folder):
     """The compiler, which finds all that it finds otherwise but those three: its folders again, as links."""
-    said = subprocess.run([compiler, '-E', '-v', '-x', 'c++', '/dev/null'], capture_output=True, text=True, check=True).stderr
+    output = subprocess.run([compiler, '-E', '-v', '-x', 'c++', '/dev/null'], capture_output=True, text=True, check=True).stderr
     command = [compiler, '-nostdinc']
-    for number, there in enumerate(re.search(r'#include <\.\.\.>.*?\n(.*?)\nEnd', said, re.DOTALL)[1].split()):
+    for number, there in enumerate(re.search(r'#include <\.\.\.>.*?\n(.*?)\nEnd', output, re.DOTALL)[1].split()):
         here = folder / f'include{number}'
         here.mkdir()
         for entry in pathlib.Path(there).iterdir():

@@ -105,11 +105,11 @@ class Experts(nn.Module):
 
     def forward(self, x):
         chosen = x[:, 0] > 1
-        made = x.new_zeros(x.shape[0], 4)
+        result = x.new_zeros(x.shape[0], 4)
         for n, expert in enumerate(self.experts):
             rows = (chosen == bool(n)).nonzero()[:, 0]
-            made = made.index_add(0, rows, expert(x[rows]))
-        return made
+            result = result.index_add(0, rows, expert(x[rows]))
+        return result
 
 
 class TwoLayers(nn.Module):
@@ -176,7 +176,7 @@ def normed():
 
 def in_bf16(net, optimizer):
     data = [(x.bfloat16(), y) for x, y in batches_of(16, 8)]
-    return plain(net, optimizer, data, lambda made, y: cross_entropy(made.float(), y))
+    return plain(net, optimizer, data, lambda logits, y: cross_entropy(logits.float(), y))
 
 
 # Steps.
@@ -269,14 +269,14 @@ def gan():
         ones, zeros = torch.ones(16, 1), torch.zeros(16, 1)
         of_critic.zero_grad()
         with plan('critic'):
-            made = generator(torch.randn(16, 4))
+            points = generator(torch.randn(16, 4))
             loss = binary_cross_entropy_with_logits(critic(batch[0]), ones)
-            loss = loss + binary_cross_entropy_with_logits(critic(made.detach()), zeros)
+            loss = loss + binary_cross_entropy_with_logits(critic(points.detach()), zeros)
         loss.backward()
         of_critic.step()
         of_generator.zero_grad()
         with plan('generator'):
-            value = binary_cross_entropy_with_logits(critic(made), ones)
+            value = binary_cross_entropy_with_logits(critic(points), ones)
         value.backward()
         of_generator.step()
         return value
@@ -472,7 +472,7 @@ SOUND = {
     'lbfgs': lbfgs,
     'average_of_weights': average_of_weights,
     'updates_by_hand': lambda: by_hand(lambda p: p.sub_(0.05 * p.grad)),
-    'hinge_that_is_reached': lambda: plain(net := mlp(), adam(net, 0.05), loss=lambda made, y: (0.1 - made[:, 0]).relu().mean()),
+    'hinge_that_is_reached': lambda: plain(net := mlp(), adam(net, 0.05), loss=lambda logits, y: (0.1 - logits[:, 0]).relu().mean()),
     'weight_norm': lambda: plain(net := normed(), adam(net)),
     'experts': lambda: plain(net := Experts(), adam(net)),
     'batches_given_twice': lambda: plain(net := mlp(), adam(net), [each for each in batches_of(16, 8) for _ in range(2)]),
@@ -536,7 +536,7 @@ BUGS = {
     'optimizer_never_steps': (by_hand, 'no_update', 'optimizer'),
     'mask_inverted': (lambda: plain(net := Words(Masked()), adam(net), words()), 'nan', 'body.project.softmax'),
     'learning_rate_far_too_large': (
-        lambda: plain(net := mlp(nn.Identity), sgd(net, 3.0), loss=lambda made, y: made.square().mean()),
+        lambda: plain(net := mlp(nn.Identity), sgd(net, 3.0), loss=lambda logits, y: logits.square().mean()),
         ('nan', 'infinity'),  # a CPU's kernels decide which comes first
         None,
     ),

@@ -94,10 +94,10 @@ def sentences(count, longest, words):
     for i in range(BATCHES):
         length = longest - (i % 4) * longest // 8
         begin = torch.randint(2, words, (count, 1), generator=draw)
-        seen = (begin + torch.arange(length)) % (words - 2) + 2
+        tokens = (begin + torch.arange(length)) % (words - 2) + 2
         mask = torch.ones(count, length, dtype=torch.long)
         mask[0, length - 1 - i % 3 :] = 0
-        data.append({'input_ids': seen * mask, 'attention_mask': mask})
+        data.append({'input_ids': tokens * mask, 'attention_mask': mask})
     return data
 
 
@@ -307,17 +307,17 @@ class Sequence(nn.Module):
         self.body = nn.Transformer(width, 4, layers, layers, 4 * width, batch_first=True)
         self.head = nn.Linear(width, words)
 
-    def forward(self, seen, mask):
-        h, padded = self.embed(seen), mask == 0
-        later = nn.Transformer.generate_square_subsequent_mask(seen.shape[1]).isinf()
+    def forward(self, tokens, mask):
+        h, padded = self.embed(tokens), mask == 0
+        later = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1]).isinf()
         out = self.body(h, h, tgt_mask=later, src_key_padding_mask=padded, memory_key_padding_mask=padded)
         return self.head(out)
 
 
 def next_words(net, data):
     def loss(batch):
-        said = net(batch['input_ids'], batch['attention_mask'])
-        return cross_entropy(said.flatten(0, 1), batch['labels'].flatten())
+        logits = net(batch['input_ids'], batch['attention_mask'])
+        return cross_entropy(logits.flatten(0, 1), batch['labels'].flatten())
 
     return Training(net, loss, continued(data))
 
@@ -335,8 +335,8 @@ class Recurrent(nn.Module):
         self.body = nn.LSTM(width, width, 2, batch_first=True, dropout=0.1, bidirectional=both_ways)
         self.head = nn.Linear(width * (2 if both_ways else 1), words)
 
-    def forward(self, seen, mask):
-        return self.head(self.body(self.embed(seen))[0])
+    def forward(self, tokens, mask):
+        return self.head(self.body(self.embed(tokens))[0])
 
 
 @needs()
@@ -415,8 +415,8 @@ def distillation(large):
     def loss(batch):
         with torch.no_grad():
             wanted = softmax(teacher(batch[0]) / 2, -1)
-        said = student(batch[0])
-        return cross_entropy(said, batch[1]) + kl_div(log_softmax(said / 2, -1), wanted, reduction='batchmean')
+        logits = student(batch[0])
+        return cross_entropy(logits, batch[1]) + kl_div(log_softmax(logits / 2, -1), wanted, reduction='batchmean')
 
     model = {'student': student, 'teacher': teacher}
     return Training(model, loss, images(*((32, 32) if large else (4, 16))))

@@ -85,7 +85,7 @@ def formats_under(net, **choices):
         loss_of(net, plan).backward()
     with torch.no_grad():
         loss_of(net, plan)
-    return {name: set(seen) for name, seen in net.formats.items()}, plan
+    return {name: set(dtypes) for name, dtypes in net.formats.items()}, plan
 
 
 BF16, FP32 = {torch.bfloat16}, {torch.float32}
@@ -123,20 +123,20 @@ class Blocks(unittest.TestCase):
                 self.assertEqual(comp._region._open.again, 0)
 
     def test_a_function_with_custom_fwd_runs_as_it_does_without_a_plan(self):
-        seen = []
+        dtypes = []
 
         class Square(torch.autograd.Function):
             @staticmethod
             @torch.amp.custom_fwd(device_type='cpu', cast_inputs=torch.float32)
             def forward(ctx, x):
                 ctx.save_for_backward(x)
-                seen.append(x.dtype)
+                dtypes.append(x.dtype)
                 return x * x
 
             @staticmethod
             @torch.amp.custom_bwd(device_type='cpu')
             def backward(ctx, gradient):
-                seen.append(gradient.dtype)
+                dtypes.append(gradient.dtype)
                 return 2 * gradient * ctx.saved_tensors[0]
 
         class Squared(Protected):
@@ -148,12 +148,12 @@ class Blocks(unittest.TestCase):
             net = Squared(block)
             plan = comp.plan(all_low(net), net, forced=True)
             net.formats.clear()
-            seen.clear()
+            dtypes.clear()
             for _ in range(3):
                 loss_of(net, plan).backward()
             self.assertEqual(set(net.formats['inner']), inner)
             self.assertEqual(set(net.formats['into']), BF16)
-            self.assertEqual(set(seen), FP32)
+            self.assertEqual(set(dtypes), FP32)
             self.assertTrue(torch.isfinite(net.into.weight.grad).all())
 
     def test_every_plan_of_a_search_leaves_it_alone(self):

@@ -401,19 +401,19 @@ class Compiled(unittest.TestCase):
 
         def step(make, judge):
             with plan('make'):
-                made = make(x)
+                output = make(x)
             with plan('judge'):
-                loss = judge(made).pow(2).mean()
+                loss = judge(output).pow(2).mean()
             loss.backward()
-            return loss.item(), made
+            return loss.item(), output
 
         for _ in range(2):
-            expected, made = step(**model)
+            expected, output = step(**model)
         called = {name: torch.compile(module, backend=self.backend) for name, module in model.items()}
         for _ in range(2):
             loss, again = step(**called)
             self.assertEqual(loss, expected)
-            self.assertTrue(torch.equal(again, made))
+            self.assertTrue(torch.equal(again, output))
         self.assertEqual(plan.left, (0, ''))
         self.assertGreater(self.backend.graphs, 0)
 
@@ -424,15 +424,15 @@ class Compiled(unittest.TestCase):
             run(planned(net))
 
     def test_a_thread_outside_of_the_plan_compiles_without_it(self):
-        net, seen = Transformer(), []
+        net, losses = Transformer(), []
         plan, called = planned(net), torch.compile(net, backend=self.backend)
         outside = forward(net)(NoPlan()).item()
         with plan:
-            thread = threading.Thread(target=lambda: seen.append(forward(net)(NoPlan(), called).item()))
+            thread = threading.Thread(target=lambda: losses.append(forward(net)(NoPlan(), called).item()))
             thread.start()
             thread.join()
             cross_entropy(called(TOKENS).flatten(0, 1), Y.flatten())
-        self.assertEqual(seen, [outside])
+        self.assertEqual(losses, [outside])
         self.assertEqual(self.backend.graphs, 2)
 
     @inductor
@@ -486,11 +486,11 @@ class HigherOrderOperators(unittest.TestCase):
         self.assertEqual(plan.left, (0, ''))
 
     def test_flex_attention_is_evaluated_in_fp32(self):
-        net, made = Attention(lambda key: key), []
+        net, outputs = Attention(lambda key: key), []
 
         def attend(key):
-            made.append(flex_attention(key, key, key))
-            return made[-1]
+            outputs.append(flex_attention(key, key, key))
+            return outputs[-1]
 
         plan = planned(net)
         net.hand_on = attend  # flex_attention has no backward on a CPU
@@ -498,7 +498,7 @@ class HigherOrderOperators(unittest.TestCase):
             expected = forward(net)(NoPlan()).item()
             for run in (net, torch.compile(net, backend='aot_eager')):
                 self.assertAlmostEqual(forward(net)(plan, run).item(), expected, places=2)
-        self.assertEqual({each.dtype for each in made}, {torch.float32})
+        self.assertEqual({each.dtype for each in outputs}, {torch.float32})
 
     def test_a_search_does_not_take_a_branch_for_compiled_code(self):
         net = Conditional()

@@ -70,9 +70,9 @@ class Doctor(unittest.TestCase):
         ):
             before = {name: value.clone() for name, value in net.state_dict().items()}
             random = torch.get_rng_state()
-            seen = comp.doctor(net, batch, loss=loss, low='fp16')
-            self.assertEqual(seen.faults, [], str(seen))
-            self.assertIn('nothing is wrong', str(seen))
+            report = comp.doctor(net, batch, loss=loss, low='fp16')
+            self.assertEqual(report.faults, [], str(report))
+            self.assertIn('nothing is wrong', str(report))
             self.assertTrue(torch.equal(random, torch.get_rng_state()))
             self.assertTrue(all(torch.equal(before[name], value) for name, value in net.state_dict().items()))
             self.assertTrue(all(p.grad is None for p in net.parameters()))
@@ -87,22 +87,22 @@ class Doctor(unittest.TestCase):
                     loss = cross_entropy(training.net(batch[0]), batch[1])
                 loss.backward()
 
-            seen = comp.doctor(step, (x, y), model=training.net) if plan is None else step(plan, (x, y))
-            return seen, [p.grad for p in training.net.parameters()]
+            report = comp.doctor(step, (x, y), model=training.net) if plan is None else step(plan, (x, y))
+            return report, [p.grad for p in training.net.parameters()]
 
         from support import NoPlan
 
-        seen, examined_gradients = gradients(None)
+        report, examined_gradients = gradients(None)
         _, plain = gradients(NoPlan())
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(examined_gradients, plain)))
-        names = [e.name for e in seen.entries]
+        names = [e.name for e in report.entries]
         self.assertIn('0.conv2d', names)
-        conv = seen.entries[names.index('0.conv2d')]
+        conv = report.entries[names.index('0.conv2d')]
         self.assertEqual(conv.shape, [16, 8, 8, 8])
         self.assertEqual(conv.values.count, 16 * 8 * 8 * 8)
         self.assertLess(conv.error, 0.02)
         self.assertGreater(conv.error, 1e-4)
-        self.assertEqual([e.name for e in seen.worst(3)], [e.name for e in seen.worst(9)][:3])
+        self.assertEqual([e.name for e in report.worst(3)], [e.name for e in report.worst(9)][:3])
 
     def test_transforms_of_torch_func_are_passed_over(self):
         net = nn.Linear(4, 1)
@@ -128,12 +128,12 @@ class Doctor(unittest.TestCase):
         self.assertEqual(parted.first, 'second.linear')
         self.assertEqual(comp.doctor.compare(a, b, 1e-5).first, 'first.gelu')
         command = [sys.executable, '-m', 'comp', 'doctor']
-        said = subprocess.run([*command, a, b], capture_output=True, text=True)
-        self.assertIn('the runs part at "second.linear"', said.stdout)
-        said = subprocess.run([*command, a], capture_output=True, text=True)
-        self.assertIn('first.gelu', said.stdout)
-        said = subprocess.run([*command, __file__], capture_output=True, text=True)
-        self.assertEqual((said.returncode, said.stdout), (1, ''))
+        process = subprocess.run([*command, a, b], capture_output=True, text=True)
+        self.assertIn('the runs part at "second.linear"', process.stdout)
+        process = subprocess.run([*command, a], capture_output=True, text=True)
+        self.assertIn('first.gelu', process.stdout)
+        process = subprocess.run([*command, __file__], capture_output=True, text=True)
+        self.assertEqual((process.returncode, process.stdout), (1, ''))
 
     def test_a_page_is_written(self):
         path = os.path.join(tempfile.mkdtemp(), 'doctor.html')
@@ -156,20 +156,20 @@ class Doctor(unittest.TestCase):
         self.assertEqual(comp._region.depth(), 0)
         comp.doctor(net, torch.ones(2, 16))
 
-    def many(self, made, steps=40, **more):
+    def many(self, make, steps=40, **more):
         torch.manual_seed(5)
-        step, batches, net = made()
+        step, batches, net = make()
         return comp.doctor(step, batches, model=net, steps=steps, **more)
 
     def test_sound_trainings_have_no_fault_in_many_steps(self):
-        for name, made in trainings.SOUND.items():
+        for name, make in trainings.SOUND.items():
             with self.subTest(name):
-                self.assertEqual([f.text for f in self.many(made).faults], [])
+                self.assertEqual([f.text for f in self.many(make).faults], [])
 
     def test_bugs_that_raise_nothing_are_named(self):
-        for what, (made, kind, name) in trainings.BUGS.items():
+        for what, (make, kind, name) in trainings.BUGS.items():
             with self.subTest(what):
-                found = [(f.kind, f.name) for f in self.many(made).faults]
+                found = [(f.kind, f.name) for f in self.many(make).faults]
                 self.assertTrue(found)
                 self.assertIn(found[0], [(each, name or found[0][1]) for each in (kind if isinstance(kind, tuple) else [kind])])
 
@@ -190,9 +190,9 @@ class Doctor(unittest.TestCase):
 
     def test_a_history_says_since_when_and_gives_numbers_to_a_logger(self):
         logged = []
-        seen = self.many(trainings.evaluation_mode_stays, log=lambda numbers, step: logged.append((step, numbers)))
-        self.assertEqual(seen.faults[0].step, 10)
-        self.assertIn('since step 10', str(seen))
+        report = self.many(trainings.evaluation_mode_stays, log=lambda numbers, step: logged.append((step, numbers)))
+        self.assertEqual(report.faults[0].step, 10)
+        self.assertIn('since step 10', str(report))
         self.assertEqual([step for step, _ in logged], list(range(40)))
         self.assertTrue(all(isinstance(value, float) for _, numbers in logged for value in numbers.values()))
         last = logged[-1][1]
@@ -203,7 +203,7 @@ class Doctor(unittest.TestCase):
         numbers = self.many(trainings.SOUND['transformer'], steps=2).numbers  # a product of another shape, another node
         self.assertIn('body.layers.0.self_attn.linear/mxfp8 gradient clamp', numbers)
         path = os.path.join(tempfile.mkdtemp(), 'doctor.html')
-        seen.page(path)
+        report.page(path)
         with open(path) as page:
             self.assertIn('trains in evaluation mode since step 10', page.read())
 

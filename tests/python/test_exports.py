@@ -51,18 +51,18 @@ class Exports(unittest.TestCase):
     def test_a_plan_that_changes_over_a_training_is_told(self):
         path = plan_file(PLAN[1])
         with open(path) as file:
-            said = json.load(file)
+            content = json.load(file)
         with open(path, 'w') as file:
-            json.dump(said | {'later': [{'batch': 9, 'plan': 'b'}]}, file)
+            json.dump(content | {'later': [{'batch': 9, 'plan': 'b'}]}, file)
         for export in (comp.to_torchao, comp.to_transformer_engine, comp.to_megatron):
             self.assertIn('from batch 9 on the plan is another', export(path, model='net').left[0])
 
     def test_modules_have_their_precisions_and_what_is_left_is_said(self):
-        said = comp.to_torchao(plan_file(*PLAN), model='net')
-        self.assertEqual(said.swapped, {'up': PRODUCTS, 'down': PRODUCTS})
-        self.assertEqual({n: set(of.values()) for n, of in said.modules.items()},
+        export = comp.to_torchao(plan_file(*PLAN), model='net')
+        self.assertEqual(export.swapped, {'up': PRODUCTS, 'down': PRODUCTS})
+        self.assertEqual({n: set(of.values()) for n, of in export.modules.items()},
                          {'up': {'fp8_e4m3'}, 'down': {'fp8_e5m2'}, 'head': {'fp32'}, 'gate': {'bf16'}})
-        text = '\n'.join(said.left)
+        text = '\n'.join(export.left)
         for part in ('"gate" is called in bf16 and in fp32', '1 operators in bf16', '"down" is in fp8_e5m2'):
             self.assertIn(part, text)
         self.assertIn('3 products of linear modules are in bf16: torchao.float8 leaves them', text)
@@ -71,9 +71,9 @@ class Exports(unittest.TestCase):
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='other').modules, {})
 
     def test_torchao_gets_the_products_that_are_in_fp8(self):
-        said = comp.to_torchao(plan_file(*APART))
-        self.assertEqual(said.swapped, {'up': PRODUCTS, 'down': ('forward', 'input_gradient'), 'gate': ('weight_gradient',)})
-        self.assertEqual(said.left, ('1 products of linear modules are in bf16: torchao.float8 leaves them in the model\'s own type',
+        export = comp.to_torchao(plan_file(*APART))
+        self.assertEqual(export.swapped, {'up': PRODUCTS, 'down': ('forward', 'input_gradient'), 'gate': ('weight_gradient',)})
+        self.assertEqual(export.left, ('1 products of linear modules are in bf16: torchao.float8 leaves them in the model\'s own type',
                                      '2 products of linear modules are in mxfp8: torchao.float8 leaves them in the model\'s own type'))
 
     def odd_net(self):
@@ -93,10 +93,10 @@ class Exports(unittest.TestCase):
 
     def test_with_the_model_given_swapped_are_those_that_are_swapped(self):
         net = self.odd_net()
-        said = comp.to_torchao(plan_file(*self.ODD), model={'net': net})
-        self.assertEqual(list(said.swapped), ['up'])
+        export = comp.to_torchao(plan_file(*self.ODD), model={'net': net})
+        self.assertEqual(list(export.swapped), ['up'])
         self.assertEqual(
-            said.left,
+            export.left,
             (
                 '"odd" is in fp8_e4m3 and has a weight of 10 x 16 (FP8 products want multiples of 16): it stays as it is',
                 '"own" is in fp8_e4m3 and is a Own, no nn.Linear: it stays as it is',
@@ -120,8 +120,8 @@ class Exports(unittest.TestCase):
         from torchao.float8 import convert_to_float8_training
         from torchao.float8.float8_linear import Float8Linear
 
-        def swapped(net, said):
-            for module_filter_fn, config in said.conversions():
+        def swapped(net, export):
+            for module_filter_fn, config in export.conversions():
                 convert_to_float8_training(net, module_filter_fn=module_filter_fn, config=config)
             return {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
 
@@ -146,14 +146,14 @@ class Exports(unittest.TestCase):
             return dict(zip(PRODUCTS, (y.detach(), read.grad, net[name].weight.grad)))
 
         plain = {name: step(name) for name in net}
-        said = comp.to_torchao(plan_file(*APART))
-        for module_filter_fn, config in said.conversions():
+        export = comp.to_torchao(plan_file(*APART))
+        for module_filter_fn, config in export.conversions():
             config = dataclasses.replace(config, emulate=True)  # the products of a GPU, in FP32
             convert_to_float8_training(net, module_filter_fn=module_filter_fn, config=config)
         for name in net:
-            seen = step(name)
-            changed = tuple(p for p in PRODUCTS if not torch.equal(seen[p], plain[name][p]))
-            self.assertEqual(changed, said.swapped[name], name)
+            products = step(name)
+            changed = tuple(p for p in PRODUCTS if not torch.equal(products[p], plain[name][p]))
+            self.assertEqual(changed, export.swapped[name], name)
 
     def test_megatron_has_a_recipe_for_each_module_whose_products_agree(self):
         plan = plan_file(
@@ -168,11 +168,11 @@ class Exports(unittest.TestCase):
             'block{}.mlp.expand': 'decoder.layers.{}.mlp.linear_fc1',
             'block{}.mlp.shrink': 'decoder.layers.{}.mlp.linear_fc2',
         }
-        said = comp.to_megatron(plan, names=names)
+        export = comp.to_megatron(plan, names=names)
         layers = 'decoder.layers.'
-        self.assertEqual(said.recipes, {f'{layers}11.self_attention.linear_qkv': 'nvfp4', f'{layers}0.mlp.linear_fc1': 'mxfp8',
+        self.assertEqual(export.recipes, {f'{layers}11.self_attention.linear_qkv': 'nvfp4', f'{layers}0.mlp.linear_fc1': 'mxfp8',
                                         f'{layers}11.mlp.linear_fc2': 'fp8_e4m3'})
-        self.assertEqual(said.left, (
+        self.assertEqual(export.left, (
             f'"block11.mlp.expand" is in bf16, nvfp4 (Megatron has one format for all of {layers}11.mlp.linear_fc1): '
             f'{layers}11.mlp.linear_fc1 stays in BF16',
             f'"block0.mlp.shrink" is in mxfp4 (Megatron has no recipe for it): {layers}0.mlp.linear_fc2 stays in BF16',
@@ -180,16 +180,16 @@ class Exports(unittest.TestCase):
             '"head" is in mxfp8 (names has no pattern for it): it stays in BF16',
         ))  # fmt: skip
         mixed = plan_file(('a1', 'linear', 'mxfp8'), ('b1', 'linear', 'bf16'))
-        said = comp.to_megatron(mixed, names={'a{}': 'qkv.{}', 'b{}': 'qkv.{}'})
-        self.assertEqual(said.left, ('"a1", "b1" are in bf16, mxfp8 (Megatron has one format for all of qkv.1): qkv.1 stays in BF16',))
+        export = comp.to_megatron(mixed, names={'a{}': 'qkv.{}', 'b{}': 'qkv.{}'})
+        self.assertEqual(export.left, ('"a1", "b1" are in bf16, mxfp8 (Megatron has one format for all of qkv.1): qkv.1 stays in BF16',))
         with self.assertRaisesRegex(comp.SettingsError, '"a{}" and "qkv" have not as many numbers'):
             comp.to_megatron(mixed, names={'a{}': 'qkv'})
 
     def test_the_first_matcher_of_megatrons_file_that_fits_has_the_modules_recipe(self):
         operators = [(f'layers.{i}.fc', 'linear', p) for i, p in enumerate(['bf16', *_exports._MEGATRON, 'nvfp4', *['mxfp8'] * 9])]
-        said = comp.to_megatron(plan_file(*operators))
+        export = comp.to_megatron(plan_file(*operators))
         path = os.path.join(tempfile.mkdtemp(), 'precisions.yaml')
-        self.assertEqual(said.save(path), f'--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --te-precision-config-file {path}')
+        self.assertEqual(export.save(path), f'--bf16 --fp8-format e4m3 --fp8-recipe mxfp8 --te-precision-config-file {path}')
         with open(path) as file:
             written = json.load(file)
         for name, _, precision in (*operators, ('elsewhere', '', 'bf16')):
@@ -216,11 +216,11 @@ class Exports(unittest.TestCase):
             ('up.input_gradient', 'linear', 'nvfp4'), ('up.weight_gradient', 'linear', 'bf16'),
             ('down.input_gradient', 'linear', 'nvfp4'), ('down.weight_gradient', 'linear', 'nvfp4'),
         )  # fmt: skip
-        said = comp.to_transformer_engine(plan_file(*layers))
-        self.assertEqual(said.left, ())
+        export = comp.to_transformer_engine(plan_file(*layers))
+        self.assertEqual(export.left, ())
         products = {'forward': 'mxfp8', 'input_gradient': 'nvfp4', 'weight_gradient': 'bf16'}
-        self.assertEqual(said.modules['up'], products)
-        self.assertEqual(set(said.modules), {'up', 'down', 'head'})
+        self.assertEqual(export.modules['up'], products)
+        self.assertEqual(set(export.modules), {'up', 'down', 'head'})
         factories = types.ModuleType('quantizer_factories')
         for name in ('high_precision', 'current_scaling', 'float8_block_scaling', 'mxfp8', 'nvfp4'):
             setattr(factories, f'{name}_factory', lambda role, name=name: name)
@@ -232,41 +232,41 @@ class Exports(unittest.TestCase):
         }
         role = lambda *of: types.SimpleNamespace(**dict(zip(('module_type', 'tensor_type', 'name'), of)))
         with unittest.mock.patch.dict(sys.modules, there):
-            made = {o: said.quantizer(role('linear', o, 'up')) for o in ('input', 'weight', 'grad_output')}
-            self.assertEqual(made['input'], ('mxfp8', 'high_precision'))  # forward, gradient of the weight
-            self.assertEqual(made['weight'], ('mxfp8', 'nvfp4'))  # forward, gradient of the input
-            self.assertEqual(made['grad_output'], ('nvfp4', 'high_precision'))
-            self.assertEqual(said.quantizer(role('linear', 'input', 'down')), 'nvfp4')
+            quantizers = {o: export.quantizer(role('linear', o, 'up')) for o in ('input', 'weight', 'grad_output')}
+            self.assertEqual(quantizers['input'], ('mxfp8', 'high_precision'))  # forward, gradient of the weight
+            self.assertEqual(quantizers['weight'], ('mxfp8', 'nvfp4'))  # forward, gradient of the input
+            self.assertEqual(quantizers['grad_output'], ('nvfp4', 'high_precision'))
+            self.assertEqual(export.quantizer(role('linear', 'input', 'down')), 'nvfp4')
             for other in (role('linear', 'input', 'head'), role('linear', 'input', ''), role('dpa', 'qkv', 'up'), None):
-                self.assertEqual(said.quantizer(other), 'high_precision')
+                self.assertEqual(export.quantizer(other), 'high_precision')
 
     def test_adams_moments_go_where_an_optimizer_has_their_format(self):
         moments = [('optimizer.moment1', 'moment1', 'bf16'), ('optimizer.moment2', 'moment2', 'bf16')]
         there = dict(zip(('torchao', 'engine', 'megatron'), (comp.to_torchao, comp.to_transformer_engine, comp.to_megatron)))
-        said = {name: export(plan_file(PLAN[2], *moments), model='net') for name, export in there.items()}
-        self.assertIn('exp_avg_sq is in bf16 (torchao', '\n'.join(said['torchao'].left))
-        self.assertEqual(said['engine'].adam, {'exp_avg_dtype': torch.bfloat16, 'exp_avg_sq_dtype': torch.bfloat16})
-        self.assertIn('exp_avg and exp_avg_sq in bf16 are rounded to the nearest there', said['engine'].left[-1])
-        arguments = said['megatron'].save(os.path.join(tempfile.mkdtemp(), 'precisions.yaml'))
+        exports = {name: export(plan_file(PLAN[2], *moments), model='net') for name, export in there.items()}
+        self.assertIn('exp_avg_sq is in bf16 (torchao', '\n'.join(exports['torchao'].left))
+        self.assertEqual(exports['engine'].adam, {'exp_avg_dtype': torch.bfloat16, 'exp_avg_sq_dtype': torch.bfloat16})
+        self.assertIn('exp_avg and exp_avg_sq in bf16 are rounded to the nearest there', exports['engine'].left[-1])
+        arguments = exports['megatron'].save(os.path.join(tempfile.mkdtemp(), 'precisions.yaml'))
         self.assertRegex(arguments, '--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16$')
         blocks = [(name, kind, 'fp8_e4m3') for name, kind, _ in moments]
-        said = {name: export(plan_file(PLAN[2], *blocks), model='net') for name, export in there.items()}
-        self.assertIn('both moments are in fp8_e4m3: AdamFp8 or AdamWFp8 of torchao.optim', '\n'.join(said['torchao'].left))
-        self.assertEqual(set(said['engine'].adam.values()), {torch.uint8})
-        self.assertIn('one scale there, here one for 256 values', said['engine'].left[-1])
-        self.assertEqual(said['megatron'].moments, {'exp_avg': 'fp8_e4m3', 'exp_avg_sq': 'fp8_e4m3'})
+        exports = {name: export(plan_file(PLAN[2], *blocks), model='net') for name, export in there.items()}
+        self.assertIn('both moments are in fp8_e4m3: AdamFp8 or AdamWFp8 of torchao.optim', '\n'.join(exports['torchao'].left))
+        self.assertEqual(set(exports['engine'].adam.values()), {torch.uint8})
+        self.assertIn('one scale there, here one for 256 values', exports['engine'].left[-1])
+        self.assertEqual(exports['megatron'].moments, {'exp_avg': 'fp8_e4m3', 'exp_avg_sq': 'fp8_e4m3'})
         several = plan_file(PLAN[0], moments[0], ('optimizer.moment1.1', 'moment1', 'fp32'), ('optimizer.moment2', 'moment2', 'fp32'))
-        said = comp.to_transformer_engine(several, model='net')
+        engine = comp.to_transformer_engine(several, model='net')
         one = 'exp_avg is in bf16 and in fp32 (an optimizer there has one format for it): it stays in FP32'
-        self.assertEqual((said.adam, said.left), ({}, (one,)))
+        self.assertEqual((engine.adam, engine.left), ({}, (one,)))
         self.assertEqual(comp.to_torchao(several, model='net').left, (one,))
         for export in there.values():
             self.assertNotIn('exp_avg', '\n'.join(export(plan_file(PLAN[0], moments[0][:2] + ('fp32',)), model='net').left))
 
     def test_what_transformer_engine_lacks_is_said(self):
-        said = comp.to_transformer_engine(plan_file(*PLAN, ('net.last.linear', 'linear', 'mxfp4')), model='net')
-        self.assertEqual(said.modules['down']['input_gradient'], 'fp8_e5m2')
-        text = '\n'.join(said.left)
+        export = comp.to_transformer_engine(plan_file(*PLAN, ('net.last.linear', 'linear', 'mxfp4')), model='net')
+        self.assertEqual(export.modules['down']['input_gradient'], 'fp8_e5m2')
+        text = '\n'.join(export.left)
         self.assertIn('3 products are in mxfp4', text)
         self.assertIn('"down" is in fp8_e5m2 (its recipes have E5M2 for gradients only)', text)
 
@@ -279,9 +279,9 @@ class Exports(unittest.TestCase):
             with open(os.path.join(folder, *path)) as file:
                 return ast.parse(file.read()).body
 
-        made = {n.name: n for n in parsed('pytorch', 'custom_recipes', 'quantizer_factories.py') if isinstance(n, ast.FunctionDef)}
+        functions = {n.name: n for n in parsed('pytorch', 'custom_recipes', 'quantizer_factories.py') if isinstance(n, ast.FunctionDef)}
         for name in ('high_precision', *_exports._FACTORIES.values()):
-            self.assertEqual([a.arg for a in made[f'{name}_factory'].args.args], ['role'])
+            self.assertEqual([a.arg for a in functions[f'{name}_factory'].args.args], ['role'])
         hybrid = next(n for n in parsed('pytorch', 'tensor', 'hybrid_tensor.py') if getattr(n, 'name', '') == 'HybridQuantizer')
         init = next(n for n in hybrid.body if getattr(n, 'name', '') == '__init__')
         self.assertLessEqual({'rowwise_quantizer', 'columnwise_quantizer'}, {a.arg for a in init.args.kwonlyargs})

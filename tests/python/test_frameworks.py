@@ -143,10 +143,10 @@ class HuggingFace(OwnSteps):
         self.assertIn('cross_entropy', ' '.join(op.kind for op in callback.plan.found.operators))
 
     def test_losses_of_accumulated_batches_add_up_to_the_one_that_the_trainer_logs(self):
-        told = []
+        losses = []
 
         def step(plan, loss):
-            told.append(float(loss))
+            losses.append(float(loss))
             step_of_modelled_seconds(plan, loss)
 
         with unittest.mock.patch.object(comp.Autocast, 'step', step):
@@ -154,8 +154,8 @@ class HuggingFace(OwnSteps):
             trainer, _ = self.trainer(10, **own)
             trainer.train()
         logged = [log['loss'] for log in trainer.state.log_history if 'loss' in log]
-        self.assertEqual(len(told), 10)
-        for mine, theirs in zip(told, logged):
+        self.assertEqual(len(losses), 10)
+        for mine, theirs in zip(losses, logged):
             self.assertAlmostEqual(mine, float(theirs), places=3)
 
     def test_a_training_goes_on_from_the_trainers_checkpoint_and_its_search_too(self):
@@ -355,14 +355,14 @@ class Lightning(OwnSteps):
 
         x, y = some_images(64)
         self.loader = loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
-        self.seen = seen = []
+        self.outputs = outputs = []
 
         class Module(lightning.LightningModule):
             def __init__(self):
                 super().__init__()
                 torch.manual_seed(4)
                 self.net = nn.Sequential(nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 4))
-                self.net[2].register_forward_hook(lambda m, i, out: seen.append((self.training, out.dtype)))
+                self.net[2].register_forward_hook(lambda m, i, out: outputs.append((self.training, out.dtype)))
 
             def training_step(self, batch, index):
                 loss = cross_entropy(self.net(batch[0]), batch[1])
@@ -401,11 +401,11 @@ class Lightning(OwnSteps):
 
         path = plan_file(module, run, kinds=('linear',))
         precision = comp.lightning.PlanPrecision(path, search={'batches_per_epoch': 1, 'forced': True})
-        self.seen.clear()
+        self.outputs.clear()
         self.fit(module, [precision], 2, num_sanity_val_steps=0)
-        training = [kind for trains, kind in self.seen if trains]
+        training = [kind for trains, kind in self.outputs if trains]
         self.assertEqual(training, [torch.float32] * 2 + [torch.bfloat16] * 6)  # recorded, and compared with
-        self.assertEqual({kind for trains, kind in self.seen if not trains}, {torch.bfloat16})
+        self.assertEqual({kind for trains, kind in self.outputs if not trains}, {torch.bfloat16})
 
     def test_in_fp32_a_training_without_a_file_is_the_trainers_own_bit_for_bit(self):
         import comp.lightning
@@ -441,7 +441,7 @@ class Lightning(OwnSteps):
             self.fit(self.module(), [second], 51, checkpoint, **own)
             self.assertEqual(second.plan._inner.batches, 40)  # a search that begins anew needs four times as many
             self.assertIn('b', comp.load(file).letters)
-            self.assertEqual(self.seen[-1], (False, torch.bfloat16))
+            self.assertEqual(self.outputs[-1], (False, torch.bfloat16))
 
     def test_on_several_ranks_the_plan_has_the_exchange_of_gradients(self):
         import comp.lightning

@@ -33,7 +33,7 @@ class OfModules(nn.Module):
         super().__init__()
         self.add_module('0', nn.Conv2d(3, 8, 3, padding=1))
         self.add_module('5', nn.Linear(8 * 16, 4))
-        self.q, self.k, self.seen = nn.Linear(4, 4), nn.Linear(4, 4), []
+        self.q, self.k, self.dtypes = nn.Linear(4, 4), nn.Linear(4, 4), []
 
     def forward(self, x):
         images = self.get_submodule('0')(x)
@@ -42,7 +42,7 @@ class OfModules(nn.Module):
         rows = h.unsqueeze(0)
         q = self.q(rows)
         scores = torch.matmul(q, self.k(rows).transpose(-1, -2))
-        self.seen.append([each.dtype for each in (images, h, q, scores)])
+        self.dtypes.append([each.dtype for each in (images, h, q, scores)])
         return torch.matmul(torch.softmax(scores, -1), rows).squeeze(0)
 
 
@@ -86,10 +86,10 @@ class Languages(unittest.TestCase):
         self.goes_both_ways(written_once())
 
     def test_plans_of_a_traced_and_a_scripted_module(self):
-        for made in (torch.jit.trace(small_net(), X, check_trace=False), torch.jit.script(small_net())):
+        for model in (torch.jit.trace(small_net(), X, check_trace=False), torch.jit.script(small_net())):
             module = self.path('module.pt')
-            made.save(module)
-            self.goes_both_ways(made, module)
+            model.save(module)
+            self.goes_both_ways(model, module)
 
     def test_a_layer_that_calls_another_operator_in_the_other_language_is_the_same_layer(self):
         theirs, net = self.path('theirs.json'), OfModules()
@@ -99,7 +99,7 @@ class Languages(unittest.TestCase):
             train(net, comp.plan(theirs, {'net': net}, forced=True))
             with torch.no_grad(), comp.plan(theirs, {'net': net}, forced=True):
                 net(X)
-        self.assertEqual(net.seen, [[torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]] * 3)
+        self.assertEqual(net.dtypes, [[torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]] * 3)
 
         def run(plan):
             with plan:
@@ -112,17 +112,17 @@ class Languages(unittest.TestCase):
     def test_a_plan_of_a_module_is_one_of_what_is_traced_and_scripted_of_it(self):
         net = small_net()
 
-        def run(made):
+        def run(model):
             def forward(plan):
                 with plan:
-                    return cross_entropy(made(X), Y)
+                    return cross_entropy(model(X), Y)
 
             return forward
 
-        made = [torch.jit.trace(small_net(), X, check_trace=False), torch.jit.script(small_net()), net]
-        for a in made:
+        models = [torch.jit.trace(small_net(), X, check_trace=False), torch.jit.script(small_net()), net]
+        for a in models:
             path = plan_file(a, run(a), kinds=('conv', 'linear', 'batch_norm'))
-            for b in made:
+            for b in models:
                 with warnings.catch_warnings():
                     warnings.simplefilter('error')
                     self.assertEqual(train(b, comp.plan(path, b)).count('b'), 3)

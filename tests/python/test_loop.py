@@ -439,14 +439,14 @@ class Loops(unittest.TestCase):
                 self.assertEqual(os.listdir(folder), ['plan.json.search'] if batches > 1 else [])
 
     def test_the_next_loop_goes_on_from_what_the_last_one_learned(self):
-        told = []
+        sentences = []
 
         def batches_until_found(file, loop, most=3000):
             plan = loop.autocast(file=file)
             for k in range(most):
                 loop.train(plan, 1)
                 if plan.found:
-                    told.extend(plan.found.warnings)
+                    sentences.extend(plan.found.warnings)
                     return k
             return most
 
@@ -464,9 +464,9 @@ class Loops(unittest.TestCase):
             for content, then in (('no ledger', "what this loop's search learns is not kept"), (altered, 'this loop writes it anew')):
                 with open(os.path.join(folder, 'other.json.search'), 'w') as other:
                     other.write(content)
-                self.assertNotIn(then, ' '.join(told))
+                self.assertNotIn(then, ' '.join(sentences))
                 self.assertEqual(batches_until_found(os.path.join(folder, 'other.json'), Loop()), whole)
-                self.assertIn(then, ' '.join(told))
+                self.assertIn(then, ' '.join(sentences))
                 os.remove(os.path.join(folder, 'other.json'))
 
     def test_a_loop_leaves_the_file_of_a_search_that_another_one_goes_on_with(self):
@@ -485,11 +485,11 @@ class Loops(unittest.TestCase):
             self.assertEqual(os.listdir(folder), ['plan.json'])
 
     def test_an_interpreter_ends_while_a_search_waits(self):
-        told = subprocess.run(
+        process = subprocess.run(
             [sys.executable, '-W', 'default', '-c', _ENDS_EARLY], capture_output=True, text=True, timeout=120, cwd=tempfile.mkdtemp()
         )
-        self.assertEqual(told.returncode, 0, told.stderr)
-        self.assertIn('the loop ended after 20 batches', told.stderr)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        self.assertIn('the loop ended after 20 batches', process.stderr)
 
     def test_a_loop_that_is_killed_goes_on_from_its_file(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -648,14 +648,14 @@ class Loops(unittest.TestCase):
         ):
             loop = Loop()
             plan = loop.autocast(optimizer=[loop.optimizer, torch.optim.SGD(loop.net[2].parameters(), 1e-3)])
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as messages:
                 warnings.simplefilter('always', UserWarning)
                 for _ in range(70):
                     use(loop, plan)
                     another.update(cross_entropy(another.net(another.batches[0][0]), another.batches[0][1]))  # of a loop beside it
-            self.assertEqual(len(told), words is not None)
+            self.assertEqual(len(messages), words is not None)
             if words:
-                self.assertRegex(str(told[0].message), words)
+                self.assertRegex(str(messages[0].message), words)
 
     def test_an_optimizer_that_is_made_of_several_is_one(self):
         class Several(torch.optim.Optimizer):

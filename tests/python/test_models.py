@@ -33,41 +33,41 @@ def forward(net, x=FLAT):
 
 def dtypes_of(net):
     """Of the outputs of a model's linear layers, as they are seen in the next forwards."""
-    seen = []
+    dtypes = []
     for part in net.modules():
         if isinstance(part, nn.Linear):
-            part.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
-    return seen
+            part.register_forward_hook(lambda module, given, out: dtypes.append(out.dtype))
+    return dtypes
 
 
 class Plans(unittest.TestCase):
     def test_a_plan_lowers_what_it_says_and_gradients_stay_fp32(self):
         net = mlp()
         plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
-        seen = dtypes_of(net)
+        dtypes = dtypes_of(net)
         for _ in range(2):
             with plan:
                 loss = cross_entropy(net(FLAT), Y)
             loss.backward()
-        self.assertEqual(seen, [torch.bfloat16] * 6)
+        self.assertEqual(dtypes, [torch.bfloat16] * 6)
         self.assertTrue(plan.in_use)
         self.assertEqual({p.grad.dtype for p in net.parameters()}, {torch.float32})
         with torch.no_grad(), plan:
             net(FLAT[:3])
-        self.assertEqual(seen[6:], [torch.bfloat16] * 3)
+        self.assertEqual(dtypes[6:], [torch.bfloat16] * 3)
         net(FLAT)
-        self.assertEqual(seen[9:], [torch.float32] * 3)
+        self.assertEqual(dtypes[9:], [torch.float32] * 3)
 
     def test_an_evaluation_runs_under_the_plan_before_any_step_and_with_parameters_that_came_later(self):
         net = mlp()
         plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
-        seen = dtypes_of(net)
+        dtypes = dtypes_of(net)
 
         def evaluated():
-            seen.clear()
+            dtypes.clear()
             with torch.no_grad(), plan:
                 net(FLAT[:3])
-            return seen == [torch.bfloat16] * 3
+            return dtypes == [torch.bfloat16] * 3
 
         self.assertTrue(evaluated())
         for _ in range(2):
@@ -94,14 +94,14 @@ class Plans(unittest.TestCase):
 
         net = Quantizes()
         plan = comp.plan(plan_file(net, forward(net), kinds=('',)), net)
-        seen = dtypes_of(net)
+        dtypes = dtypes_of(net)
         for _ in range(2):
             with plan:
                 loss = cross_entropy(net(FLAT), Y)
             loss.backward()
         with torch.no_grad(), plan:
             net(FLAT)
-        self.assertEqual(seen, [torch.bfloat16] * 6)
+        self.assertEqual(dtypes, [torch.bfloat16] * 6)
 
     def test_a_plan_of_another_model_or_size_is_refused(self):
         net = mlp()
@@ -134,10 +134,10 @@ class Plans(unittest.TestCase):
         net = mlp()
         plan = comp.plan(plan_file(net, forward(net), precision='fp16', kinds=('linear',)), net, forced=True)
         forward(net)(plan)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter('always')
             forward(net)(plan)
-        self.assertIn('GradScaler', ' '.join(str(w.message) for w in told))
+        self.assertIn('GradScaler', ' '.join(str(w.message) for w in messages))
         strict = comp.plan(plan_file(net, forward(net), precision='fp16', kinds=('linear',)), net, forced=True)
         forward(net)(strict)
         with warnings.catch_warnings():
@@ -173,7 +173,7 @@ class Plans(unittest.TestCase):
         a, b = comp.plan(path, net), comp.plan(path, net)
         forward(net)(a)
         forward(net)(b)
-        seen = dtypes_of(net)
+        dtypes = dtypes_of(net)
         a.__enter__()
         b.__enter__()
         net(FLAT)
@@ -183,22 +183,22 @@ class Plans(unittest.TestCase):
         with self.assertRaisesRegex(comp.Error, 'not in it'):
             b.__exit__(None, None, None)
         net(FLAT)
-        self.assertEqual(seen, [torch.bfloat16] * 3 + [torch.float32] * 3)
+        self.assertEqual(dtypes, [torch.bfloat16] * 3 + [torch.float32] * 3)
         with a:
-            said = []
+            errors = []
 
             def leave():
                 try:
                     a.__exit__(None, None, None)
                 except comp.Error as refused:
-                    said.append(str(refused))
+                    errors.append(str(refused))
 
             thread = threading.Thread(target=leave)
             thread.start()
             thread.join()
             cross_entropy(net(FLAT), Y)
-        self.assertIn('a thread that is not in it', said[0])
-        self.assertEqual(seen[6:], [torch.bfloat16] * 3)
+        self.assertIn('a thread that is not in it', errors[0])
+        self.assertEqual(dtypes[6:], [torch.bfloat16] * 3)
         self.assertTrue(torch.isfinite(forward(net)(b)))
 
 
@@ -226,12 +226,12 @@ class Checkpoints(unittest.TestCase):
         for reentrant in (None, False, 'nested'):
             net = self.Net(reentrant)
             plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
-            seen = dtypes_of(net)
+            dtypes = dtypes_of(net)
             for _ in range(3):  # in the first the plan has seen no operator yet
                 net.zero_grad()
                 forward(net)(plan).backward()
             gradients.append([p.grad for p in net.parameters()])
-            self.assertEqual(seen, [torch.bfloat16] * (9 if reentrant is None else 12))
+            self.assertEqual(dtypes, [torch.bfloat16] * (9 if reentrant is None else 12))
         for a, b, c in zip(*gradients):
             self.assertTrue(torch.equal(a, b) and torch.equal(a, c))
 
@@ -249,19 +249,19 @@ class Checkpoints(unittest.TestCase):
 
 class Functions(unittest.TestCase):
     def test_an_autograd_function_stays_fp32_and_gets_fp32(self):
-        seen = []
+        dtypes = []
 
         class Gram(torch.autograd.Function):
             @staticmethod
             def forward(ctx, x):
                 ctx.save_for_backward(x)
-                seen.append(x.dtype)
+                dtypes.append(x.dtype)
                 return x @ x.T
 
             @staticmethod
             def backward(ctx, gradient):
                 (x,) = ctx.saved_tensors
-                seen.append(gradient.dtype)
+                dtypes.append(gradient.dtype)
                 return (gradient + gradient.T) @ x
 
         net = nn.Linear(192, 16)
@@ -274,7 +274,7 @@ class Functions(unittest.TestCase):
         for _ in range(3):
             run(plan).backward()
         self.assertIn('b', plan.letters)
-        self.assertEqual(set(seen), {torch.float32})
+        self.assertEqual(set(dtypes), {torch.float32})
 
 
 class FastPaths(unittest.TestCase):
@@ -335,11 +335,11 @@ class Scripts(unittest.TestCase):
 
         def step(net, region, loss):
             with region:
-                made = loss(net(FLAT))
-            made.backward()
-            seen = [made.detach(), *(p.grad.clone() for p in net.parameters())]
+                value = loss(net(FLAT))
+            value.backward()
+            results = [value.detach(), *(p.grad.clone() for p in net.parameters())]
             net.zero_grad()
-            return seen
+            return results
 
         def differs(some, others):
             return max(float((a - b).abs().max()) for a, b in zip(some, others, strict=True))
@@ -348,14 +348,14 @@ class Scripts(unittest.TestCase):
         plain, outside, scripted_loss = Normed(), contextlib.nullcontext(), torch.jit.script(loss_of)
         path = plan_file(plain, lambda plan: step(plain, plan, loss_of)[0], kinds=('linear', 'norm', 'tanh', 'pow'))
         expected = step(plain, comp.plan(path, plain), loss_of)
-        for made in (torch.jit.trace(plain, FLAT), torch.jit.script(plain), torch.jit.script(ByInterface(plain))):
+        for variant in (torch.jit.trace(plain, FLAT), torch.jit.script(plain), torch.jit.script(ByInterface(plain))):
             for _ in range(4):
-                fp32 = step(made, outside, scripted_loss)
-            plan = comp.plan(path, getattr(made, 'part', made))
+                fp32 = step(variant, outside, scripted_loss)
+            plan = comp.plan(path, getattr(variant, 'part', variant))
             for _ in range(3):
-                self.assertEqual(differs(step(made, plan, scripted_loss), expected), 0)
+                self.assertEqual(differs(step(variant, plan, scripted_loss), expected), 0)
                 for _ in range(3):
-                    self.assertLessEqual(differs(step(made, outside, scripted_loss), fp32), 1e-6)
+                    self.assertLessEqual(differs(step(variant, outside, scripted_loss), fp32), 1e-6)
             self.assertGreater(plan.letters.count('b'), 4)
             self.assertEqual(plan.left, (0, ''))
 

@@ -259,11 +259,11 @@ class Formats(unittest.TestCase):
 
 
 class Others(unittest.TestCase):
-    def told(self, work):
-        with warnings.catch_warnings(record=True) as seen:
+    def warnings_of(self, work):
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter('always')
             work()
-        return [str(w.message) for w in seen if 'moments stay in FP32' in str(w.message)]
+        return [str(w.message) for w in messages if 'moments stay in FP32' in str(w.message)]
 
     def test_other_optimizers_are_refused_or_keep_fp32_with_one_warning(self):
         class Own(torch.optim.Adam):
@@ -285,9 +285,9 @@ class Others(unittest.TestCase):
                 if words == 'is differentiable':
                     continue  # torch steps it for parameters that were computed alone
                 job, plain = Job(make), Job(make)
-                told = self.told(lambda: job.train(job.plan(), 3))
-                self.assertTrue(any(words in each for each in told), told)
-                self.assertEqual(len(set(told)), len(told))
+                sentences = self.warnings_of(lambda: job.train(job.plan(), 3))
+                self.assertTrue(any(words in each for each in sentences), sentences)
+                self.assertEqual(len(set(sentences)), len(sentences))
                 plain.train(NoPlan(), 3)
                 self.assertTrue(same(plain.weights(), job.weights()))
                 self.assertLessEqual(job.formats(), {FP32})
@@ -305,8 +305,8 @@ class Others(unittest.TestCase):
         plan = comp.plan(path, job.net, optimizer=both)
         job.train(plan, 2)
         self.assertEqual(job.formats(), {BF16})
-        told = self.told(lambda: comp.plan(path, job.net, optimizer=both[1]))
-        self.assertEqual(sum('which no given optimizer has' in each for each in told), 2, told)
+        sentences = self.warnings_of(lambda: comp.plan(path, job.net, optimizer=both[1]))
+        self.assertEqual(sum('which no given optimizer has' in each for each in sentences), 2, sentences)
 
     def test_without_an_optimizer_a_plan_leaves_them_and_says_so(self):
         job = Job()
@@ -335,9 +335,9 @@ class Others(unittest.TestCase):
             self.assertLess(table.weight[0, 0], 0.9)
 
         for sparse in (True, False):
-            told = self.told(lambda: run(sparse))
-            self.assertEqual(len(told), 1, told)
-            self.assertIn('lies otherwise', told[0])
+            sentences = self.warnings_of(lambda: run(sparse))
+            self.assertEqual(len(sentences), 1, sentences)
+            self.assertIn('lies otherwise', sentences[0])
 
     def test_a_compiled_step_keeps_fp32_with_one_warning(self):
         def run(job, region):
@@ -351,10 +351,10 @@ class Others(unittest.TestCase):
 
         plain, job = Job(), Job()
         run(plain, NoPlan())
-        told = self.told(lambda: run(job, job.plan()))
+        sentences = self.warnings_of(lambda: run(job, job.plan()))
         self.assertEqual(job.formats(), {FP32})
-        self.assertEqual(len(told), 1, told)
-        self.assertIn('is compiled', told[0])
+        self.assertEqual(len(sentences), 1, sentences)
+        self.assertIn('is compiled', sentences[0])
         self.assertTrue(same(plain.weights(), job.weights()))
 
 

@@ -12,7 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / 'examples'
-SAID = {  # by notebook: words that it prints
+WORDS = {  # by notebook: words that it prints
     'python_plan': ('of the test digits are right', '2.div'),
     'autocast_in_a_loop': ('batches, loss', 'cost of the search', 'head'),
     'hugging_face_trainer': ('steps, loss', 'plan.json: '),
@@ -26,17 +26,17 @@ KERNEL = all(importlib.util.find_spec(name) for name in ('nbclient', 'nbformat',
 class Notebooks(unittest.TestCase):
     def test_each_runs_and_has_no_outputs(self):
         notebooks = sorted([*EXAMPLES.glob('*.ipynb'), *ROOT.glob('docs/notebooks/*.ipynb')])
-        self.assertEqual({path.stem for path in notebooks}, set(SAID))
+        self.assertEqual({path.stem for path in notebooks}, set(WORDS))
         for path in notebooks:
             with self.subTest(path.stem):
                 cells = [cell for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'code']
                 self.assertFalse(any(cell['outputs'] or cell['execution_count'] for cell in cells))
                 if not all(importlib.util.find_spec(name) for name in NEEDS.get(path.stem, ())):
                     self.skipTest(f'no {" and ".join(NEEDS[path.stem])} here')
-                said = self.said_by(path, cells)
-                self.assertLess(len(said), MOST)
-                for words in SAID[path.stem]:
-                    self.assertIn(words, said)
+                output = self.said_by(path, cells)
+                self.assertLess(len(output), MOST)
+                for words in WORDS[path.stem]:
+                    self.assertIn(words, output)
 
     def said_by(self, path, cells):
         folder = tempfile.mkdtemp()

@@ -137,7 +137,7 @@ class ViewsBuckets(Averaged):
         super().__init__(lambda net: DistributedDataParallel(net, gradient_as_bucket_view=True))
 
 
-def told(found, training):
+def facts(found, training):
     return {
         'plan': found.plan,
         'trained': found.trained_batches,
@@ -156,18 +156,18 @@ def told(found, training):
 def is_searched():
     training = Training()
     found = training.search(ledger=os.path.join(FOLDER, 'ledger.jsonl'), report=os.path.join(FOLDER, 'report.html'))
-    said = told(found, training)
+    data = facts(found, training)
     found.save(os.path.join(FOLDER, f'plan{RANK}.json'))
     searched = found.trained_batches // found.batches_per_epoch  # more on a busy machine
     result = found.train(epochs=searched + 4)
-    return said | {'final': result.epochs[-1].loss, 'epochs': len(result.epochs) - searched, 'end': training.weights()}
+    return data | {'final': result.epochs[-1].loss, 'epochs': len(result.epochs) - searched, 'end': training.weights()}
 
 
 def is_trained_in_fp32():
     training = Training(ranks=dist.get_world_size() if dist.is_initialized() else 1)
     found = training.search(policy='all_fp32')
     result = found.train(epochs=20)
-    return told(found, training) | {'final': [e.loss for e in result.epochs], 'plans': result.plan}
+    return facts(found, training) | {'final': [e.loss for e in result.epochs], 'plans': result.plan}
 
 
 def is_stopped_by_a_callback():
@@ -178,7 +178,7 @@ def is_stopped_by_a_callback():
 
 def has_a_static_graph_and_views_buckets():
     training = Training(static_graph=True, gradient_as_bucket_view=True)
-    return told(training.search(), training)
+    return facts(training.search(), training)
 
 
 def has_buffers_and_accumulates():
@@ -198,7 +198,7 @@ def has_buffers_and_accumulates():
         return loss
 
     training.step = step
-    return told(training.search(), training)
+    return facts(training.search(), training)
 
 
 class Classifier(nn.Module):
@@ -216,14 +216,14 @@ def is_examined():
     for name, convert in {'sound': lambda net: net, 'converted': lambda net: net.double().float()}.items():
         training = Training()
         convert(training.net)
-        seen = comp.doctor(training.step, training.data, model=training.net, steps=12)
-        found[name] = [f.kind for f in seen.faults]
+        report = comp.doctor(training.step, training.data, model=training.net, steps=12)
+        found[name] = [f.kind for f in report.faults]
     return found
 
 
 def is_compiled():
     """What is inside of DistributedDataParallel, and what is around it. Compilation takes longer on rank 1."""
-    said = []
+    results = []
     for inside in True, False:
         training, graphs = Training(), []
 
@@ -244,8 +244,8 @@ def is_compiled():
         found = training.search(planned_epochs=10000)  # so that the contest may compile
         by_search = len(graphs)
         result = found.train(epochs=10)
-        said.append([found.compiled, by_search > 1, found.plan, result.plan, training.weights()])
-    return {'said': said}
+        results.append([found.compiled, by_search > 1, found.plan, result.plan, training.weights()])
+    return {'said': results}
 
 
 def raises_on_rank_1():
@@ -268,18 +268,18 @@ def has_no_bf16_kernel_on_rank_1():
 
     if RANK == 1:
         training.net.module[2].register_forward_pre_hook(refuse_bf16)
-    return told(training.search(), training)
+    return facts(training.search(), training)
 
 
 def is_sharded():
-    said = {}
+    results = {}
     for kind in Sharded, Unsharded:
         training = kind()
         found = training.search(policy='all_fp32')
         result = found.train(epochs=12)
         losses = [*found.baseline.curve, *(e.loss for e in result.epochs)]
-        said[kind.__name__] = [found.fingerprint, losses, training.end(), any('averages' in e for e in found.also_saved)]
-    return said
+        results[kind.__name__] = [found.fingerprint, losses, training.end(), any('averages' in e for e in found.also_saved)]
+    return results
 
 
 def runs_a_plan_sharded():
@@ -287,11 +287,11 @@ def runs_a_plan_sharded():
     path = os.path.join(FOLDER, 'plan.json')
     Unsharded().search(policy=in_bf16).save(path)
     choose(path, lambda op: 'bf16' if 'linear' in op['name'] else 'fp32')
-    said = {}
+    results = {}
     for kind in Sharded, Unsharded:
-        training, seen = kind(), []
+        training, sizes = kind(), []
         plan, layer = comp.plan(path, training.net), [m for m in training.net.modules() if isinstance(m, nn.Linear)][1]
-        layer.register_forward_pre_hook(lambda module, inputs: seen.append(module.weight.element_size()))
+        layer.register_forward_pre_hook(lambda module, inputs: sizes.append(module.weight.element_size()))
         losses = []
         for batch in training.data[:4]:
             for i, (x, y) in enumerate(zip(*[half.chunk(2) for half in batch])):
@@ -310,22 +310,22 @@ def runs_a_plan_sharded():
                 with plan:
                     training.net(batch[0])
             losses.append(training.weights())
-        said[kind.__name__] = losses
-        said['formats of ' + kind.__name__] = seen[-4:]
-        said['left of ' + kind.__name__] = plan.left
-    return said
+        results[kind.__name__] = losses
+        results['formats of ' + kind.__name__] = sizes[-4:]
+        results['left of ' + kind.__name__] = plan.left
+    return results
 
 
 def choose(path, precision):
     """Gives each operator of the file the precision that `precision(operator)` returns, whatever was fastest."""
     if RANK == 0:
         with open(path) as file:
-            said = json.load(file)
-        for each in said['operators']:
+            content = json.load(file)
+        for each in content['operators']:
             each['precision'] = precision(each)
-        said['plan'] = ''.join('b' if each['precision'] == 'bf16' else '1' for each in said['operators'])
+        content['plan'] = ''.join('b' if each['precision'] == 'bf16' else '1' for each in content['operators'])
         with open(path, 'w') as file:
-            json.dump(said, file)
+            json.dump(content, file)
     dist.barrier()
 
 
@@ -334,7 +334,7 @@ def exchanges_by_a_plan():
     path = os.path.join(FOLDER, 'plan.json')
     found = Unsharded().search()
     found.save(path)
-    said = {'last': [found.operators[-1].name, found.operators[-1].kind], 'equal': [], 'outside': []}
+    results = {'last': [found.operators[-1].name, found.operators[-1].kind], 'equal': [], 'outside': []}
     for name, format in ('fp32', torch.float32), ('bf16', torch.bfloat16):
         choose(path, lambda op: name if op['kind'] == 'all_reduce' else 'fp32')
         for make in Sharded, Unsharded, ViewsBuckets:
@@ -350,15 +350,15 @@ def exchanges_by_a_plan():
                 for each in sums:
                     dist.all_reduce(each)
                 same = [torch.equal(whole(p.grad), s.float()) for p, s in zip(training.net.parameters(), sums)]
-                said['equal' if inside else 'outside'].append(all(same))
+                results['equal' if inside else 'outside'].append(all(same))
                 training.optimizer.zero_grad()
                 plain.optimizer.zero_grad()
-    return said
+    return results
 
 
 def exchanges_as_is_fast():
     """Gradients in the slow format take 20 ms more. Returns: the format that the search found, by the slow one."""
-    said, all_reduce = {}, dist.all_reduce
+    results, all_reduce = {}, dist.all_reduce
     for slow in torch.float32, torch.bfloat16:
 
         def slowed(tensor, **more):
@@ -368,30 +368,30 @@ def exchanges_as_is_fast():
         dist.all_reduce = slowed
         training = Training()
         found = training.search()
-        said[str(slow)] = found.plan.partition('@')[0][-1]
+        results[str(slow)] = found.plan.partition('@')[0][-1]
     dist.all_reduce = all_reduce
-    return said
+    return results
 
 
 def has_an_exchange_of_its_own():
     path = os.path.join(FOLDER, 'plan.json')
     Training().search().save(path)
     choose(path, lambda op: 'bf16')
-    said = {'refused': []}
+    results = {'refused': []}
     hooked, reduced = Training(), Sharded(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
     hooked.net.register_comm_hook(None, allreduce_hook)
     for each in hooked, reduced:
         try:
             each.search(exchange=True)
         except comp.SettingsError as error:
-            said['refused'].append(str(error))
-    said['kinds'] = [training.search().operators[-1].kind for training in (hooked, reduced)]
-    said['left out'] = Training().search(exchange=False).operators[-1].kind
-    with warnings.catch_warnings(record=True) as told:
+            results['refused'].append(str(error))
+    results['kinds'] = [training.search().operators[-1].kind for training in (hooked, reduced)]
+    results['left out'] = Training().search(exchange=False).operators[-1].kind
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter('always')
         comp.plan(path, hooked.net)
-    said['warned'] = [str(each.message) for each in told]
-    return said
+    results['warned'] = [str(each.message) for each in messages]
+    return results
 
 
 def loops(training, steps, **more):
@@ -409,7 +409,7 @@ def loops(training, steps, **more):
 
 
 def searches_in_its_loop():
-    said = {}
+    results = {}
     for kind in Unsharded, Sharded:
         file = os.path.join(FOLDER, kind.__name__ + '.json')
         training = kind()
@@ -417,18 +417,18 @@ def searches_in_its_loop():
         plan, letters = loops(training, 900, file=file)
         dist.barrier()
         again, _ = loops(training, 18, file=file, forced=True)
-        said[kind.__name__] = {
+        results[kind.__name__] = {
             'letters': letters,
             'found': plan.found.plan,
             'exchange': plan.found.operators[-1].kind,
             'used': again.letters,
             'weights': training.weights(),
         }
-    return said
+    return results
 
 
 def harms_rank_1_in_its_loop():
-    said = {}
+    results = {}
     for kind in Training, Sharded:
         training = kind()
         layer = [m for m in training.net.modules() if isinstance(m, nn.Linear)][1]
@@ -439,8 +439,8 @@ def harms_rank_1_in_its_loop():
         layer.register_forward_hook(harm)
         plan, letters = loops(training, 900, tune=False)
         at = [i for i, op in enumerate(plan.found.operators) if 'linear' in op.kind][1]
-        said[kind.__name__] = [letters, plan.batches_undone, plan.found.plan[at], training.weights()]
-    return said
+        results[kind.__name__] = [letters, plan.batches_undone, plan.found.plan[at], training.weights()]
+    return results
 
 
 def has_a_plan_on_rank_0_alone():
@@ -454,7 +454,7 @@ def has_a_plan_on_rank_0_alone():
 def copies_what_was_searched():
     """Returns: whether gradients of the copies travel in the plan's format."""
     path = os.path.join(FOLDER, 'plan.json')
-    training, said = Training(), {}
+    training, results = Training(), {}
     training.search().save(path)
     choose(path, lambda op: 'bf16' if op['kind'] == 'all_reduce' else 'fp32')
     for name, copied in ('copied', copy.deepcopy(training.net)), ('pickled', pickle.loads(pickle.dumps(training.net))):
@@ -463,8 +463,8 @@ def copies_what_was_searched():
         with plan:
             loss = cross_entropy(copied(x), y)
         loss.backward()
-        said[name] = all(torch.equal(p.grad, p.grad.bfloat16().float()) for p in copied.parameters())
-    return said
+        results[name] = all(torch.equal(p.grad, p.grad.bfloat16().float()) for p in copied.parameters())
+    return results
 
 
 def fails_sharded():
@@ -508,13 +508,13 @@ def is_spread_otherwise():
         parallelize_module(training.net, init_device_mesh('cpu', (2,)), {'0': ColwiseParallel()})
         return training
 
-    said = []
+    errors = []
     for make in lowered, in_parts:
         try:
             make().search()
         except comp.SettingsError as error:
-            said.append(str(error))
-    return {'said': said}
+            errors.append(str(error))
+    return {'said': errors}
 
 
 def goes_on_from_a_ledger():
@@ -527,7 +527,7 @@ def goes_on_from_a_ledger():
             os.kill(os.getpid(), signal.SIGKILL)
 
     training.before_step = before_step
-    return told(training.search(ledger=ledger), training)
+    return facts(training.search(ledger=ledger), training)
 
 
 class Kept(Training):
@@ -625,15 +625,15 @@ def goes_on():
 
 def is_refused():
     """Each time with other files, which are there before. Then from the one that is whole."""
-    said = {}
+    results = {}
     for name in sorted(os.listdir(FOLDER)):
         if not name.endswith('.pt'):
             continue
         try:
-            said[name] = Kept().resume(os.path.join(FOLDER, name), epochs=1).plan
+            results[name] = Kept().resume(os.path.join(FOLDER, name), epochs=1).plan
         except comp.Error as error:
-            said[name] = f'{type(error).__name__}: {error}'
-    return said
+            results[name] = f'{type(error).__name__}: {error}'
+    return results
 
 
 def has_a_full_disk_from_the_start():
@@ -662,10 +662,10 @@ def serve(rank, folder, scenario, ranks, answer):
         )
     began = time.monotonic()
     try:
-        said = globals()[scenario]()
+        results = globals()[scenario]()
     except Exception as error:
-        said = {'error': type(error).__name__, 'words': str(error)}
-    answer.send(json.dumps(said | {'seconds': time.monotonic() - began}))
+        results = {'error': type(error).__name__, 'words': str(error)}
+    answer.send(json.dumps(results | {'seconds': time.monotonic() - began}))
     os._exit(0)  # a rank that lost another may not be able to leave the group in order
 
 
@@ -673,9 +673,9 @@ def run(scenario, ranks=2, wait_for=(0, 1), folder=None):
     """Starts the processes, as forks: importing torch anew would take most of the time. Returns: by rank what each said,
     None for one that was killed or not waited for; the files that they made."""
     if folder is None:
-        with tempfile.TemporaryDirectory() as made:
-            return run(scenario, ranks, wait_for, made)
-    forks, running, said = multiprocessing.get_context('fork'), [], []
+        with tempfile.TemporaryDirectory() as directory:
+            return run(scenario, ranks, wait_for, directory)
+    forks, running, answers = multiprocessing.get_context('fork'), [], []
     try:
         for rank in range(ranks):
             hears, answer = forks.Pipe(duplex=False)
@@ -686,17 +686,17 @@ def run(scenario, ranks=2, wait_for=(0, 1), folder=None):
             if rank in wait_for and not hears.poll(150):
                 raise AssertionError(f'rank {rank} of {scenario} says nothing for 150 s')
             try:
-                said.append(json.loads(hears.recv()) if rank in wait_for else None)
+                answers.append(json.loads(hears.recv()) if rank in wait_for else None)
             except EOFError:
                 process.join()
                 if process.exitcode != -signal.SIGKILL:
                     raise AssertionError(f'rank {rank} of {scenario} ended with {process.exitcode}: see above') from None
-                said.append(None)
+                answers.append(None)
     finally:
         for process, _ in running:
             process.kill()
             process.join()
-    return said, sorted(os.listdir(folder))
+    return answers, sorted(os.listdir(folder))
 
 
 class Ranks(unittest.TestCase):
@@ -745,8 +745,8 @@ class Ranks(unittest.TestCase):
         self.assertNotIn('b', first['plan'][2])
 
     def test_the_doctor_names_weights_that_part(self):
-        for said in run('is_examined')[0]:
-            self.assertEqual((said['sound'], said['converted']), ([], ['rank_difference']))
+        for answer in run('is_examined')[0]:
+            self.assertEqual((answer['sound'], answer['converted']), ([], ['rank_difference']))
 
     def test_loops_search_as_one_and_change_their_plan_at_the_same_batch(self):
         (first, second), files = run('searches_in_its_loop')
@@ -776,17 +776,17 @@ class Ranks(unittest.TestCase):
 class Faults(unittest.TestCase):
     """Each ends within three timeouts: torch's own wait in a step, and that of comp, which is twice as long."""
 
-    def expect(self, said, kind, words):
-        self.assertEqual(said.get('error'), kind, said)
+    def expect(self, answer, kind, words):
+        self.assertEqual(answer.get('error'), kind, answer)
         for each in words:
-            self.assertIn(each, said['words'])
-        self.assertLess(said['seconds'], 60 + 3 * TIMEOUT)
+            self.assertIn(each, answer['words'])
+        self.assertLess(answer['seconds'], 60 + 3 * TIMEOUT)
 
     def test_a_search_goes_on_from_the_ledger_of_one_that_lost_its_worker(self):
         with tempfile.TemporaryDirectory() as folder:
-            said, _ = run('goes_on_from_a_ledger', folder=folder)
-            self.assertIsNone(said[1])
-            self.expect(said[0], 'RankError', ['rank 1 does not answer rank 0'])
+            answers, _ = run('goes_on_from_a_ledger', folder=folder)
+            self.assertIsNone(answers[1])
+            self.expect(answers[0], 'RankError', ['rank 1 does not answer rank 0'])
             with open(os.path.join(folder, 'ledger.jsonl')) as ledger:
                 before = len(ledger.readlines())
             self.assertGreater(before, 2)
@@ -796,36 +796,36 @@ class Faults(unittest.TestCase):
         self.assertEqual(first['recalled'], before - 1)  # a line says whose runs they are
 
     def test_a_step_raises_on_one_rank(self):
-        said, _ = run('raises_on_rank_1')
-        self.expect(said[1], 'ValueError', ['the sample is broken'])
-        self.assertLess(max(each['seconds'] for each in said), TIMEOUT)  # nobody waits for its backward
-        self.expect(said[0], 'RankError', ['rank 1: ValueError: the sample is broken'])
+        answers, _ = run('raises_on_rank_1')
+        self.expect(answers[1], 'ValueError', ['the sample is broken'])
+        self.assertLess(max(each['seconds'] for each in answers), TIMEOUT)  # nobody waits for its backward
+        self.expect(answers[0], 'RankError', ['rank 1: ValueError: the sample is broken'])
 
     def test_processes_without_a_process_group_are_told_what_to_do(self):
-        said, _ = run('has_no_process_group', ranks=1, wait_for=(0,))
-        self.expect(said[0], 'SettingsError', ['WORLD_SIZE is 2', 'init_process_group before comp.search'])
+        answers, _ = run('has_no_process_group', ranks=1, wait_for=(0,))
+        self.expect(answers[0], 'SettingsError', ['WORLD_SIZE is 2', 'init_process_group before comp.search'])
 
 
 class ShardedModels(unittest.TestCase):
     """By fully_shard, on two ranks: their sums are those of DistributedDataParallel."""
 
     def test_a_search_trains_to_the_bits_of_an_unsharded_one(self):
-        for said in run('is_sharded')[0]:
-            self.assertEqual(said['Sharded'], said['Unsharded'])
-            self.assertTrue(said['Sharded'][-1])  # its averages were found
+        for answer in run('is_sharded')[0]:
+            self.assertEqual(answer['Sharded'], answer['Unsharded'])
+            self.assertTrue(answer['Sharded'][-1])  # its averages were found
 
     def test_weights_are_gathered_in_the_formats_of_the_plan_and_train_to_the_same_bits(self):
-        for said in run('runs_a_plan_sharded')[0]:
-            self.assertEqual(said['Sharded'], said['Unsharded'])
-            self.assertEqual(said['formats of Sharded'], [2, 2, 4, 2])  # bytes of a number
-            self.assertEqual(said['formats of Unsharded'], [4] * 4)
-            self.assertEqual(said['left of Sharded'], [0, ''])
+        for answer in run('runs_a_plan_sharded')[0]:
+            self.assertEqual(answer['Sharded'], answer['Unsharded'])
+            self.assertEqual(answer['formats of Sharded'], [2, 2, 4, 2])  # bytes of a number
+            self.assertEqual(answer['formats of Unsharded'], [4] * 4)
+            self.assertEqual(answer['left of Sharded'], [0, ''])
 
     def test_whole_parameters_of_another_moment_are_not_read(self):
-        for said in run('fails_sharded')[0]:
-            self.assertTrue(any('rank 1: no BF16 here' in each for each in said['trials']))
-            self.assertTrue(said['same'])
-            self.assertEqual(*said['losses'])
+        for answer in run('fails_sharded')[0]:
+            self.assertTrue(any('rank 1: no BF16 here' in each for each in answer['trials']))
+            self.assertTrue(answer['same'])
+            self.assertEqual(*answer['losses'])
 
     def test_models_that_are_spread_otherwise_are_refused(self):
         for each in run('is_spread_otherwise')[0]:
@@ -836,27 +836,27 @@ class ShardedModels(unittest.TestCase):
 
 class GradientExchange(unittest.TestCase):
     def test_gradients_are_exchanged_in_the_format_of_the_plan_whose_region_the_forward_ran_in(self):
-        for said in run('exchanges_by_a_plan')[0]:
-            self.assertEqual(said['last'], ['gradients.all_reduce', 'all_reduce'])
-            self.assertEqual(said['equal'], [True] * 6)
-            self.assertEqual(said['outside'], [True] * 6)
+        for answer in run('exchanges_by_a_plan')[0]:
+            self.assertEqual(answer['last'], ['gradients.all_reduce', 'all_reduce'])
+            self.assertEqual(answer['equal'], [True] * 6)
+            self.assertEqual(answer['outside'], [True] * 6)
 
     def test_a_search_finds_the_format_that_is_fast(self):
-        for said in run('exchanges_as_is_fast')[0]:
-            self.assertEqual(said['torch.float32'], 'b')
-            self.assertEqual(said['torch.bfloat16'], '1')
+        for answer in run('exchanges_as_is_fast')[0]:
+            self.assertEqual(answer['torch.float32'], 'b')
+            self.assertEqual(answer['torch.bfloat16'], '1')
 
     def test_a_communication_hook_and_a_reduce_dtype_stay(self):
-        for said in run('has_an_exchange_of_its_own')[0]:
-            hooked, reduced = said['refused']
+        for answer in run('has_an_exchange_of_its_own')[0]:
+            hooked, reduced = answer['refused']
             self.assertIn('DistributedDataParallel has a communication hook, allreduce_hook', hooked)
             self.assertIn('MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)', reduced)
-            self.assertEqual([*said['kinds'], said['left out']], ['aten::cross_entropy_loss'] * 3)
-            self.assertIn('the plan has gradients exchanged in bf16, and they are not', said['warned'][0])
+            self.assertEqual([*answer['kinds'], answer['left out']], ['aten::cross_entropy_loss'] * 3)
+            self.assertIn('the plan has gradients exchanged in bf16, and they are not', answer['warned'][0])
 
     def test_copies_of_a_model_that_was_searched_follow_plans_too(self):
-        for said in run('copies_what_was_searched')[0]:
-            self.assertEqual([said['copied'], said['pickled']], [True, True], said)
+        for answer in run('copies_what_was_searched')[0]:
+            self.assertEqual([answer['copied'], answer['pickled']], [True, True], answer)
 
 
 class Checkpoints(unittest.TestCase):
@@ -881,11 +881,11 @@ class Checkpoints(unittest.TestCase):
 
     def check_that_it_ends_alike(self, whole, kill, killed, begun='begun.pt'):
         self.begin_again(begun, kill)
-        said, _ = self.run_in_folder('goes_on')
-        self.assertIsNone(said[killed], kill)
-        self.assertEqual(said[1 - killed]['error'], 'RankError', kill)
-        self.assertIn(f'rank {killed} does not answer rank {1 - killed}', said[1 - killed]['words'])
-        self.assertLess(said[1 - killed]['seconds'], 60 + 3 * TIMEOUT)
+        answers, _ = self.run_in_folder('goes_on')
+        self.assertIsNone(answers[killed], kill)
+        self.assertEqual(answers[1 - killed]['error'], 'RankError', kill)
+        self.assertIn(f'rank {killed} does not answer rank {1 - killed}', answers[1 - killed]['words'])
+        self.assertLess(answers[1 - killed]['seconds'], 60 + 3 * TIMEOUT)
         self.assertFalse(os.path.exists(self.path('kill')))
         again, files = self.run_in_folder('goes_on')
         for rank in 0, 1:
@@ -930,9 +930,9 @@ class Checkpoints(unittest.TestCase):
         }
         for name, (kind, why) in words.items():
             self.assertIn(kind + ': rank 1: ', first[name])
-            for said in first[name], second[name]:
-                self.assertTrue(said.startswith(kind), said)
-                self.assertIn(why, said)
+            for message in first[name], second[name]:
+                self.assertTrue(message.startswith(kind), message)
+                self.assertIn(why, message)
         self.assertEqual(first['training.pt'], '1' * len(first['training.pt']))
         self.assertEqual(second['training.pt'], first['training.pt'])
         ((alone,), _) = self.run_in_folder('is_refused', ranks=1, wait_for=(0,))
@@ -940,8 +940,8 @@ class Checkpoints(unittest.TestCase):
         self.assertRegex(alone['training.pt'], refused)
 
     def test_a_first_part_that_cannot_be_written_is_an_error_on_all_ranks(self):
-        said, files = self.run_in_folder('has_a_full_disk_from_the_start')
-        for each in said:
+        answers, files = self.run_in_folder('has_a_full_disk_from_the_start')
+        for each in answers:
             self.assertEqual(each['error'], 'FileError', each)
             self.assertIn('rank 1: ', each['words'])
             self.assertIn('training.pt.rank1" cannot be written (No space left on device)', each['words'])

@@ -164,18 +164,18 @@ class Searches(unittest.TestCase):
     def test_an_observer_stops_a_search_with_a_ledger_that_goes_on(self):
         class Stops:
             def __init__(self):
-                self.seen = []
+                self.labels = []
 
             def trial_done(self, trial):
-                self.seen.append(trial.label)
-                return len(self.seen) == 4
+                self.labels.append(trial.label)
+                return len(self.labels) == 4
 
         with tempfile.TemporaryDirectory() as folder:
             ledger = os.path.join(folder, 'search.jsonl')
             watch = Stops()
             with self.assertRaisesRegex(comp.Interrupted, 'same ledger'):
                 Classification().search(observers=[watch], ledger=ledger)
-            self.assertEqual(len(watch.seen), 4)
+            self.assertEqual(len(watch.labels), 4)
             found = Classification().search(ledger=ledger)
             self.assertIn('runs came from the ledger', found.table())
 
@@ -213,9 +213,9 @@ class Searches(unittest.TestCase):
             'the data did not end while the search read ahead (so nobody knows how long an epoch is, and nothing of the '
             'search counts as training): give batches_per_epoch=...'
         )
-        with self.assertWarns(UserWarning) as told:
+        with self.assertWarns(UserWarning) as context:
             found = Classification().search(data=endless, keep_bytes=64 << 20)
-        self.assertEqual(str(told.warning), unknown)
+        self.assertEqual(str(context.warning), unknown)
         self.assertIn(unknown, found.warnings)
         with self.assertRaises(comp.SettingsError) as raised:
             found.train(3)
@@ -243,8 +243,8 @@ class Searches(unittest.TestCase):
         for raised in (ValueError, AssertionError, Mine):
             found = Classification(Strict(raised)).search()
             self.assertEqual(found.plan[[op.name for op in found.operators].index('first.linear')], '1')
-            said = [t.sample.message for t in found.trials if t.sample.status == 'failed']
-            self.assertEqual(set(said), {f'{raised.__name__}: no torch.bfloat16'})
+            messages = [t.sample.message for t in found.trials if t.sample.status == 'failed']
+            self.assertEqual(set(messages), {f'{raised.__name__}: no torch.bfloat16'})
 
     def test_a_plan_whose_forward_stores_a_parameter_in_another_format_is_a_failed_trial(self):
         job = Classification()
@@ -261,8 +261,8 @@ class Searches(unittest.TestCase):
             return loss
 
         found = job.search(step)
-        told = {t.sample.message for t in found.trials if t.sample.status == 'failed'}
-        self.assertEqual(told, {'the step has stored parameter "mean" in another format than torch.float32'})
+        messages = {t.sample.message for t in found.trials if t.sample.status == 'failed'}
+        self.assertEqual(messages, {'the step has stored parameter "mean" in another format than torch.float32'})
         self.assertEqual(job.net.mean.dtype, torch.float32)
 
     def test_what_a_score_or_a_check_raises_under_a_plan_is_a_failed_trial(self):
@@ -423,14 +423,14 @@ class Refusals(unittest.TestCase):
             with plan:
                 return cross_entropy(job.net(batch[0]), batch[1])
 
-        with self.assertWarns(UserWarning) as told:
+        with self.assertWarns(UserWarning) as context:
             found = job.search(none)
         self.assertEqual(
-            str(told.warning),
+            str(context.warning),
             '16 steps ended without optimizer.step() (no plan can be judged by weights that stay as they are): call it in '
             'the step; where gradients of more batches are accumulated all is well',
         )
-        self.assertIn(str(told.warning), found.warnings)
+        self.assertIn(str(context.warning), found.warnings)
 
     def test_no_message_names_what_python_does_not_have(self):
         job = Classification()
@@ -439,8 +439,8 @@ class Refusals(unittest.TestCase):
             job.step(plan, batch)
             return 1.0
 
-        said = job.search(flat).warnings
-        self.assertTrue(any(s.endswith('look whether the weights are trained, and what the step returns') for s in said), said)
+        sentences = job.search(flat).warnings
+        self.assertTrue(any(s.endswith('look whether the weights are trained, and what the step returns') for s in sentences), sentences)
 
         with tempfile.TemporaryDirectory() as folder:
             ledger = os.path.join(folder, 'search.jsonl')
@@ -540,8 +540,8 @@ class Choices(unittest.TestCase):
             plan = comp.plan(path, job.net, forced=True)
             for _ in range(2):  # the first is recorded under the plan
                 with plan:
-                    made = job.net(images).sum()
-                made.backward()
+                    total = job.net(images).sum()
+                total.backward()
             self.assertEqual(plan.letters, found.plan)
             products = {'forward': 'mxfp8', 'input_gradient': 'bf16', 'weight_gradient': 'mxfp8'}
             self.assertEqual(comp.to_transformer_engine(path).modules['6'], products)
@@ -565,7 +565,7 @@ class Choices(unittest.TestCase):
     def test_an_object_that_asks_and_tells_is_a_strategy(self):
         class Mine:
             def start(self, space):
-                self.space, self.told, self.left = space, [], 3
+                self.space, self.plans, self.left = space, [], 3
                 return self
 
             def ask(self, n):
@@ -576,12 +576,12 @@ class Choices(unittest.TestCase):
                 return [self.space.set(plan, 0, min(self.left, len(self.space.groups[0].levels) - 1))]
 
             def tell(self, trial):
-                self.told.append(trial.plan)
+                self.plans.append(trial.plan)
 
         mine = Mine()
         found = Classification().search(strategy=mine, batches_strategy=comp.strategy.greedy())
-        self.assertGreaterEqual(len(mine.told), 1)
-        self.assertTrue(set(mine.told) <= {t.plan for t in found.trials})
+        self.assertGreaterEqual(len(mine.plans), 1)
+        self.assertTrue(set(mine.plans) <= {t.plan for t in found.trials})
 
     def test_each_strategy_has_a_name(self):
         for name in ('greedy', 'beam', 'genetic'):

@@ -31,11 +31,11 @@ from support import QUICK, Classification, NoPlan, same
 class Stream:
     """Data whose iterators `made` makes."""
 
-    def __init__(self, made):
-        self.made = made
+    def __init__(self, make):
+        self.make = make
 
     def __iter__(self):
-        return self.made()
+        return self.make()
 
 
 class Average:
@@ -138,7 +138,7 @@ def counted_partial(state, job, plan, batch):
 @dataclasses.dataclass(slots=True)
 class Statistics:
     best: float = 9.0
-    seen: list = dataclasses.field(default_factory=list)
+    numbers: list = dataclasses.field(default_factory=list)
 
 
 class Phase(enum.Enum):
@@ -175,9 +175,9 @@ def closure():
 
 
 def with_default():
-    def change(n=None, seen=[]):  # noqa: B006
-        seen += [] if n is None else [n]
-        return list(seen)
+    def change(n=None, values=[]):  # noqa: B006
+        values += [] if n is None else [n]
+        return list(values)
 
     return change
 
@@ -192,7 +192,7 @@ def switch(job, n):
 def add_late(job, n):
     if not hasattr(job, 'late'):
         job.late = Statistics()
-    job.late.seen.append(n)
+    job.late.numbers.append(n)
 
 
 def move(job, n):
@@ -226,7 +226,7 @@ RARELY = {
     'a full deque': (lambda job: collections.deque([0] * 3, 3), lambda job, n: job.it.append(n), list),
     'an order': (lambda job: collections.OrderedDict.fromkeys(range(5)), move, list),
     'a list of 60,000': (lambda job: [0] * 60000, lambda job, n: job.it.__setitem__(n * 7919 % 60000, n), sum),
-    'a dataclass with slots': (lambda job: Statistics(), lambda job, n: (setattr(job.it, 'best', n), job.it.seen.append(n)), repr),
+    'a dataclass with slots': (lambda job: Statistics(), lambda job, n: (setattr(job.it, 'best', n), job.it.numbers.append(n)), repr),
     'namespaces in containers': (
         lambda job: types.SimpleNamespace(a={'b': [types.SimpleNamespace(n=0)]}),
         lambda job, n: job.it.a['b'].append(types.SimpleNamespace(n=n)),
@@ -357,15 +357,15 @@ class Rarely(unittest.TestCase):
             'the step draws from numbers, a generator (it does not go back, so each plan is given other values): let `data` '
             'give them, too, or make it an object whose attributes say where it is'
         )
-        with self.assertWarns(UserWarning) as told:
+        with self.assertWarns(UserWarning) as context:
             job.search()
-        self.assertEqual([str(each.message) for each in told.warnings if 'draws' in str(each.message)], [sentence])
+        self.assertEqual([str(each.message) for each in context.warnings if 'draws' in str(each.message)], [sentence])
 
     def test_what_others_change_between_steps_stays_theirs_however_late(self):
         class Watched(Rare):
             def __init__(self):
                 super().__init__('a list')
-                self.given, self.epochs, self.told = 0, [], []
+                self.given, self.epochs, self.labels = 0, [], []
                 self.dice = torch.Generator().manual_seed(2)
 
             def __iter__(self):
@@ -376,7 +376,7 @@ class Rarely(unittest.TestCase):
                     yield self.data[self.epochs[-1][self.given % 10]]
 
             def trial_done(self, trial):
-                self.told.append(trial.label)
+                self.labels.append(trial.label)
 
         job = Watched()
         found = comp.search(
@@ -389,7 +389,7 @@ class Rarely(unittest.TestCase):
             **QUICK,
         )
         self.assertEqual(job.it, list(range(7, found.trained_batches + 1, 7)))
-        self.assertEqual(len(job.told), len(found.trials))
+        self.assertEqual(len(job.labels), len(found.trials))
         dice = torch.Generator().manual_seed(2)
         self.assertEqual(job.epochs, [torch.randperm(10, generator=dice).tolist() for _ in job.epochs])
         self.assertEqual(len(job.epochs), -(-job.given // 10))
@@ -607,9 +607,9 @@ class Others(unittest.TestCase):
             'seen of 12582912 bytes was changed by the step, and nobody has it as it was (what is large is '
             'saved from its first change on): give the search state=[...] with what saves and loads it'
         )
-        with self.assertWarns(UserWarning) as told:
+        with self.assertWarns(UserWarning) as context:
             found = job.search(step)
-        self.assertEqual(str(told.warning), sentence)
+        self.assertEqual(str(context.warning), sentence)
         self.assertIn(sentence, found.warnings)
 
     def test_a_step_that_draws_from_an_iterator_is_told(self):
@@ -704,9 +704,9 @@ class Others(unittest.TestCase):
         for _ in range(5):
             unnamed.around(lambda: setattr(held, 'last', net(torch.ones(4))))
         saved = unnamed.save()
-        made = weakref.ref(held.last)
+        reference = weakref.ref(held.last)
         held.last = None
-        self.assertIsNone(made())
+        self.assertIsNone(reference())
         unnamed.restore(saved)
         self.assertIsNone(held.last)
 

@@ -233,17 +233,17 @@ class Trainings(unittest.TestCase):
         job = Classification()
         found = job.search()
         begun = found.trained_batches // 8
-        seen = []
+        calls = []
 
         def watch(now):
-            seen.append((len(now.epochs), now.plan, now.epochs[-1].batches, len(now.fallbacks)))
+            calls.append((len(now.epochs), now.plan, now.epochs[-1].batches, len(now.fallbacks)))
             return len(now.epochs) == begun + 3
 
         done = found.train(begun + 9, callbacks=[watch, lambda now: 'no boolean'])
-        self.assertEqual([n for n, *_ in seen], [begun + 1, begun + 2, begun + 3])
-        self.assertEqual(seen[0][2], 8)
+        self.assertEqual([n for n, *_ in calls], [begun + 1, begun + 2, begun + 3])
+        self.assertEqual(calls[0][2], 8)
         self.assertEqual(len(done.epochs), begun + 3)
-        self.assertEqual(done.plan, seen[-1][1])
+        self.assertEqual(done.plan, calls[-1][1])
         self.assertEqual(job.schedule.last_epoch, 8 * (begun + 3))
 
         class Mine(Exception):
@@ -370,12 +370,12 @@ class Trainings(unittest.TestCase):
             return job.step(plan, batch)
 
         found = job.search(step)
-        with self.assertWarns(UserWarning) as told:
+        with self.assertWarns(UserWarning) as context:
             found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
         self.assertIn(
             'job.phase is or holds a Phase, which the checkpoint lacks (it has tensors and plain data, which run nothing when '
             'they are read): set it before comp.resume, or have the step change a number or a string',
-            [str(each.message) for each in told.warnings],
+            [str(each.message) for each in context.warnings],
         )
         state = _checkpoint.read(self.path)['unnamed']['job', False][1][0]
         self.assertEqual((state['last'], state['steps'], 'phase' in state), (job.last, job.steps, False))

@@ -69,12 +69,12 @@ def put_back(training, saved):
 def trained(training, plan, begin):
     """Losses, weights and the formats of modules' results from `begin` on: an epoch between two evaluations."""
     put_back(training, begin)
-    seen = {True: {}, False: {}}  # in training and in evaluation: module, format
+    runs = {True: {}, False: {}}  # in training and in evaluation: module, format
 
     def note(name, module):
         def hook(module, given, result):
             if isinstance(result, torch.Tensor) and next(module.parameters(recurse=False), None) is not None:
-                seen[torch.is_grad_enabled()].setdefault(name, set()).add(str(result.dtype))
+                runs[torch.is_grad_enabled()].setdefault(name, set()).add(str(result.dtype))
 
         return module.register_forward_hook(hook)
 
@@ -87,7 +87,7 @@ def trained(training, plan, begin):
     for hook in hooks:
         hook.remove()
     weights = [float(v.double().sum()) for m in training.modules() for v in m.state_dict().values()]
-    modes = {name: [sorted(seen[True][name]), sorted(seen[False][name])] for name in seen[True] if name in seen[False]}
+    modes = {name: [sorted(runs[True][name]), sorted(runs[False][name])] for name in runs[True] if name in runs[False]}
     return {'losses': [float(loss) for loss in losses], 'weights': weights, 'formats': modes}
 
 
@@ -95,16 +95,16 @@ def deployed(name, folder):
     """What a new process does, which has the plan files and the state alone."""
     training = TRAININGS[name](False)
     begin = torch.load(os.path.join(folder, 'begin.pt'), weights_only=False)
-    said = {'plain': trained(training, NoPlan(), begin)}
+    results = {'plain': trained(training, NoPlan(), begin)}
     for label in PLANS:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter('always')
             plan = comp.plan(
                 os.path.join(folder, label + '.json'), training.model, segments=training.segments, forced=True
             )
-            said[label] = trained(training, plan, begin)
-        said[label] |= {'letters': plan.letters, 'left': plan.left, 'warned': [str(w.message) for w in told]}
-    return said
+            results[label] = trained(training, plan, begin)
+        results[label] |= {'letters': plan.letters, 'left': plan.left, 'warned': [str(w.message) for w in messages]}
+    return results
 
 
 def autocast_trains(name):

@@ -20,10 +20,10 @@ inline comp::outcome search(comp::ranks::team& team, fake::full_trainer& trainer
 
 /// Two operators gain by BF16, two are harmed by it.
 inline fake::world typical() {
-  fake::world made{.graph = fake::sized_chain({"allow.conv", "allow.linear", "allow.head", "deny.softmax"})};
-  fake::timed_by(made, {{2, 3, 1, 1}, {1, 1.5, 0.5, 1}, 0.01});
-  made.harm = fake::harmed_by({2, 3});
-  return made;
+  fake::world world{.graph = fake::sized_chain({"allow.conv", "allow.linear", "allow.head", "deny.softmax"})};
+  fake::timed_by(world, {{2, 3, 1, 1}, {1, 1.5, 0.5, 1}, 0.01});
+  world.harm = fake::harmed_by({2, 3});
+  return world;
 }
 
 /// What the ranks of a search ended with.

@@ -19,12 +19,12 @@ namespace {
 /// Does `what` before each batch under a plan that lowers operator 2, which harms no weights here.
 template <class F>
 fake::world failing_in_head(F what) {
-  fake::world made = typical();
-  made.harm = fake::harmed_by({3});
-  made.before_batch = [what](const comp::plan& p, std::uint64_t) {
+  fake::world world = typical();
+  world.harm = fake::harmed_by({3});
+  world.before_batch = [what](const comp::plan& p, std::uint64_t) {
     if (comp::is_low(p[2])) what();
   };
-  return made;
+  return world;
 }
 fake::world harmless() {
   return failing_in_head([] {});
@@ -43,7 +43,6 @@ std::vector<fake::world> with_event(std::size_t ranks, std::size_t which, std::u
   };
   return worlds;
 }
-
 
 }  // namespace
 
@@ -88,7 +87,7 @@ TEST_CASE("an epoch in which one rank fails ends on all, whatever the others' ne
 TEST_CASE("where FP32 fails on one rank, all end with its words and its name") {
   const ended all =
       search_in(with_event(2, 1, 0, [] { throw std::runtime_error{"the disk is full"}; }), {.self_check = false});
-  for (const std::string& said : all.errors) CHECK(said.find("rank 1: the disk is full") != std::string::npos);
+  for (const std::string& message : all.errors) CHECK(message.find("rank 1: the disk is full") != std::string::npos);
 }
 
 TEST_CASE("what says that the training cannot run ends the search on all ranks, with its type") {
@@ -178,29 +177,29 @@ TEST_CASE("another model on one rank is refused before a batch is trained, with 
   }
   SUBCASE("an operator less") {
     worlds[1].graph = fake::sized_chain({"allow.conv", "allow.linear", "allow.head"});
-    for (const std::string& said : search_in(worlds).errors)
-      CHECK(said.starts_with(
+    for (const std::string& message : search_in(worlds).errors)
+      CHECK(message.starts_with(
           "rank 1 has 3 operators and rank 0 4, and operator 3 is none there and \"3\" (deny.softmax) here"));
   }
 }
 
 TEST_CASE("another version of comp on one rank is refused on both") {
   wires all{2};
-  std::string told;
+  std::string answer;
   const auto errors = run_ranks(all, [&](int rank, comp::ranks::team& team) {
     if (rank == 0) {
       fake::full_trainer trainer{typical()};
       fake::watcher silent;
       (void)thread_ranks::search(team, trainer, silent);
     } else {
-      told = comp::ranks::detail::unpacked<comp::ranks::detail::order>(team.finish("0.0.1")).text;
+      answer = comp::ranks::detail::unpacked<comp::ranks::detail::order>(team.finish("0.0.1")).text;
     }
   });
-  const std::string said = fmt::format(
+  const std::string sentence = fmt::format(
       "rank 1 has comp 0.0.1 and rank 0 {} (they speak to each other as of one version): install the same on all ranks",
       comp::detail::comp_version);
-  CHECK(errors[0] == said);
-  CHECK(told == said);
+  CHECK(errors[0] == sentence);
+  CHECK(answer == sentence);
 }
 
 TEST_CASE("a rank that trains on another kind of device, or has a trainer of another type, is refused") {

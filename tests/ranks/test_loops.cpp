@@ -60,9 +60,9 @@ TEST_CASE("loops on ranks find one plan, that of the slowest rank, and change th
 
 TEST_CASE("all ranks go back if the plan harms one of them, a block at most") {
   const fake::world sound = [] {
-    fake::world made = thread_ranks::typical();
-    made.harm = [](const comp::plan&) { return 0.0; };
-    return made;
+    fake::world world = thread_ranks::typical();
+    world.harm = [](const comp::plan&) { return 0.0; };
+    return world;
   }();
   fake::world harmed = sound;
   harmed.harm = fake::harmed_by({1}, fake::nan);

@@ -146,13 +146,13 @@ TEST_CASE("states live on their ranks only as long as the search needs them") {
     using state = std::shared_ptr<fake::state>;
     using full_trainer::full_trainer;
     state save() {
-      state made{new fake::state{fake::full_trainer::save()}, [this](const fake::state* s) {
+      state copy{new fake::state{fake::full_trainer::save()}, [this](const fake::state* s) {
                    --alive;
                    delete s;
                  }};
       most = std::max(most, ++alive);
       ++saved;
-      return made;
+      return copy;
     }
     void restore(const state& from) { fake::full_trainer::restore(*from); }
     int alive = 0, most = 0, saved = 0;
@@ -259,9 +259,9 @@ TEST_CASE("rank 0 has all ranks do what is no trainer's part, while they train, 
     comp::trainer_of<fake::full_trainer> own{trainer};
     (void)comp::ranks::detail::together<comp::training_result>(own, team, [&](auto& all) {
       caller calls{&all};
-      comp::detail::training_observers<caller> told{calls};
+      comp::detail::training_observers<caller> observers{calls};
       const comp::outcome found{.plan = comp::plan{4}, .graph = trainer.graph(), .batches_per_epoch = 10};
-      auto result = comp::detail::train_after(comp::post_training{.epochs = 2}, all, told, found);
+      auto result = comp::detail::train_after(comp::post_training{.epochs = 2}, all, observers, found);
       heard = calls.heard;
       return result;
     });

@@ -41,17 +41,17 @@ inline comp::outcome search_by(bool guided, full_trainer& on, const comp::search
 
 /// Greedy, and what it was told.
 struct listening {
-  std::vector<comp::trial>* told;
+  std::vector<comp::trial>* trials;
   struct run {
     comp::strategy::greedy::run greedy;
-    std::vector<comp::trial>* told;
+    std::vector<comp::trial>* trials;
     std::vector<plan> ask(std::size_t at_most) { return greedy.ask(at_most); }
     void tell(const comp::trial& t) {
-      told->push_back(t);
+      trials->push_back(t);
       greedy.tell(t);
     }
   };
-  run start(comp::search_space over) const { return {comp::strategy::greedy{}.start(std::move(over)), told}; }
+  run start(comp::search_space over) const { return {comp::strategy::greedy{}.start(std::move(over)), trials}; }
 };
 
 inline bool warns(const comp::outcome& found, const std::string& of) {
@@ -60,10 +60,10 @@ inline bool warns(const comp::outcome& found, const std::string& of) {
 
 /// A softmax that harms the loss, a ReLU that no list names, and a linear whose sizes do not suit the tensor cores.
 inline world typical() {
-  world made{.graph = sized_chain({"deny.softmax", "relu", "allow.conv", "allow.linear.odd"})};
-  timed_by(made, {{1, 1, 3, 2}, {0.7, 0.5, 1.5, 1}, 0});
-  made.harm = harmed_by({0});
-  return made;
+  world w{.graph = sized_chain({"deny.softmax", "relu", "allow.conv", "allow.linear.odd"})};
+  timed_by(w, {{1, 1, 3, 2}, {0.7, 0.5, 1.5, 1}, 0});
+  w.harm = harmed_by({0});
+  return w;
 }
 struct in_typical {
   fake::world world = typical();

@@ -281,9 +281,9 @@ struct watcher {
 static_assert(comp::Observer<watcher>);
 
 /// Gives a world the times of batches and of profiles.
-inline void timed_by(world& made, const costs& times) {
-  made.seconds = [graph = made.graph, times](const plan& p) { return times(graph, p); };
-  made.profile = [times](const plan& p) {
+inline void timed_by(world& w, const costs& times) {
+  w.seconds = [graph = w.graph, times](const plan& p) { return times(graph, p); };
+  w.profile = [times](const plan& p) {
     std::vector<comp::op_time> each(p.size());
     for (std::size_t i = 0; i < p.size(); ++i) {
       const double seconds = (comp::is_low(p[i]) ? times.low : times.fp32)[i];

@@ -38,7 +38,7 @@ fake::world six(std::size_t batches) {
 // Its scores are its own, whatever its losses are.
 class scored_trainer : public fake::full_trainer {
  public:
-  explicit scored_trainer(fake::world made) : full_trainer{std::move(made)} {}
+  explicit scored_trainer(fake::world w) : full_trainer{std::move(w)} {}
   double validate() {
     ++validated;
     return score(now()) + noise * std::fmod(1e9 * weights().error, 1);

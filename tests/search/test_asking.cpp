@@ -20,9 +20,9 @@ struct scripted {
     decltype(scripted::asks) asks;
     comp::search_space space;
     std::size_t calls = 0;
-    std::vector<comp::trial> told = {};
+    std::vector<comp::trial> trials = {};
     std::vector<plan> ask(std::size_t) { return asks(space, calls++); }
-    void tell(const comp::trial& t) { told.push_back(t); }
+    void tell(const comp::trial& t) { trials.push_back(t); }
   };
   run start(comp::search_space over) const { return {asks, std::move(over)}; }
 };

@@ -21,17 +21,18 @@ comp::candidate_space space_of(const comp::op_graph& graph, std::span<const prec
 
 TEST_CASE("the paper's figure 4: operators 0, 4 and 7 are searched, 3 and 5 fixed low, 1, 2 and 6 left to stage 2") {
   const auto graph = fake::sized_chain({"allow.odd", "relu", "dropout", "allow", "deny", "allow", "relu", "allow.odd"});
-  const auto made = space_of(graph);
-  REQUIRE(made.space.groups().size() == 3);
+  const auto candidates = space_of(graph);
+  REQUIRE(candidates.space.groups().size() == 3);
   for (const auto& [group, op] : {std::pair{0, 0U}, {1, 4U}, {2, 7U}}) {
-    const auto& got = made.space.groups()[static_cast<std::size_t>(group)];
+    const auto& got = candidates.space.groups()[static_cast<std::size_t>(group)];
     CHECK(got.operators == std::vector{op});
     CHECK(got.levels == std::vector{precision::fp32, precision::bf16});
   }
-  CHECK(made.space.conservative().str() == "111b1b11");
-  CHECK(*made.space.size() == 8);
+  CHECK(candidates.space.conservative().str() == "111b1b11");
+  CHECK(*candidates.space.size() == 8);
   using enum op_role;
-  CHECK(made.roles == std::vector{searched, undecided, undecided, lowered, searched, lowered, undecided, searched});
+  CHECK(candidates.roles ==
+        std::vector{searched, undecided, undecided, lowered, searched, lowered, undecided, searched});
 }
 
 TEST_CASE("operators are tied by kind, by outermost scope, or not at all") {
@@ -41,8 +42,8 @@ TEST_CASE("operators are tied by kind, by outermost scope, or not at all") {
                                   {.name = "d", .kind = "deny.y"}});
   const auto groups = [&](tie how) {
     std::vector<std::string> names;
-    const auto made = space_of(graph, only_bf16, how);
-    for (const auto& group : made.space.groups()) {
+    const auto candidates = space_of(graph, only_bf16, how);
+    for (const auto& group : candidates.space.groups()) {
       names.push_back(group.name + ":" + std::to_string(group.operators.size()));
     }
     return names;
@@ -60,10 +61,10 @@ TEST_CASE("operators of one kind whose levels differ are not tied") {
     ops[1].producers = {0};
     return comp::op_graph{ops};
   }();
-  const auto made = space_of(mixed, two_lows, tie::kind);
-  REQUIRE(made.space.groups().size() == 2);
-  CHECK(made.space.groups()[0].levels == std::vector{precision::bf16, precision::fp16});
-  CHECK(made.space.groups()[1].levels == std::vector{precision::fp32, precision::bf16, precision::fp16});
+  const auto candidates = space_of(mixed, two_lows, tie::kind);
+  REQUIRE(candidates.space.groups().size() == 2);
+  CHECK(candidates.space.groups()[0].levels == std::vector{precision::bf16, precision::fp16});
+  CHECK(candidates.space.groups()[1].levels == std::vector{precision::fp32, precision::bf16, precision::fp16});
 }
 
 TEST_CASE("groups come with the most work first") {
@@ -72,26 +73,26 @@ TEST_CASE("groups come with the most work first") {
                                   {.name = "c", .kind = "deny", .bytes = 10},
                                   {.name = "d", .kind = "deny"},
                                   {.name = "e", .kind = "deny"}});
-  const auto made = space_of(graph);
+  const auto candidates = space_of(graph);
   std::string order;
-  for (const auto& group : made.space.groups()) order += group.name;
+  for (const auto& group : candidates.space.groups()) order += group.name;
   CHECK(order == "bcade");
 }
 
 TEST_CASE("with no low precision to search everything stays in FP32") {
-  const auto made = space_of(fake::sized_chain({"allow", "deny", "relu", "allow.odd"}), {});
-  CHECK(made.space.groups().empty());
-  CHECK(made.space.conservative().str() == "1111");
+  const auto candidates = space_of(fake::sized_chain({"allow", "deny", "relu", "allow.odd"}), {});
+  CHECK(candidates.space.groups().empty());
+  CHECK(candidates.space.conservative().str() == "1111");
 }
 
 TEST_CASE("a pinned operator has its precision and is not searched; a view is never chosen") {
   const auto graph = fake::sized({{.name = "a", .kind = "fix"}, {.name = "b", .kind = "allow", .choosable = false}});
-  const auto made = space_of(graph);
-  CHECK(made.roles == std::vector{op_role::pinned, op_role::view});
-  CHECK(made.space.base().str() == "b1");
+  const auto candidates = space_of(graph);
+  CHECK(candidates.roles == std::vector{op_role::pinned, op_role::view});
+  CHECK(candidates.space.base().str() == "b1");
   SUBCASE("a precision that the backend lacks is refused") {
-    CHECK_NOTHROW(require_supported(made, graph, only_bf16));
-    CHECK_THROWS_WITH_AS(require_supported(made, graph, std::array{precision::fp32, precision::fp16}),
+    CHECK_NOTHROW(require_supported(candidates, graph, only_bf16));
+    CHECK_THROWS_WITH_AS(require_supported(candidates, graph, std::array{precision::fp32, precision::fp16}),
                          "policy fixes operator 0 (\"a\") at bf16 (the backend supports fp32, fp16): change the rule",
                          comp::settings_error);
   }
@@ -99,8 +100,8 @@ TEST_CASE("a pinned operator has its precision and is not searched; a view is ne
 
 TEST_CASE("without losses every operator that a list denies, or that no list names, may be low") {
   const auto graph = fake::sized_chain({"allow", "relu", "deny", "allow.odd", "fix"});
-  const auto made = space_of(graph, two_lows);
-  const auto space = space_without_losses(made, graph, two_lows, tie::none);
+  const auto candidates = space_of(graph, two_lows);
+  const auto space = space_without_losses(candidates, graph, two_lows, tie::none);
   CHECK(*space.size() == 3 * 3 * 3 * 3);  // allow with two lows, relu, deny, allow.odd
   CHECK(space.conservative().str() == "1111b");
   CHECK(space_without_losses(space_of(graph), graph, only_bf16, tie::none).conservative().str() == "b111b");
@@ -135,19 +136,19 @@ TEST_CASE("operators are searched in the precisions that the backend runs them i
     return all;
   };
   using list = std::vector<std::string>;
-  const auto made = [&](std::span<const precision> lows) {
+  const auto candidates_of = [&](std::span<const precision> lows) {
     const comp::op_support runs{comp::trainer_of{some}, some.operators, lows};
     return comp::make_candidate_space(fake::lists{}, some.operators,
                                       {.kind = comp::device_kind::cuda, .compute_capability = 90}, lows, tie::none,
                                       runs);
   };
   const comp::op_support runs{comp::trainer_of{some}, some.operators, bf16_and_fp8};
-  const auto both = made(bf16_and_fp8);
+  const auto both = candidates_of(bf16_and_fp8);
   CHECK(levels(both.space) == list{"1b", "1be", "-", "be", "-", "-"});
   CHECK(both.space.conservative().str() == "11bb11");
   CHECK(levels(space_without_losses(both, some.operators, bf16_and_fp8, tie::none, runs)) ==
         list{"1b", "1be", "-", "1be", "1b", "1be"});
-  const auto alone = made(only_fp8);
+  const auto alone = candidates_of(only_fp8);
   CHECK(levels(alone.space) == list{"-", "1e", "-", "-", "-", "-"});
   CHECK(alone.space.conservative().str() == "111e11");
   using enum op_role;
@@ -172,9 +173,9 @@ TEST_CASE("a policy that pins an operator where the backend does not run it is r
     bool supports(const comp::op_info&, precision p) const { return p != precision::bf16; }
   } none{{graph}};
   const comp::op_support runs{comp::trainer_of{none}, graph, only_bf16};
-  const auto made = comp::make_candidate_space(fake::lists{}, graph, {}, only_bf16, tie::none, runs);
+  const auto candidates = comp::make_candidate_space(fake::lists{}, graph, {}, only_bf16, tie::none, runs);
   CHECK_THROWS_WITH_AS(
-      require_supported(made, graph, std::array{precision::fp32, precision::bf16}, runs),
+      require_supported(candidates, graph, std::array{precision::fp32, precision::bf16}, runs),
       "policy fixes operator 0 (\"0\") at bf16 (the backend does not run fix.conv in it): change the rule",
       comp::settings_error);
 }

@@ -17,10 +17,10 @@ namespace {
 
 // A sound trainer on a CPU: BF16 moves the loss and the time.
 fake::world sound() {
-  fake::world made{.graph = fake::sized_chain({"linear", "relu", "softmax"})};
-  fake::timed_by(made, {{3, 1, 1}, {1.5, 0.5, 0.7}, 0});
-  made.harm = fake::harmed_by({0, 1, 2}, 1e-4);
-  return made;
+  fake::world w{.graph = fake::sized_chain({"linear", "relu", "softmax"})};
+  fake::timed_by(w, {{3, 1, 1}, {1.5, 0.5, 0.7}, 0});
+  w.harm = fake::harmed_by({0, 1, 2}, 1e-4);
+  return w;
 }
 std::string all_of(const std::vector<std::string>& sentences) {
   std::string text;
@@ -98,9 +98,9 @@ TEST_CASE("a sound trainer has no finding, and is left where it was") {
 
 TEST_CASE("an epoch that is not as long as the trainer says is told, and none is run that may be long") {
   struct miscounts : fake::trainer {
-    std::uint64_t said;
-    miscounts(const fake::world& w, std::uint64_t n) : fake::trainer{w}, said{n} {}
-    std::uint64_t batches_per_epoch() const { return said; }
+    std::uint64_t epoch_length;
+    miscounts(const fake::world& w, std::uint64_t n) : fake::trainer{w}, epoch_length{n} {}
+    std::uint64_t batches_per_epoch() const { return epoch_length; }
   };
   CHECK(has(found_by(miscounts{sound(), 7}), "an epoch had more than 7 batches (batches_per_epoch() says 7, by which"));
   CHECK(has(found_by(miscounts{sound(), 20}), "an epoch had 10 batches (batches_per_epoch() says 20, by which"));
@@ -243,8 +243,8 @@ TEST_CASE("a training without a signature is identified by its type, its batches
   comp::outcome log;
   log.graph = sound().graph;
   log.batches_per_epoch = 10;
-  const std::string said = comp::search_signature(comp::trainer_of{trainer}, log, {}, {1, 0.99});
-  CHECK(has(said, "; backend=type fake::trainer; batches=10; losses=1,0.99; "));
+  const std::string signature = comp::search_signature(comp::trainer_of{trainer}, log, {}, {1, 0.99});
+  CHECK(has(signature, "; backend=type fake::trainer; batches=10; losses=1,0.99; "));
 }
 
 TEST_CASE("where nothing tells a training apart a resumed search says so") {

@@ -287,14 +287,14 @@ TEST_CASE_FIXTURE(with_bench, "a stop after a run keeps that run") {
 
 TEST_CASE(
     "a stop, an interruption or an observer's exception in an epoch is no fault of the plan, and it is put back") {
-  const auto ended_after = [](auto arrange, const char* said) {
+  const auto ended_after = [](auto arrange, const char* message) {
     bench b;
     arrange(b);
     try {
       (void)b.run.run_epoch(stage::losses, parse_plan("b1"), "", never);
       FAIL_CHECK("it went on");
     } catch (const std::exception& e) {
-      CHECK(std::string{e.what()} == said);
+      CHECK(std::string{e.what()} == message);
     }
     CHECK(b.trainer.weights() == fake::state{});
     CHECK(b.log.trials.empty());

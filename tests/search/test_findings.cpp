@@ -13,11 +13,11 @@ using comp::plan;
 namespace {
 
 fake::world sound() {
-  fake::world made{.graph = fake::sized_chain({"linear", "relu", "softmax"})};
-  fake::timed_by(made, {{3, 1, 1}, {1.5, 0.5, 0.7}, 0});
-  made.harm = fake::harmed_by({2}, 1e-5);
-  made.batches = 100;
-  return made;
+  fake::world w{.graph = fake::sized_chain({"linear", "relu", "softmax"})};
+  fake::timed_by(w, {{3, 1, 1}, {1.5, 0.5, 0.7}, 0});
+  w.harm = fake::harmed_by({2}, 1e-5);
+  w.batches = 100;
+  return w;
 }
 
 // Changes what a batch says of itself; `before` comes before it.
@@ -49,17 +49,17 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 TEST_CASE("a machine that computes in no precision faster than in FP32 is told of, in the words of its advice") {
   using comp::device_kind;
-  const auto said = [](comp::hardware machine, std::vector<comp::precision> named) {
+  const auto advice = [](comp::hardware machine, std::vector<comp::precision> named) {
     says trainer{sound()};
     trainer.machine = std::move(machine);
     return warnings_of(trainer, {.precisions = std::move(named)});
   };
   const comp::hardware old{.name = "Tesla K40m", .kind = device_kind::cuda, .compute_capability = 35};
-  CHECK(said(old, {comp::precision::bf16}) == comp::policy::machine_advice(old, comp::precision::bf16).front());
-  CHECK(said({.name = "an old CPU", .kind = device_kind::cpu, .isa = {"avx2"}}, {comp::precision::bf16}) == "");
-  CHECK(said({.name = "V100", .kind = device_kind::cuda, .compute_capability = 70}, {comp::precision::bf16}) == "");
-  CHECK(said({.name = "a CPU", .kind = device_kind::cpu, .isa = {"amx_bf16"}}, {}) == "");
-  CHECK(said({.name = "a GPU", .kind = device_kind::cuda}, {}) == "");
+  CHECK(advice(old, {comp::precision::bf16}) == comp::policy::machine_advice(old, comp::precision::bf16).front());
+  CHECK(advice({.name = "an old CPU", .kind = device_kind::cpu, .isa = {"avx2"}}, {comp::precision::bf16}) == "");
+  CHECK(advice({.name = "V100", .kind = device_kind::cuda, .compute_capability = 70}, {comp::precision::bf16}) == "");
+  CHECK(advice({.name = "a CPU", .kind = device_kind::cpu, .isa = {"amx_bf16"}}, {}) == "");
+  CHECK(advice({.name = "a GPU", .kind = device_kind::cuda}, {}) == "");
 }
 
 TEST_CASE("a trainer that breaks ends its search with its own words, whatever runs when it does") {
@@ -89,8 +89,8 @@ TEST_CASE("runs that fail are told with their words, and the search goes on") {
     if (comp::is_low(p[1])) throw std::runtime_error{"no kernel for relu"};
   };
   says trainer{w};
-  const std::string told = warnings_of(trainer);
-  CHECK(has(told, "runs failed with \"no kernel for relu\""));
+  const std::string warnings = warnings_of(trainer);
+  CHECK(has(warnings, "runs failed with \"no kernel for relu\""));
   CHECK(trainer.now().count_low() > 0);
   CHECK_FALSE(comp::is_low(trainer.now()[1]));
 }
@@ -113,7 +113,7 @@ TEST_CASE("milliseconds for seconds are told, seconds and none are not") {
 
 TEST_CASE("seconds are held against the clock's over batches of a plan in a row") {
   const plan fp32 = comp::parse_plan("111"), low = comp::parse_plan("b1b");
-  const auto told = [&](auto told_of, auto seen_of) {
+  const auto contradiction = [&](auto told_of, auto seen_of) {
     comp::batch_clock clock;
     double before = seen_of(fp32);
     for (int i = 0; i < 40; ++i) {
@@ -125,15 +125,17 @@ TEST_CASE("seconds are held against the clock's over batches of a plan in a row"
   };
   const auto half = [&](const plan& p) { return p == low ? 2e-3 : 4e-3; };
   const auto same = [](const plan&) { return 4e-3; };
-  CHECK(told([&](const plan& p, double) { return half(p); }, half) == "");
-  CHECK(told([&](const plan& p, double) { return 0.9 * half(p); }, half) == "");  // without the call around it
-  CHECK(told([&](const plan&, double) { return 0.0; }, half) == "");
-  CHECK(told([&](const plan& p, double) { return half(p); }, [&](const plan& p) { return half(p) / 100; }) ==
+  CHECK(contradiction([&](const plan& p, double) { return half(p); }, half) == "");
+  CHECK(contradiction([&](const plan& p, double) { return 0.9 * half(p); }, half) == "");  // without the call around it
+  CHECK(contradiction([&](const plan&, double) { return 0.0; }, half) == "");
+  CHECK(contradiction([&](const plan& p, double) { return half(p); }, [&](const plan& p) { return half(p) / 100; }) ==
         "");  // too short
-  CHECK(has(told([&](const plan& p, double) { return half(p); }, same),
+  CHECK(has(contradiction([&](const plan& p, double) { return half(p); }, same),
             "2.00 times as fast as FP32 by the seconds of run_batch(), 1.00 times by comp's clock"));
-  CHECK(has(told([&](const plan&, double) { return 4e-3; }, half), "1.00 times as fast as FP32 by the seconds"));
-  CHECK(has(told([&](const plan&, double before) { return before; }, half), "the seconds of the batch before"));
+  CHECK(
+      has(contradiction([&](const plan&, double) { return 4e-3; }, half), "1.00 times as fast as FP32 by the seconds"));
+  CHECK(
+      has(contradiction([&](const plan&, double before) { return before; }, half), "the seconds of the batch before"));
 }
 
 TEST_CASE("a model that does not learn is told of, whatever its losses look like") {
@@ -147,14 +149,14 @@ TEST_CASE("a model that does not learn is told of, whatever its losses look like
   std::vector<double> spread;  // of batches that differ by a twentieth
   std::mt19937_64 drawn{1};
   for (int i = 0; i < 600; ++i) spread.push_back(2 + 0.1 * std::normal_distribution<double>{}(drawn));
-  comp::outcome seen;
-  seen.baseline.curve = spread;
-  CHECK(comp::detail::problem_of_learning(seen).has_value());
-  for (std::size_t i = 0; i < spread.size(); ++i) seen.baseline.curve[i] *= std::exp(-static_cast<double>(i) / 4500);
-  CHECK_FALSE(comp::detail::problem_of_learning(seen).has_value());
+  comp::outcome outcome;
+  outcome.baseline.curve = spread;
+  CHECK(comp::detail::problem_of_learning(outcome).has_value());
+  for (std::size_t i = 0; i < spread.size(); ++i) outcome.baseline.curve[i] *= std::exp(-static_cast<double>(i) / 4500);
+  CHECK_FALSE(comp::detail::problem_of_learning(outcome).has_value());
   for (const double share : {0.1, 0.2, 0.5}) {  // no warning of slow learning, however few batches show it
-    seen.baseline.curve.resize(static_cast<std::size_t>(600 * share));
-    CHECK_FALSE(comp::detail::problem_of_learning(seen).has_value());
+    outcome.baseline.curve.resize(static_cast<std::size_t>(600 * share));
+    CHECK_FALSE(comp::detail::problem_of_learning(outcome).has_value());
   }
 }
 

@@ -48,16 +48,16 @@ fake::world drawn(std::uint64_t seed, std::size_t n, std::vector<std::size_t> ha
     times.fp32.push_back(0.5 + share());
     times.low.push_back(times.fp32.back() * (0.4 + 0.7 * share()));
   }
-  fake::world made{.graph = fake::sized_chain(kinds), .batches = 150};
-  fake::timed_by(made, times);
-  made.harm = fake::harmed_by(harmful);
-  made.sensitivity = [n, harmful](precision) {
+  fake::world world{.graph = fake::sized_chain(kinds), .batches = 150};
+  fake::timed_by(world, times);
+  world.harm = fake::harmed_by(harmful);
+  world.sensitivity = [n, harmful](precision) {
     std::vector<op_error> errors(n);
     for (std::size_t i = 0; i < n; ++i) errors[i].output = 1e-3 * static_cast<double>(1 + i % 5);
     for (const auto i : harmful) errors[i].output = 0.1;
     return errors;
   };
-  return made;
+  return world;
 }
 
 // The fastest plan that leaves `harmful` at FP32: a chain is solved by going along it.
@@ -92,7 +92,7 @@ std::size_t judged_plans(const outcome& found) {
 // What has all but the number of batches of an epoch.
 class endless {
  public:
-  explicit endless(fake::world made) : inner_{std::move(made)} {}
+  explicit endless(fake::world world) : inner_{std::move(world)} {}
   const comp::op_graph& graph() const { return inner_.graph(); }
   void set_precision(const plan& p) { inner_.set_precision(p); }
   comp::sample run_epoch() { return inner_.run_epoch(); }
@@ -230,12 +230,12 @@ TEST_CASE("a search that its budget ended is the same when all of it is recalled
 
 TEST_CASE("profiles and sensitivities that make no sense are told of in a sentence, and the search goes on") {
   const fake::world sound = drawn(10, 8, {2});
-  std::vector<std::pair<fake::world, const char*>> told;
+  std::vector<std::pair<fake::world, const char*>> cases;
   const auto profiled = [&](auto profile, const char* about) {
-    told.emplace_back(sound, about).first.profile = profile;
+    cases.emplace_back(sound, about).first.profile = profile;
   };
   const auto scored = [&](auto scores, const char* about) {
-    told.emplace_back(sound, about).first.sensitivity = scores;
+    cases.emplace_back(sound, about).first.sensitivity = scores;
   };
   using times = std::vector<op_time>;
   using errors = std::vector<op_error>;
@@ -247,7 +247,7 @@ TEST_CASE("profiles and sensitivities that make no sense are told of in a senten
   scored([](precision) { return errors(3); }, "sensitivities were not used (3 scores for 8 operators)");
   scored([](precision) -> errors { throw std::runtime_error{"no gradient"}; },
          "sensitivities were not used (no gradient)");
-  for (const auto& [world, about] : told) {
+  for (const auto& [world, about] : cases) {
     fake::full_trainer trainer{world};
     const outcome found = search_on(trainer);
     CAPTURE(found.plan.str());

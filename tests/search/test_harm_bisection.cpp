@@ -82,9 +82,9 @@ TEST_CASE("where finding the operator costs more than it saves, the next fallbac
 TEST_CASE("harm that grows slowly is seen beside FP32, whose training takes the plan's place from where they parted") {
   fake::trainer trainer = eight_operators();
   trainer.change().harm = fake::harmed_by({5}, 5e-4);
-  fake::training_keeper seen{.trainer = &trainer};
+  fake::training_keeper keeper{.trainer = &trainer};
   const post_training settings{.epochs = 30};
-  const auto got = settings.run(trainer, eight_low(), seen);
+  const auto got = settings.run(trainer, eight_low(), keeper);
   CHECK(got.plan.str() == "bbbbb1bb");
   REQUIRE(got.fallbacks.size() == 1);
   CHECK(got.fallbacks[0].epoch == 0);
@@ -93,15 +93,15 @@ TEST_CASE("harm that grows slowly is seen beside FP32, whose training takes the 
   CHECK(got.epochs.size() == 30);
   CHECK(trainer.weights().steps == 3000);
   CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 3000)));  // as if nothing had ever harmed
-  for (std::size_t i = 0; i < seen.progress.size(); ++i) {
+  for (std::size_t i = 0; i < keeper.progress.size(); ++i) {
     CAPTURE(i);
     fake::trainer again = eight_operators();
     again.change().harm = trainer.change().harm;
-    again.restore(seen.states[i]);
-    const auto same = settings.go_on(again, seen.progress[i]);
+    again.restore(keeper.states[i]);
+    const auto same = settings.go_on(again, keeper.progress[i]);
     CHECK(same.plan == got.plan);
     CHECK(same.epochs.size() == 30);
-    if (!seen.progress[i].so_far.fallbacks.empty()) CHECK(again.weights() == trainer.weights());
+    if (!keeper.progress[i].so_far.fallbacks.empty()) CHECK(again.weights() == trainer.weights());
   }
 }
 
@@ -119,10 +119,11 @@ TEST_CASE("a harmless plan costs few batches of FP32, a short training fewer, a 
 
 TEST_CASE("a difference that does not repeat rejects no plan") {
   fake::trainer trainer = eight_operators();
-  const fake::trainer* seen = &trainer;
-  trainer.change().harm = [seen](const comp::plan& p) {  // of the first batches that the machine runs, whoever trains
-    return p.count_low() > 0 && seen->count().batches < 100 ? 5e-4 : 0;
-  };
+  const fake::trainer* machine = &trainer;
+  trainer.change().harm =
+      [machine](const comp::plan& p) {  // of the first batches that the machine runs, whoever trains
+        return p.count_low() > 0 && machine->count().batches < 100 ? 5e-4 : 0;
+      };
   const auto got = post_training{.epochs = 30}.run(trainer, eight_low());
   CHECK(got.fallbacks.empty());
   CHECK(got.plan == parse_plan("bbbbbbbb"));

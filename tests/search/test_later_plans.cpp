@@ -359,7 +359,7 @@ TEST_CASE("at most four states are kept while two plans are compared and a state
 TEST_CASE("a gain is told from noise and from wandering in a few dozen batches") {
   std::mt19937_64 machine{11};
   std::normal_distribution<double> normal;
-  const auto told = [&](double gain, double noise, double wandering) {
+  const auto detections = [&](double gain, double noise, double wandering) {
     int count = 0;
     for (int drawn = 0; drawn < 400; ++drawn) {
       std::vector<double> path;
@@ -371,10 +371,10 @@ TEST_CASE("a gain is told from noise and from wandering in a few dozen batches")
     }
     return count;
   };
-  CHECK(told(0, 0.001, 0) <= 4);
-  CHECK(told(0, 0, 0.001) <= 60);
-  CHECK(told(0.004, 0.002, 0) >= 280);
-  CHECK(told(0.004, 0.004, 0) >= 190);
+  CHECK(detections(0, 0.001, 0) <= 4);
+  CHECK(detections(0, 0, 0.001) <= 60);
+  CHECK(detections(0.004, 0.002, 0) >= 280);
+  CHECK(detections(0.004, 0.004, 0) >= 190);
   CHECK(comp::detail::mean_of_path(std::vector(16, 0.25)).mean == 0.25);
   CHECK(comp::detail::mean_of_path(std::vector(16, 0.25)).error < 1e-9);
 }

@@ -87,9 +87,9 @@ TEST_CASE("harm is beyond doubt when each batch is far above FP32's, and above w
 
 TEST_CASE("repeats: harm that stands out is rejected, its absence accepted, at the end by what they say") {
   const auto repeats = [](double mean, double spread, std::size_t count, std::uint64_t seed) {
-    auto made = drawn(count, spread, false, seed);
-    for (double& d : made) d += mean;
-    return made;
+    auto differences = drawn(count, spread, false, seed);
+    for (double& d : differences) d += mean;
+    return differences;
   };
   using comp::judge_repeats;
   CHECK(judge_repeats(std::vector{0.5, 0.5, 0.5}, 0.01, false).answer == loss_answer::go_on);  // three are too few

@@ -19,7 +19,7 @@ namespace {
 
 using losses = std::vector<double>;
 
-losses made(std::size_t n, auto loss_of) {
+losses losses_of(std::size_t n, auto loss_of) {
   losses result(n);
   for (std::size_t i = 0; i < n; ++i) result[i] = loss_of(i);
   return result;
@@ -41,7 +41,7 @@ losses training(const world& w, double harm, std::mt19937_64& draw) {
   std::student_t_distribution<double> student{3};
   const double level = w.run_level * normal(draw);
   double walk = 0, lasting = normal(draw);
-  return made(w.batches, [&](std::size_t i) {
+  return losses_of(w.batches, [&](std::size_t i) {
     lasting = w.alike * lasting + std::sqrt(1 - w.alike * w.alike) * normal(draw);
     walk += w.drift * normal(draw);
     const double off = w.heavy > 0 ? student(draw) / std::sqrt(3.0) : lasting;
@@ -62,10 +62,10 @@ asked ask(const losses& fp32, const losses& candidate, const std::vector<losses>
   for (std::size_t n = 4;; n += n < 40 ? 1 : 4) {
     const bool last = n >= fp32.size();
     n = std::min(n, fp32.size());
-    loss_evidence seen{.fp32 = std::span{fp32}.first(n), .candidate = std::span{candidate}.first(n)};
-    for (const losses& run : spread) seen.spread.push_back(std::span{run}.first(std::min(n, run.size())));
-    if (const auto now = judge(settings, seen).answer; now != loss_answer::go_on) return {now, n, true};
-    if (last) return {judge(settings, seen, true).answer, n, false};
+    loss_evidence evidence{.fp32 = std::span{fp32}.first(n), .candidate = std::span{candidate}.first(n)};
+    for (const losses& run : spread) evidence.spread.push_back(std::span{run}.first(std::min(n, run.size())));
+    if (const auto now = judge(settings, evidence).answer; now != loss_answer::go_on) return {now, n, true};
+    if (last) return {judge(settings, evidence, true).answer, n, false};
   }
 }
 
@@ -96,7 +96,7 @@ counted count(const world& w, std::size_t runs) {
 }
 
 losses plain(std::size_t n) {
-  return made(n, [](std::size_t i) { return 2 + 0.5 * std::sin(static_cast<double>(i)); });
+  return losses_of(n, [](std::size_t i) { return 2 + 0.5 * std::sin(static_cast<double>(i)); });
 }
 losses scaled(losses from, double factor) {
   for (double& loss : from) loss *= factor;
@@ -185,9 +185,9 @@ TEST_CASE("what is at the line is over it, but for a plan that is no worse than 
 TEST_CASE("the scale is right for losses of any sign") {
   std::mt19937_64 draw{5};
   std::normal_distribution<double> normal;
-  const losses noise = made(64, [&](std::size_t) { return 0.005 * normal(draw); });
+  const losses noise = losses_of(64, [&](std::size_t) { return 0.005 * normal(draw); });
   const auto with = [&](const losses& base, double harm) {
-    return made(64, [&](std::size_t i) { return base[i] + noise[i] + harm; });
+    return losses_of(64, [&](std::size_t i) { return base[i] + noise[i] + harm; });
   };
   SUBCASE("negative: 1% of |loss|") {
     const losses fp32 = shifted(plain(64), -4);
@@ -196,7 +196,7 @@ TEST_CASE("the scale is right for losses of any sign") {
     CHECK(ask(fp32, with(fp32, 0.06)).answer == loss_answer::rejected);
   }
   SUBCASE("crossing zero: 1% of how much it varies") {
-    const losses fp32 = made(64, [](std::size_t i) { return std::sin(static_cast<double>(i)); });
+    const losses fp32 = losses_of(64, [](std::size_t i) { return std::sin(static_cast<double>(i)); });
     CHECK(ask(fp32, with(fp32, 0)).answer == loss_answer::accepted);
     CHECK(ask(fp32, with(fp32, 0.03)).answer == loss_answer::rejected);
   }
@@ -223,9 +223,10 @@ TEST_CASE("a batch that explodes under both plans neither hides harm nor makes a
 TEST_CASE("blatant harm takes few batches") {
   std::mt19937_64 draw{6};
   std::normal_distribution<double> normal;
-  const losses fp32 = made(200, [&](std::size_t) { return 2 + 0.2 * normal(draw); });
+  const losses fp32 = losses_of(200, [&](std::size_t) { return 2 + 0.2 * normal(draw); });
   const auto rejected_after = [&](auto loss_of) {
-    const asked got = ask(fp32, made(200, [&](std::size_t i) { return loss_of(static_cast<double>(i), fp32[i]); }));
+    const asked got =
+        ask(fp32, losses_of(200, [&](std::size_t i) { return loss_of(static_cast<double>(i), fp32[i]); }));
     CHECK(got.answer == loss_answer::rejected);
     return got.batches;
   };
@@ -240,25 +241,25 @@ TEST_CASE("harm that grows is not accepted while it is small, and rejected by it
   std::mt19937_64 draw{7};
   std::normal_distribution<double> normal;
   const losses fp32 = plain(150);
-  const losses growing =
-      made(150, [&](std::size_t i) { return fp32[i] * (1 + 0.0008 * static_cast<double>(i) + 0.002 * normal(draw)); });
+  const losses growing = losses_of(
+      150, [&](std::size_t i) { return fp32[i] * (1 + 0.0008 * static_cast<double>(i) + 0.002 * normal(draw)); });
   const asked got = ask(fp32, growing);
   CHECK(got.answer == loss_answer::rejected);
   CHECK(got.batches <= 36);  // when the mean of all batches is 1.4%, of 12% that the last batches reach
   SUBCASE("what has grown decides at the end") {
-    const losses all = made(24, [&](std::size_t i) { return fp32[i] * (1 + 0.0007 * static_cast<double>(i)); });
-    const auto seen = loss_evidence{std::span{fp32}.first(24), all};
-    CHECK(judge({}, seen).difference < 0.01);
-    CHECK(judge({}, seen, true).answer == loss_answer::rejected);
+    const losses all = losses_of(24, [&](std::size_t i) { return fp32[i] * (1 + 0.0007 * static_cast<double>(i)); });
+    const auto evidence = loss_evidence{std::span{fp32}.first(24), all};
+    CHECK(judge({}, evidence).difference < 0.01);
+    CHECK(judge({}, evidence, true).answer == loss_answer::rejected);
   }
 }
 
 TEST_CASE("what FP32 does to itself raises the line, or lowers it if it is little, and more FP32 runs make it sharp") {
   const losses fp32 = plain(32), above = scaled(fp32, 1.02), below = scaled(fp32, 0.98);
   const auto line = [&](const std::vector<losses>& spread) {
-    loss_evidence seen{fp32, fp32};
-    for (const losses& run : spread) seen.spread.push_back(run);
-    return judge({}, seen).line;
+    loss_evidence evidence{fp32, fp32};
+    for (const losses& run : spread) evidence.spread.push_back(run);
+    return judge({}, evidence).line;
   };
   CHECK(line({}) == 0.01);
   CHECK(line({fp32}) == 0.01);
@@ -273,7 +274,7 @@ TEST_CASE("what FP32 does to itself raises the line, or lowers it if it is littl
   CHECK(line({near, nearer, near, nearer}) > line({near}));  // known better, it takes less off
   CHECK(line({near, nearer, near, nearer}) < 0.01);
   SUBCASE("a run that happens to meet FP32's at the end is not taken for an equal one") {
-    const losses meets = made(32, [&](std::size_t i) { return fp32[i] * (i < 16 ? 1.02 : 0.98); });
+    const losses meets = losses_of(32, [&](std::size_t i) { return fp32[i] * (i < 16 ? 1.02 : 0.98); });
     CHECK(line({meets}) > 0.02);
   }
   SUBCASE("shorter, longer and broken runs count as far as they go") {

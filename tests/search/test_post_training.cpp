@@ -26,9 +26,9 @@ comp::outcome found(const std::string& plan, const std::vector<std::string>& fal
 fake::trainer three_operators() { return fake::trainer{{.graph = fake::chain({"a", "b", "c"})}}; }
 
 TEST_CASE("fallbacks give up deny-operators, then all but allow-operators, then everything, no plan twice") {
-  const auto fallbacks = [](const std::string& plan, const std::vector<category>& said) {
+  const auto fallbacks = [](const std::string& plan, const std::vector<category>& categories) {
     std::vector<comp::decision> decisions;
-    for (const auto c : said) decisions.push_back({.category = c});
+    for (const auto c : categories) decisions.push_back({.category = c});
     std::vector<std::string> plans;
     const comp::plan from = parse_plan(plan);
     for (const auto& p : comp::conservative_plans(from, decisions, comp::plan{from.size()})) plans.push_back(p.str());
@@ -355,17 +355,17 @@ TEST_CASE("a training goes on from what it told after any epoch as if it had not
   fake::trainer whole = three_operators();
   trained(whole);
   for (std::size_t b = 0; b < 14; ++b) comp::detail::append(o.trained, whole.run_batch());
-  fake::training_keeper seen{.trainer = &whole};
-  const auto expected = settings.run(whole, o, seen);
+  fake::training_keeper keeper{.trainer = &whole};
+  const auto expected = settings.run(whole, o, keeper);
   REQUIRE(expected.fallbacks.size() == 2);
-  REQUIRE(seen.progress.size() == 7);  // the first epoch is the search's
-  CHECK(seen.progress.front().begun->batches == 4);
-  for (std::size_t i = 0; i < seen.progress.size(); ++i) {
+  REQUIRE(keeper.progress.size() == 7);  // the first epoch is the search's
+  CHECK(keeper.progress.front().begun->batches == 4);
+  for (std::size_t i = 0; i < keeper.progress.size(); ++i) {
     CAPTURE(i);
     fake::trainer again = three_operators();
     trained(again);
-    again.restore(seen.states[i]);
-    const auto got = settings.go_on(again, seen.progress[i]);
+    again.restore(keeper.states[i]);
+    const auto got = settings.go_on(again, keeper.progress[i]);
     CHECK(got.epochs.size() == 7);
     CHECK(again.weights() == whole.weights());
     CHECK(got.plan == expected.plan);
@@ -374,7 +374,7 @@ TEST_CASE("a training goes on from what it told after any epoch as if it had not
     CHECK(got.fallbacks[1].epoch == expected.fallbacks[1].epoch);
     for (std::size_t e = 0; e < 7; ++e) CHECK(got.epochs[e].loss == expected.epochs[e].loss);
   }
-  comp::training_progress foreign = seen.progress.back();
+  comp::training_progress foreign = keeper.progress.back();
   foreign.plans = {parse_plan("11")};
   foreign.current = 0;
   CHECK_THROWS_AS((void)settings.go_on(whole, foreign), comp::plan_error);

@@ -331,10 +331,10 @@ TEST_CASE("a strategy is told that a plan is clearly faster only when the interv
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
-    std::vector<comp::trial> told;
-    (void)comp::stage_two{t.run, {}}.run(fake::listening{&told}, one_choice());
-    REQUIRE(told.size() == 2);
-    clearly += clearly_faster(told[1], told[0]);
+    std::vector<comp::trial> trials;
+    (void)comp::stage_two{t.run, {}}.run(fake::listening{&trials}, one_choice());
+    REQUIRE(trials.size() == 2);
+    clearly += clearly_faster(trials[1], trials[0]);
   }
   CHECK(clearly <= 8);  // by the medians alone it would be 20
 }

@@ -10,12 +10,12 @@
 namespace {
 
 // A search over every role that an operator can have.
-struct told {
+struct role_search {
   comp::outcome found = {};
   comp::candidate_space candidates = {};
   std::vector<comp::segment_kind> segments = std::vector(11, comp::segment_kind::decided);
 
-  told() {
+  role_search() {
     const comp::precision lows[] = {comp::precision::bf16};
     std::vector<comp::op_info> ops;
     for (const std::string kind :
@@ -57,7 +57,7 @@ comp::op_evidence evidence(comp::op_evidence::kind what, double saves = std::nan
 }  // namespace
 
 TEST_CASE("of a two-stage search each operator's reason names what decided it") {
-  const told search;
+  const role_search search;
   const std::string expected[] = {"its sizes suit the hardware: bf16",
                                   "suit the hardware: plans with it low kept the loss, but the fastest has it not",
                                   "on the allow list: the fastest plan that kept the loss has it in bf16",
@@ -82,7 +82,7 @@ TEST_CASE("of a two-stage search each operator's reason names what decided it") 
 }
 
 TEST_CASE("what the model's author fixed says so, whoever won") {
-  told search;
+  role_search search;
   std::vector<comp::op_info> ops{search.found.graph.begin(), search.found.graph.end()};
   ops[10].author = comp::author_choice::autocast_off;
   search.found.graph = std::move(ops);
@@ -93,13 +93,13 @@ TEST_CASE("what the model's author fixed says so, whoever won") {
 }
 
 TEST_CASE("a first look at a precision is no acceptance") {
-  told search;
+  role_search search;
   search.judged("bbbbbbbbbb1", true, comp::purpose::first_look);
   CHECK(has(search.reasons()[5], "no plan with it low was accepted"));
 }
 
 TEST_CASE("a search that looked at no loss claims nothing of losses, and one without races nothing of batches") {
-  told search;
+  role_search search;
   search.found.trials.clear();
   CHECK(search.reasons()[2] == "on the allow list: batches were fastest with it in bf16; no loss was looked at");
   CHECK(has(search.reasons()[5], "batches with it low were not faster"));
@@ -109,7 +109,7 @@ TEST_CASE("a search that looked at no loss claims nothing of losses, and one wit
 }
 
 TEST_CASE("a plan that the search did not make is the reason where it won, but of what was not accepted") {
-  const told search;
+  const role_search search;
   const auto won = search.reasons("rule-based bf16", false);
   CHECK(won[4] == "\"rule-based bf16\" has it in bf16, and was fastest");
   CHECK(won[1] == "\"rule-based bf16\" has it in fp32, and was fastest");
@@ -118,7 +118,7 @@ TEST_CASE("a plan that the search did not make is the reason where it won, but o
 }
 
 TEST_CASE("what stage 2 lowered and the winner did not is said to be no faster") {
-  const told search;
+  const role_search search;
   comp::plan stage_two = search.found.plan;
   stage_two[7] = comp::precision::bf16;
   const auto won = search.reasons("comp stage 1", true, stage_two);
@@ -128,7 +128,7 @@ TEST_CASE("what stage 2 lowered and the winner did not is said to be no faster")
 
 TEST_CASE("of a guided search each operator's reason is what was learned of it") {
   using enum comp::op_evidence::kind;
-  told search;
+  role_search search;
   search.found.plan = comp::parse_plan("bb111111111");
   search.found.evidence = {evidence(accepted, 12e-6, 3e-6),
                            evidence(accepted),
@@ -177,7 +177,7 @@ TEST_CASE("of a guided search each operator's reason is what was learned of it")
 
 TEST_CASE("where a rule-based plan or FP32 wins a guided search, operators still say what they gain and what harmed") {
   using enum comp::op_evidence::kind;
-  told search;
+  role_search search;
   search.found.plan = comp::parse_plan("b1111111111");
   search.found.evidence.assign(11, evidence(accepted, 1e-6, 0));
   search.found.evidence[2] = evidence(harmful);

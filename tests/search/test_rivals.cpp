@@ -185,15 +185,15 @@ struct with_device : fake::minimal_trainer {
 TEST_CASE("PyTorch's list is that of the backend's device, also beneath a user's rules, unless one is named") {
   fake::world world = fake::typical();
   world.graph = fake::sized_chain({"layer_norm", "linear"});
-  const auto said = [&](const auto& policy, comp::device_kind kind) {
+  const auto category_of = [&](const auto& policy, comp::device_kind kind) {
     with_device trainer{world, kind};
     return comp::two_stage{policy}.run(trainer).reasons.at(0).category;
   };
   using comp::category, comp::device_kind, comp::policy::pytorch;
-  CHECK(said(pytorch{}, device_kind::cpu) == category::follow);
-  CHECK(said(pytorch{}, device_kind::cuda) == category::deny);
-  CHECK(said(comp::policy::custom{.over = pytorch{}}, device_kind::cpu) == category::follow);
-  CHECK(said(pytorch{.list = comp::policy::pytorch_list::cuda}, device_kind::cpu) == category::deny);
+  CHECK(category_of(pytorch{}, device_kind::cpu) == category::follow);
+  CHECK(category_of(pytorch{}, device_kind::cuda) == category::deny);
+  CHECK(category_of(comp::policy::custom{.over = pytorch{}}, device_kind::cpu) == category::follow);
+  CHECK(category_of(pytorch{.list = comp::policy::pytorch_list::cuda}, device_kind::cpu) == category::deny);
 }
 
 TEST_CASE("the systems' rules are rivals by name, for each searched precision that they have") {

@@ -56,9 +56,11 @@ TEST_CASE("a graph of 100,000 operators is classified, cut and counted in second
   const comp::op_graph graph = large_graph(100'000);
   CHECK(seconds_of([&] {
           const comp::precision lows[] = {comp::precision::bf16};
-          const auto made = comp::make_candidate_space(comp::policy::pytorch{}, graph, {}, lows, comp::tie::none);
-          CHECK(made.space.groups().size() == 10'000 * 2 + 20'004);  // norms and softmaxes, and what does not suit
-          const auto cut = comp::make_segment_space(graph, made.roles, made.space.conservative(), comp::tie::none);
+          const auto candidates = comp::make_candidate_space(comp::policy::pytorch{}, graph, {}, lows, comp::tie::none);
+          CHECK(candidates.space.groups().size() ==
+                10'000 * 2 + 20'004);  // norms and softmaxes, and what does not suit
+          const auto cut =
+              comp::make_segment_space(graph, candidates.roles, candidates.space.conservative(), comp::tie::none);
           CHECK(cut.space.groups().size() == 20'000);  // each block's add and GELU, between low and FP32
         }) < 10);                                      // 0.2 optimised
   rusage usage{};

@@ -286,7 +286,7 @@ random_model made_up(std::mt19937_64& random, double noise) {
   const auto share = [&] { return std::uniform_real_distribution<double>{0, 1}(random); };
   std::vector<comp::op_info> ops(2 + random() % 10);
   fake::costs times{.cast = share() / 4};
-  random_model made;
+  random_model model;
   for (std::size_t i = 0; i < ops.size(); ++i) {
     ops[i] = {.name = std::to_string(i),
               .kind = std::vector{"allow", "allow.odd", "deny", "relu", "relu", "fix"}[random() % 6]};
@@ -295,12 +295,12 @@ random_model made_up(std::mt19937_64& random, double noise) {
     ops[i].choosable = random() % 8 != 0;
     times.fp32.push_back(0.2 + share());
     times.low.push_back(times.fp32.back() * (0.3 + share()));
-    if (random() % 6 == 0 && ops[i].kind != "fix") made.harmful.push_back(i);  // what is fixed is in every plan
+    if (random() % 6 == 0 && ops[i].kind != "fix") model.harmful.push_back(i);  // what is fixed is in every plan
   }
-  made.world = {.graph = fake::sized(std::move(ops)), .batches = 8, .noise = noise};
-  made.world.seconds = [graph = made.world.graph, times](const plan& p) { return times(graph, p); };
-  made.world.harm = fake::harmed_by(made.harmful);
-  return made;
+  model.world = {.graph = fake::sized(std::move(ops)), .batches = 8, .noise = noise};
+  model.world.seconds = [graph = model.world.graph, times](const plan& p) { return times(graph, p); };
+  model.world.harm = fake::harmed_by(model.harmful);
+  return model;
 }
 
 bool harmless(const random_model& model, const plan& p) { return model.world.harm(p) == 0; }

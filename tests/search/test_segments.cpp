@@ -38,17 +38,17 @@ std::vector<std::uint32_t> searched(const comp::search_space& space) {
 
 TEST_CASE("the paper's chain: between equal neighbours operators follow, between different ones they are enumerated") {
   // Figure 4: 0, 3, 4, 5 and 7 decided as 0 1 . . low: 1 and 2 lie between 0 (FP16) and 3 (FP16), 6 between 5 and 7.
-  const auto made = cut(chain_of(8),
-                        "duuddd"
-                        "ud",
-                        "01100"
-                        "011");
-  CHECK(made.space.base().str() == "00000011");  // 1 and 2 follow in FP16
-  CHECK(searched(made.space) == std::vector<std::uint32_t>{6});
-  CHECK(made.space.groups()[0].levels == std::vector{comp::precision::fp32, comp::precision::fp16});
-  CHECK(made.kinds[1] == segment_kind::follows);
-  CHECK(made.kinds[6] == segment_kind::enumerated);
-  CHECK(made.kinds[0] == segment_kind::decided);
+  const auto segments = cut(chain_of(8),
+                            "duuddd"
+                            "ud",
+                            "01100"
+                            "011");
+  CHECK(segments.space.base().str() == "00000011");  // 1 and 2 follow in FP16
+  CHECK(searched(segments.space) == std::vector<std::uint32_t>{6});
+  CHECK(segments.space.groups()[0].levels == std::vector{comp::precision::fp32, comp::precision::fp16});
+  CHECK(segments.kinds[1] == segment_kind::follows);
+  CHECK(segments.kinds[6] == segment_kind::enumerated);
+  CHECK(segments.kinds[0] == segment_kind::decided);
 }
 
 TEST_CASE("where all decided operators agree nothing is enumerated") {
@@ -57,18 +57,18 @@ TEST_CASE("where all decided operators agree nothing is enumerated") {
 }
 
 TEST_CASE("a run at an end of the graph follows its one neighbour; a graph without any stays in FP32") {
-  const auto made = cut(chain_of(5), "uuduu", "11b11");
-  CHECK(made.space.base().str() == "bbbbb");
-  CHECK(made.space.groups().empty());
+  const auto segments = cut(chain_of(5), "uuduu", "11b11");
+  CHECK(segments.space.base().str() == "bbbbb");
+  CHECK(segments.space.groups().empty());
   const auto alone = cut(chain_of(3), "uuu", "111");
   CHECK(alone.space.base().str() == "111");
   CHECK(alone.kinds == std::vector(3, segment_kind::alone));
 }
 
 TEST_CASE("a view carries its neighbours through but keeps FP32 in the plan") {
-  const auto made = cut(chain_of(5), "duvud", "b1111");
-  CHECK(searched(made.space) == std::vector<std::uint32_t>{1, 3});
-  CHECK(made.space.base()[2] == comp::precision::fp32);
+  const auto segments = cut(chain_of(5), "duvud", "b1111");
+  CHECK(searched(segments.space) == std::vector<std::uint32_t>{1, 3});
+  CHECK(segments.space.base()[2] == comp::precision::fp32);
   const auto follows = cut(chain_of(5), "duvud", "b111b");
   CHECK(follows.space.base().str() == "bb1bb");
 }
@@ -82,9 +82,9 @@ TEST_CASE("on a DAG a segment's neighbours are those along its edges, not those 
                               {.name = "conv2", .kind = "c", .producers = {1}},
                               {.name = "add", .kind = "a", .producers = {3, 1}},
                               {.name = "softmax", .kind = "s", .producers = {4}}}};
-  const auto made = cut(graph, "duddud", "b11b11");
-  CHECK(made.kinds[1] == segment_kind::enumerated);  // joined to add through the residual edge, which softmax reads
-  CHECK(searched(made.space) == std::vector<std::uint32_t>{1, 4});
+  const auto segments = cut(graph, "duddud", "b11b11");
+  CHECK(segments.kinds[1] == segment_kind::enumerated);  // joined to add through the residual edge, which softmax reads
+  CHECK(searched(segments.space) == std::vector<std::uint32_t>{1, 4});
   const auto agreed = cut(graph, "duddud", "b11b1b");
   CHECK(agreed.kinds[1] == segment_kind::follows);  // side is FP32 but no edge touches it
   CHECK(agreed.space.base().str() == "bb1bbb");
@@ -130,7 +130,7 @@ TEST_CASE("the segments of a random DAG are those that a search from each operat
       plan += letters.back() == 'd' && random() % 2 ? 'b' : '1';
     }
     const comp::op_graph graph{ops};
-    const auto made = cut(graph, letters, plan);
+    const auto segments = cut(graph, letters, plan);
     CAPTURE(letters);
     CAPTURE(plan);
     for (std::size_t start = 0; start < graph.size(); ++start) {
@@ -152,15 +152,16 @@ TEST_CASE("the segments of a random DAG are those that a search from each operat
       const auto expected = around.empty()       ? segment_kind::alone
                             : around.size() == 1 ? segment_kind::follows
                                                  : segment_kind::enumerated;
-      CHECK(made.kinds[start] == expected);
-      if (letters[start] == 'u' && around.size() == 1) CHECK(comp::letter(made.space.base()[start]) == *around.begin());
+      CHECK(segments.kinds[start] == expected);
+      if (letters[start] == 'u' && around.size() == 1)
+        CHECK(comp::letter(segments.space.base()[start]) == *around.begin());
     }
   }
 }
 
 TEST_CASE("a plan of the segments' space keeps every decided operator") {
-  const auto made = cut(chain_of(7), "duduudu", "b1b1111");
-  for (const auto& group : made.space.groups()) {
+  const auto segments = cut(chain_of(7), "duduudu", "b1b1111");
+  for (const auto& group : segments.space.groups()) {
     for (const auto op : group.operators) CHECK(std::string_view{"duduudu"}[op] == 'u');
   }
 }
@@ -178,11 +179,11 @@ TEST_CASE("a segment follows its neighbours only in what its operators run in") 
   } some{fake::chain({"linear", "relu", "linear", "relu", "linear", "linear"})};
   const std::vector lows{comp::precision::bf16, comp::precision::fp8_e4m3};
   const comp::op_support runs{comp::trainer_of{some}, some.operators, lows};
-  const auto made =
+  const auto segments =
       comp::make_segment_space(some.operators, roles("dududu"), comp::parse_plan("e1e111"), tie::none, runs);
-  CHECK(made.kinds[1] == segment_kind::follows);  // between FP8: BF16
-  CHECK(made.space.conservative().str() == "ebe111");
-  REQUIRE(made.space.groups().size() == 1);  // between FP8 and FP32
-  CHECK(made.space.groups().front().levels == std::vector{comp::precision::fp32, comp::precision::bf16});
-  CHECK(made.kinds[5] == segment_kind::follows);
+  CHECK(segments.kinds[1] == segment_kind::follows);  // between FP8: BF16
+  CHECK(segments.space.conservative().str() == "ebe111");
+  REQUIRE(segments.space.groups().size() == 1);  // between FP8 and FP32
+  CHECK(segments.space.groups().front().levels == std::vector{comp::precision::fp32, comp::precision::bf16});
+  CHECK(segments.kinds[5] == segment_kind::follows);
 }

@@ -22,10 +22,10 @@ world small(std::uint64_t seed) {
   truth::draw random{seed};
   const truth::cost_settings costs{
       .slower = 0.1, .cast = 0.5, .rule = static_cast<truth::cast_rule>(seed % 2), .fused = seed % 4 == 0 ? 0.3 : 0};
-  world made = truth::harmless(random, {.shape = truth::drawn_shape(random), .operators = 10}, costs);
-  truth::harm(made, random, random.below(10), 0.1);
-  made.losses.pairs = {{random.below(5), 5 + random.below(5), 0.1}};
-  return made;
+  world w = truth::harmless(random, {.shape = truth::drawn_shape(random), .operators = 10}, costs);
+  truth::harm(w, random, random.below(10), 0.1);
+  w.losses.pairs = {{random.below(5), 5 + random.below(5), 0.1}};
+  return w;
 }
 
 std::vector<double> curve_of(full_trainer& trainer) { return trainer.run_epoch().curve; }

@@ -163,7 +163,7 @@ TEST_CASE(
 }
 
 TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster plan is told") {
-  int kept = 0, told = 0;
+  int kept = 0, notices = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     truth::world w = truth::chaotic(seed);
     w.losses.wander = 2;
@@ -172,12 +172,12 @@ TEST_CASE("where losses scatter too much to decide, FP32 is kept and the faster 
     if (found.plan.count_low() > 0) continue;
     ++kept;
     // That a training strays so far that its state looks damaged is told, too.
-    told += std::ranges::any_of(found.warnings, [](const auto& w) {
+    notices += std::ranges::any_of(found.warnings, [](const auto& w) {
       return w.starts_with("FP32 is kept although") || w.find("damaged the training's weights") != std::string::npos;
     });
   }
   CHECK(kept >= 4);
-  CHECK(told >= kept - 1);  // among so many one is rejected by chance, of which its table tells
+  CHECK(notices >= kept - 1);  // among so many one is rejected by chance, of which its table tells
 }
 
 namespace {
@@ -250,7 +250,7 @@ TEST_CASE("a training that is too short to search in costs one look, and the rea
 
 TEST_CASE("a trainer that cannot restore gets a plan where its epochs are short, and is told how much faster it is") {
   for (const std::size_t batches : {2, 5}) {  // 200 batches are one look at the rule-based plan, 500 a search
-    int lowered = 0, told = 0;
+    int lowered = 0, speedups = 0;
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       truth::draw random{seed};
       truth::world w = truth::harmless(random, {.operators = 10, .allow = 0.5},
@@ -261,11 +261,11 @@ TEST_CASE("a trainer that cannot restore gets a plan where its epochs are short,
       truth::counting<truth::bare_trainer> trainer{w};
       const comp::outcome out = comp::two_stage<truth::lists>{}.run(trainer);
       lowered += out.plan.count_low() > 0 ? 1 : 0;
-      told += std::isfinite(out.speedup) ? 1 : 0;
+      speedups += std::isfinite(out.speedup) ? 1 : 0;
     }
     CAPTURE(batches);
     CHECK(lowered >= 6);
-    CHECK(told == 8);
+    CHECK(speedups == 8);
   }
 }
 

@@ -33,11 +33,11 @@ static_assert(!comp::detail::saves<minimal_on_gpu> && !comp::detail::stops<minim
 fake::world layers(std::int64_t tokens = 4096) {
   sizes::chain c{tokens};
   c.linear(256, 4096), c.linear(4096, 8192), c.linear(8192, 8192), c.linear(8192, 8192);
-  fake::world made{.graph = c.graph()};
-  made.precisions = {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4};
-  made.harm = [](const plan& p) { return 0.1 * comp::is_scaled(p[2]) + 0.1 * (p[3] == precision::nvfp4); };
-  made.seconds = [](const plan&) { return 1e-3; };  // on this machine
-  return made;
+  fake::world w{.graph = c.graph()};
+  w.precisions = {precision::fp32, precision::bf16, precision::mxfp8, precision::nvfp4};
+  w.harm = [](const plan& p) { return 0.1 * comp::is_scaled(p[2]) + 0.1 * (p[3] == precision::nvfp4); };
+  w.seconds = [](const plan&) { return 1e-3; };  // on this machine
+  return w;
 }
 
 /// Returns the fastest of all plans that harm nothing.

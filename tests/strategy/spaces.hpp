@@ -36,7 +36,7 @@ inline search_space of(const std::vector<std::size_t>& levels, std::function<boo
 inline rc::Gen<search_space> arbitrary() {
   return rc::gen::exec([] {
     const auto groups = *rc::gen::inRange<std::size_t>(0, 7);
-    std::vector<comp::op_group> made;
+    std::vector<comp::op_group> op_groups;
     plan base;
     std::vector<precision> choices;
     for (std::size_t g = 0; g < groups; ++g) {
@@ -48,10 +48,10 @@ inline rc::Gen<search_space> arbitrary() {
       }
       const auto levels = *rc::gen::inRange<std::ptrdiff_t>(1, 5);
       group.levels.assign(comp::all_precisions.begin(), comp::all_precisions.begin() + levels);
-      made.push_back(std::move(group));
+      op_groups.push_back(std::move(group));
       choices.push_back(*rc::gen::elementOf(comp::all_precisions));
     }
-    return search_space{plan{std::move(choices)}, std::move(made)};
+    return search_space{plan{std::move(choices)}, std::move(op_groups)};
   });
 }
 

@@ -23,29 +23,29 @@ struct answers {
   bool sound = true;
 };
 answers ask_all(bisection& asking, std::size_t count, const std::function<bool(const items&)>& trains) {
-  answers seen;
+  answers record;
   items whole(count);
   std::iota(whole.begin(), whole.end(), std::size_t{0});
-  seen.refused.insert(whole);
+  record.refused.insert(whole);
   std::set<items> asked;
   for (auto question = asking.next(); question; question = asking.next()) {
     const items& kept = asking.accepted();
-    seen.sound =
-        seen.sound && question->size() > kept.size() && std::equal(kept.begin(), kept.end(), question->begin());
+    record.sound =
+        record.sound && question->size() > kept.size() && std::equal(kept.begin(), kept.end(), question->begin());
     items sorted = *question;
     std::sort(sorted.begin(), sorted.end());
-    seen.sound =
-        seen.sound && std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() && sorted.back() < count;
-    seen.sound = seen.sound && asked.insert(sorted).second && !(sorted == whole);
+    record.sound =
+        record.sound && std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() && sorted.back() < count;
+    record.sound = record.sound && asked.insert(sorted).second && !(sorted == whole);
     const bool yes = trains(*question);
-    if (!yes) seen.refused.insert(sorted);
+    if (!yes) record.refused.insert(sorted);
     asking.tell(yes);
-    seen.sound = seen.sound && (!yes || asking.accepted() == *question);
-    if (++seen.questions > 10'000) break;
+    record.sound = record.sound && (!yes || asking.accepted() == *question);
+    if (++record.questions > 10'000) break;
   }
-  CHECK(seen.sound);
-  CHECK(seen.questions == asking.questions());
-  return seen;
+  CHECK(record.sound);
+  CHECK(record.questions == asking.questions());
+  return record;
 }
 
 bool has(const items& all, std::size_t item) { return std::find(all.begin(), all.end(), item) != all.end(); }
@@ -56,8 +56,8 @@ TEST_CASE("one harmful item of 64 in no order is found in at most 14 questions, 
   for (std::size_t harmful = 0; harmful < 64; ++harmful) {
     CAPTURE(harmful);
     bisection asking{std::vector(64, 1.0), 0, false, {.questions = 96, .worth = 0}};
-    const answers seen = ask_all(asking, 64, [&](const items& set) { return !has(set, harmful); });
-    CHECK(seen.questions <= 14);
+    const answers record = ask_all(asking, 64, [&](const items& set) { return !has(set, harmful); });
+    CHECK(record.questions <= 14);
     CHECK(asking.accepted().size() == 63);
     CHECK(asking.harmful() == items{harmful});
   }
@@ -67,10 +67,10 @@ TEST_CASE("half of 64 harmful, in the right order, are found in at most 20 quest
   for (std::size_t safe = 0; safe < 64; ++safe) {
     CAPTURE(safe);
     bisection asking{std::vector(64, 1.0), 0, true, {.questions = 96}};
-    const answers seen = ask_all(asking, 64, [&](const items& set) {
+    const answers record = ask_all(asking, 64, [&](const items& set) {
       return std::all_of(set.begin(), set.end(), [&](std::size_t i) { return i < safe; });
     });
-    CHECK(seen.questions <= (safe > 6 ? 20 : 68));  // of the first nine a third harm: the order may be wrong
+    CHECK(record.questions <= (safe > 6 ? 20 : 68));  // of the first nine a third harm: the order may be wrong
     CHECK(asking.accepted().size() == safe);
   }
 }
@@ -81,11 +81,11 @@ TEST_CASE("an order that is the wrong way round is dropped after a few questions
     std::vector<std::size_t> right(64);
     for (std::size_t i = 0; i < 64; ++i) right[i] = 63 - i;
     bisection asking{std::vector(64, 1.0), 0, true, {.questions = 96}, right};
-    const answers seen = ask_all(asking, 64, [&](const items& set) {
+    const answers record = ask_all(asking, 64, [&](const items& set) {
       return std::all_of(set.begin(), set.end(), [&](std::size_t i) { return i >= harmful; });
     });
     CHECK(asking.accepted().size() >= 62 - harmful);
-    CHECK(seen.questions <= 70);
+    CHECK(record.questions <= 70);
   }
 }
 
@@ -93,21 +93,21 @@ TEST_CASE("scores that are wrong by a factor of three cost 5% of what could be g
   std::mt19937_64 random{5};
   double part = 0, questions = 0;
   for (int round = 0; round < 200; ++round) {
-    std::vector<std::pair<double, bool>> made;  // score, harmful
+    std::vector<std::pair<double, bool>> candidates;  // score, harmful
     std::normal_distribution<double> spread{0, 2};
     std::uniform_real_distribution<double> wrong{-std::log(3.0), std::log(3.0)};
     for (int i = 0; i < 64; ++i) {
       const double truly = spread(random);
-      made.emplace_back(truly + wrong(random), truly > 0);
+      candidates.emplace_back(truly + wrong(random), truly > 0);
     }
-    std::sort(made.begin(), made.end());
+    std::sort(candidates.begin(), candidates.end());
     bisection asking{std::vector(64, 1.0), 0, true, {.questions = 96, .hopeless = 6}};
-    const answers seen = ask_all(asking, 64, [&](const items& set) {
-      return std::none_of(set.begin(), set.end(), [&](std::size_t i) { return made[i].second; });
+    const answers record = ask_all(asking, 64, [&](const items& set) {
+      return std::none_of(set.begin(), set.end(), [&](std::size_t i) { return candidates[i].second; });
     });
-    const auto harmless = std::count_if(made.begin(), made.end(), [](const auto& m) { return !m.second; });
+    const auto harmless = std::count_if(candidates.begin(), candidates.end(), [](const auto& m) { return !m.second; });
     part += static_cast<double>(asking.accepted().size()) / static_cast<double>(harmless) / 200;
-    questions += static_cast<double>(seen.questions) / 200;
+    questions += static_cast<double>(record.questions) / 200;
   }
   CHECK(part > 0.95);
   CHECK(questions < 33);
@@ -119,11 +119,11 @@ TEST_CASE("of a pair that harms together one is left out, and everything else is
     CAPTURE(round);
     const std::size_t n = 2 + random() % 63, a = random() % n, b = (a + 1 + random() % (n - 1)) % n;
     bisection asking{std::vector(n, 1.0), 0, false, {.questions = 96, .worth = 0}};
-    const answers seen = ask_all(asking, n, [&](const items& set) { return !(has(set, a) && has(set, b)); });
+    const answers record = ask_all(asking, n, [&](const items& set) { return !(has(set, a) && has(set, b)); });
     CHECK(asking.accepted().size() == n - 1);
     REQUIRE(asking.harmful().size() == 1);
     CHECK((asking.harmful().front() == a || asking.harmful().front() == b));
-    CHECK(seen.questions <= 14);
+    CHECK(record.questions <= 14);
   }
 }
 
@@ -136,16 +136,16 @@ TEST_CASE("whatever is answered, nothing that was refused comes back and no item
     const std::size_t most = 96;
     bisection asking{std::vector(n, 1.0), first, ordered, {.questions = most, .worth = 0, .hopeless = 1000}};
     std::size_t at = 0;
-    const answers seen = ask_all(asking, n, [&](const items&) { return words[at++ % words.size()]; });
+    const answers record = ask_all(asking, n, [&](const items&) { return words[at++ % words.size()]; });
     items got = asking.accepted();
     std::sort(got.begin(), got.end());
-    RC_ASSERT(got.empty() || !seen.refused.contains(got));
-    RC_ASSERT(seen.questions <= most);
+    RC_ASSERT(got.empty() || !record.refused.contains(got));
+    RC_ASSERT(record.questions <= most);
     items all = got;
     all.insert(all.end(), asking.harmful().begin(), asking.harmful().end());
     std::sort(all.begin(), all.end());
     RC_ASSERT(std::adjacent_find(all.begin(), all.end()) == all.end());
-    if (seen.questions < most) RC_ASSERT(all.size() == n);
+    if (record.questions < most) RC_ASSERT(all.size() == n);
   }));
 }
 
@@ -161,8 +161,8 @@ TEST_CASE("questions end at their number, with what was accepted until then") {
   for (std::size_t most = 0; most < 12; ++most) {
     CAPTURE(most);
     bisection asking{std::vector(64, 1.0), 0, false, {.questions = most, .worth = 0}};
-    const answers seen = ask_all(asking, 64, [](const items& set) { return !has(set, 1) && !has(set, 40); });
-    CHECK(seen.questions == most);
+    const answers record = ask_all(asking, 64, [](const items& set) { return !has(set, 1) && !has(set, 40); });
+    CHECK(record.questions == most);
     CHECK_FALSE(has(asking.accepted(), 1));
     CHECK_FALSE(has(asking.accepted(), 40));
   }

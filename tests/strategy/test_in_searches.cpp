@@ -49,7 +49,7 @@ TEST_CASE_TEMPLATE("each strategy finds the best plan of a small space, in a sta
 TEST_CASE("a strategy is told losses of which lower is better, whatever is asked for") {
   fake::world world = small_world();
   world.losses = 1;
-  std::vector<comp::trial> told;
+  std::vector<comp::trial> trials;
   comp::search_settings settings;
   SUBCASE("the lower ones") {}
   SUBCASE("the higher ones") {
@@ -57,9 +57,10 @@ TEST_CASE("a strategy is told losses of which lower is better, whatever is asked
     settings.direction = comp::loss_direction::higher_is_better;
   }
   fake::trainer trainer{world};
-  const auto found = comp::two_stage{fake::lists{}, fake::listening{&told}, strategy::greedy{}, settings}.run(trainer);
-  REQUIRE(told.size() > 2);
-  for (const comp::trial& t : told) {
+  const auto found =
+      comp::two_stage{fake::lists{}, fake::listening{&trials}, strategy::greedy{}, settings}.run(trainer);
+  REQUIRE(trials.size() > 2);
+  for (const comp::trial& t : trials) {
     CHECK(t.sample.loss > 0);
     CHECK(t.sample.losses.front() > 0);
     CHECK(std::ranges::all_of(t.sample.curve, [](double loss) { return loss > 0; }));

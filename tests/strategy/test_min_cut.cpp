@@ -41,19 +41,19 @@ drawn draw(std::mt19937_64& random, std::size_t operators, const std::vector<pre
     ops[i].producers.erase(std::unique(ops[i].producers.begin(), ops[i].producers.end()), ops[i].producers.end());
     ops[i].choosable = random() % 5 != 0;
   }
-  drawn made{{std::move(ops)}, {}, plan{operators}};
-  made.costs.seconds.resize(operators);
-  made.costs.tensors = comp::detail::shared_tensors(made.graph);
+  drawn problem{{std::move(ops)}, {}, plan{operators}};
+  problem.costs.seconds.resize(operators);
+  problem.costs.tensors = comp::detail::shared_tensors(problem.graph);
   const double cast = std::vector{0.0, 0.1, 1.0, 3.0}[random() % 4];
-  for (auto& tensor : made.costs.tensors) tensor.cast_seconds = cast * share();
+  for (auto& tensor : problem.costs.tensors) tensor.cast_seconds = cast * share();
   for (std::size_t i = 0; i < operators; ++i) {
-    auto& seconds = made.costs.seconds[i];
+    auto& seconds = problem.costs.seconds[i];
     seconds.fill(never);
-    if (!made.graph[i].choosable) {
+    if (!problem.graph[i].choosable) {
       seconds[0] = 0;
     } else if (random() % 8 == 0) {  // fixed
-      made.start[i] = lows[random() % lows.size()];
-      seconds[index_of(made.start[i])] = share();
+      problem.start[i] = lows[random() % lows.size()];
+      seconds[index_of(problem.start[i])] = share();
     } else {
       seconds[0] = 0.1 + share();
       for (const precision low : lows) {
@@ -61,7 +61,7 @@ drawn draw(std::mt19937_64& random, std::size_t operators, const std::vector<pre
       }
     }
   }
-  return made;
+  return problem;
 }
 
 double cheapest_of_all(const plan_costs& costs, plan p, std::size_t from = 0) {

@@ -64,13 +64,13 @@ TEST_CASE("a move keeps to the space and changes a run of neighbours") {
 TEST_CASE("a move of one group always changes one that has two levels, to each of the others") {
   const auto space = spaces::of({3});
   std::mt19937_64 generator{1};
-  std::set<plan> seen;
+  std::set<plan> plans;
   for (int i = 0; i < 50; ++i) {
     plan p = space.conservative();
     strategy::move_run(space, p, generator, 1);
-    seen.insert(p);
+    plans.insert(p);
   }
-  CHECK(seen == std::set<plan>{comp::parse_plan("t"), comp::parse_plan("b")});
+  CHECK(plans == std::set<plan>{comp::parse_plan("t"), comp::parse_plan("b")});
 }
 
 TEST_CASE("a plan is fresh once, and never where it is not valid") {
@@ -84,13 +84,14 @@ TEST_CASE("a plan is fresh once, and never where it is not valid") {
 }
 
 TEST_CASE("an order of what plans gave: accepted by time, others by loss, equals by number") {
-  const auto told = [](bool accepted, double seconds, double loss, std::size_t number) {
+  const auto entry = [](bool accepted, double seconds, double loss, std::size_t number) {
     comp::trial t{.accepted = accepted, .seconds = seconds};
     t.sample.loss = loss;
     return strategy::scored{t, number};
   };
-  std::vector<strategy::scored> field{told(false, 1, std::numeric_limits<double>::quiet_NaN(), 0), told(false, 9, 2, 1),
-                                      told(true, 4, 1, 2), told(true, 3, 1, 3), told(true, 3, 0, 4)};
+  std::vector<strategy::scored> field{entry(false, 1, std::numeric_limits<double>::quiet_NaN(), 0),
+                                      entry(false, 9, 2, 1), entry(true, 4, 1, 2), entry(true, 3, 1, 3),
+                                      entry(true, 3, 0, 4)};
   strategy::keep_best(field, 4);
   std::vector<std::size_t> order;
   for (const auto& s : field) order.push_back(s.number);

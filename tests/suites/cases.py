@@ -32,19 +32,19 @@ def drawn(cases, limit, name):
 
 
 def in_words(value):
-    def said(t):
+    def describe(t):
         return f'{str(t.dtype)[6:]}{list(t.shape)}' if isinstance(t, torch.Tensor) else t
 
-    return str(tree_map(said, value))[:300]
+    return str(tree_map(describe, value))[:300]
 
 
-def as_leaf(value, made):
+def as_leaf(value, memo):
     """A tensor that can be copied, with the memory of `value`."""
     if not isinstance(value, torch.Tensor):
         return value
-    if id(value) not in made:
-        made[id(value)] = (value.detach().requires_grad_(value.requires_grad), value)
-    return made[id(value)][0]
+    if id(value) not in memo:
+        memo[id(value)] = (value.detach().requires_grad_(value.requires_grad), value)
+    return memo[id(value)][0]
 
 
 def operators(dtype, limit):
@@ -66,11 +66,11 @@ def cases_of(op, function, in_place, dtype, limit):
     for number, sample in drawn(enumerate(samples), limit, op.full_name + dtype):
         if in_place and sample.broadcasts_input:
             continue
-        made = {}
-        arguments = tree_map(lambda v: as_leaf(v, made), (sample.input, sample.args, sample.kwargs))
+        memo = {}
+        arguments = tree_map(lambda v: as_leaf(v, memo), (sample.input, sample.args, sample.kwargs))
         module = nn.Module()
         if number % 2 == 0 and not in_place:  # every other sample reads parameters
-            leaves = [t for t, _ in made.values() if t.requires_grad and t.layout is torch.strided]
+            leaves = [t for t, _ in memo.values() if t.requires_grad and t.layout is torch.strided]
             as_parameters = {id(t): nn.Parameter(t.detach()) for t in leaves}
             arguments = tree_map(lambda t: as_parameters.get(id(t), t) if isinstance(t, torch.Tensor) else t, arguments)
             module = Parameters(as_parameters.values())
@@ -103,8 +103,8 @@ def cases_of_module(info, dtype, limit):
             args, kwargs = each.constructor_input.args, each.constructor_input.kwargs
             module = info.module_cls(*args, **kwargs).to(dtype=DTYPES[dtype]).train(training)
             given = (each.forward_input.args, each.forward_input.kwargs)
-            made = {}
-            arguments = tree_map(lambda v: as_leaf(v, made), given)
+            memo = {}
+            arguments = tree_map(lambda v: as_leaf(v, memo), given)
             if hasattr(module, 'initialize_parameters'):  # a lazy module makes its parameters in its first forward
                 module(*copy.deepcopy(arguments[0]), **copy.deepcopy(arguments[1]))
             mode = 'train' if training else 'eval'

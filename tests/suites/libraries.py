@@ -18,7 +18,7 @@ class Training(nn.Module):
         return self.run(*self.parts.values(), **given)
 
 
-def made(make, **given):
+def builder(make, **given):
     def model():
         torch.manual_seed(0)
         return make(), {name: each() if callable(each) else each for name, each in given.items()}
@@ -32,7 +32,7 @@ def torch_geometric_models():
     given = {'x': lambda: torch.randn(20, 16), 'edge_index': lambda: torch.randint(0, 20, (2, 60))}
     for name in ('GCN', 'GAT', 'GraphSAGE', 'GIN', 'EdgeCNN'):
         more = {'heads': 2} if name == 'GAT' else {}
-        yield name, made(lambda name=name, more=more: getattr(graphs, name)(16, 32, 2, 4, dropout=0.1, norm='batch_norm', **more), **given)
+        yield name, builder(lambda name=name, more=more: getattr(graphs, name)(16, 32, 2, 4, dropout=0.1, norm='batch_norm', **more), **given)
     layers = {
         'TransformerConv': lambda: graphs.TransformerConv(16, 4, heads=2),
         'ChebConv': lambda: graphs.ChebConv(16, 8, 3),
@@ -57,7 +57,7 @@ def torch_geometric_models():
         def make(layer=layer, run=run):
             return Training(run, conv=layer(), head=nn.LazyLinear(3), pool=graphs.aggr.MultiAggregation(['mean', 'std', 'softmax']))
 
-        yield name, made(lambda make=make: _ready(make(), given), **given)
+        yield name, builder(lambda make=make: _ready(make(), given), **given)
 
 
 def _ready(model, given):
@@ -75,27 +75,27 @@ def diffusers_models():
 
     words = {'timestep': torch.tensor([3, 500]), 'encoder_hidden_states': lambda: torch.randn(2, 7, 16)}
     unet = {'block_out_channels': (16, 32), 'layers_per_block': 1, 'norm_num_groups': 8, 'sample_size': 16}
-    yield 'UNet2DModel', made(
+    yield 'UNet2DModel', builder(
         lambda: diffusers.UNet2DModel(**unet, down_block_types=('DownBlock2D', 'AttnDownBlock2D'), up_block_types=('AttnUpBlock2D', 'UpBlock2D')),
         sample=image(3), timestep=torch.tensor([3, 500]))
-    yield 'UNet2DConditionModel', made(
+    yield 'UNet2DConditionModel', builder(
         lambda: diffusers.UNet2DConditionModel(
             **unet, down_block_types=('CrossAttnDownBlock2D', 'DownBlock2D'), up_block_types=('UpBlock2D', 'CrossAttnUpBlock2D'),
             cross_attention_dim=16, attention_head_dim=8),
         sample=image(), **words)
-    yield 'ControlNetModel', made(
+    yield 'ControlNetModel', builder(
         lambda: diffusers.ControlNetModel(
             block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=8, cross_attention_dim=16, attention_head_dim=8,
             down_block_types=('CrossAttnDownBlock2D', 'DownBlock2D'), conditioning_embedding_out_channels=(8, 16)),
         sample=image(), controlnet_cond=image(3, 32), **words)
-    yield 'AutoencoderKL', made(
+    yield 'AutoencoderKL', builder(
         lambda: diffusers.AutoencoderKL(block_out_channels=(16, 32), norm_num_groups=8,
             down_block_types=('DownEncoderBlock2D',) * 2, up_block_types=('UpDecoderBlock2D',) * 2), sample=image(3, 32))
-    yield 'VQModel', made(lambda: diffusers.VQModel(block_out_channels=(16,), norm_num_groups=8, num_vq_embeddings=32), sample=image(3, 32))
-    yield 'DiTTransformer2DModel', made(
+    yield 'VQModel', builder(lambda: diffusers.VQModel(block_out_channels=(16,), norm_num_groups=8, num_vq_embeddings=32), sample=image(3, 32))
+    yield 'DiTTransformer2DModel', builder(
         lambda: diffusers.DiTTransformer2DModel(num_attention_heads=2, attention_head_dim=8, in_channels=4, num_layers=2, sample_size=16, num_embeds_ada_norm=1000),
         hidden_states=image(), timestep=torch.tensor([3, 500]), class_labels=torch.tensor([1, 2]))
-    yield 'FluxTransformer2DModel', made(
+    yield 'FluxTransformer2DModel', builder(
         lambda: diffusers.FluxTransformer2DModel(patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
             num_attention_heads=2, joint_attention_dim=16, pooled_projection_dim=16, axes_dims_rope=(4, 4, 8)),
         hidden_states=lambda: torch.randn(2, 16, 4), encoder_hidden_states=lambda: torch.randn(2, 7, 16),
@@ -109,7 +109,7 @@ def segmentation_models_pytorch_models():
         return loss(net(x), y)
 
     for name in ('Unet', 'UnetPlusPlus', 'MAnet', 'Linknet', 'FPN', 'PSPNet', 'PAN', 'DeepLabV3Plus', 'UPerNet', 'Segformer'):
-        yield name, made(
+        yield name, builder(
             lambda name=name: Training(run, net=getattr(smp, name)('resnet18', encoder_weights=None, classes=3), loss=smp.losses.DiceLoss('multiclass')),
             x=lambda: torch.randn(2, 3, 64, 64), y=lambda: torch.randint(0, 3, (2, 64, 64)))
 
@@ -138,7 +138,7 @@ def pytorch_metric_learning_models():
         'SoftTriple': lambda: {'loss': losses.SoftTripleLoss(4, 16)},
     }
     for name, parts in of.items():
-        yield name, made(
+        yield name, builder(
             lambda parts=parts: Training(run, net=nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 16)), **parts()),
             x=lambda: torch.randn(16, 20), y=lambda: torch.arange(16) % 4)
 
@@ -211,9 +211,9 @@ def e3nn_models():
         return linear(norm(x))
 
     given = {'x': lambda: torch.randn(10, 20)}
-    yield 'tensor product', made(tensor_product, directions=lambda: torch.randn(10, 3), **given)
-    yield 'BatchNorm', made(lambda: Training(norm, norm=equivariant.BatchNorm('8x0e + 4x1o'), linear=o3.Linear('8x0e + 4x1o', '2x0e + 1x1o')), **given)
-    yield 'SO(3) grid', made(lambda: Training(lambda a, b, x: b(a(x)), a=o3.Linear('8x0e + 4x1o', '0e + 1o + 2e'),
+    yield 'tensor product', builder(tensor_product, directions=lambda: torch.randn(10, 3), **given)
+    yield 'BatchNorm', builder(lambda: Training(norm, norm=equivariant.BatchNorm('8x0e + 4x1o'), linear=o3.Linear('8x0e + 4x1o', '2x0e + 1x1o')), **given)
+    yield 'SO(3) grid', builder(lambda: Training(lambda a, b, x: b(a(x)), a=o3.Linear('8x0e + 4x1o', '0e + 1o + 2e'),
         b=equivariant.S2Activation('0e + 1o + 2e', torch.tanh, 10)), **given)
 
 
@@ -227,7 +227,7 @@ def x_transformers_models():
         'one head of keys': {'attn_one_kv_head': True}, 'hyper connections': {'num_residual_streams': 2}, 'sparse': {'attn_sparse_topk': 4},
     }  # fmt: skip
     for name, more in variants.items():
-        yield name, made(
+        yield name, builder(
             lambda more=more: xt.TransformerWrapper(
                 num_tokens=99, max_seq_len=32, attn_layers=xt.Decoder(dim=32, depth=2, heads=2, attn_dim_head=16, layer_dropout=0.0, **more)),
             x=lambda: torch.randint(0, 99, (2, 12)))
@@ -251,12 +251,12 @@ def lightly_models():
         return loss([project(net(x)).detach()], [project(net(x)), project(net(y))], epoch=1)
 
     images = {'x': lambda: torch.randn(8, 3, 16, 16), 'y': lambda: torch.randn(8, 3, 16, 16)}
-    yield 'SimSiam', made(lambda: Training(siamese, net=backbone(), project=heads.SimSiamProjectionHead(32, 32, 16),
+    yield 'SimSiam', builder(lambda: Training(siamese, net=backbone(), project=heads.SimSiamProjectionHead(32, 32, 16),
         predict=heads.SimSiamPredictionHead(16, 8, 16), loss=losses.NegativeCosineSimilarity()), **images)
     of = {'SimCLR': losses.NTXentLoss, 'Barlow Twins': losses.BarlowTwinsLoss, 'VICReg': losses.VICRegLoss, 'DCL': losses.DCLLoss}
     for name, loss in of.items():
-        yield name, made(lambda loss=loss: Training(twins, net=backbone(), project=heads.BarlowTwinsProjectionHead(32, 32, 16), loss=loss()), **images)
-    yield 'DINO', made(lambda: Training(dino, net=backbone(), project=heads.DINOProjectionHead(32, 32, 16, 20), loss=losses.DINOLoss(20)), **images)
+        yield name, builder(lambda loss=loss: Training(twins, net=backbone(), project=heads.BarlowTwinsProjectionHead(32, 32, 16), loss=loss()), **images)
+    yield 'DINO', builder(lambda: Training(dino, net=backbone(), project=heads.DINOProjectionHead(32, 32, 16, 20), loss=losses.DINOLoss(20)), **images)
 
 
 MODELS = {name.removesuffix('_models'): each for name, each in list(globals().items()) if name.endswith('_models')}

@@ -82,7 +82,7 @@ def tensors_in(value):
 def run(case, given, region=None, grad=True):
     arguments, wanted = given.again()
     torch.manual_seed(0)
-    seen = Seen()
+    outcome = Seen()
     try:
         with torch.set_grad_enabled(grad):
             if region is None:
@@ -91,19 +91,19 @@ def run(case, given, region=None, grad=True):
                 with region:
                     value = case.run(case.module, arguments)
     except Exception as raised:
-        seen.raised = raised
-        return seen
+        outcome.raised = raised
+        return outcome
     leaves = tree_leaves(value)
-    seen.results = leaves
+    outcome.results = leaves
     outputs = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad] if grad else []
     if outputs and wanted:
         torch.manual_seed(1)
         try:
             seeds = [torch.randn(t.shape, dtype=torch.promote_types(t.dtype, torch.float32)).to(t.dtype) for t in outputs]
-            seen.gradients = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+            outcome.gradients = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
         except Exception as raised:
-            seen.backward_raised = raised
-    return seen
+            outcome.backward_raised = raised
+    return outcome
 
 
 def raw(t):
@@ -171,12 +171,12 @@ def first_line(raised):
 
 def recorded(case, given):
     """The operators of the case, and what the recorded forward gave."""
-    seen = []
+    outcomes = []
 
     def step(value, generators):
-        seen.append(run(case, given, region))
-        if seen[-1].raised is not None:
-            raise seen[-1].raised
+        outcomes.append(run(case, given, region))
+        if outcomes[-1].raised is not None:
+            raise outcomes[-1].raised
         return [('loss', torch.zeros(()))]
 
     nothing = lambda *_: None
@@ -188,9 +188,9 @@ def recorded(case, given):
     )
     region = comp.Region(training.regions)
     try:
-        return training.operators(), seen[0]
+        return training.operators(), outcomes[0]
     except comp.GraphError:  # no operator has come by
-        return [], seen[0]
+        return [], outcomes[0]
 
 
 def write_plan(path, operators, chosen):
@@ -203,9 +203,9 @@ def write_plan(path, operators, chosen):
         json.dump({'comp_plan': 1, 'operators': rows}, file)
 
 
-def finite(seen):
+def finite(outcome):
     return [bool(t.isfinite().all()) if t.is_floating_point() or t.is_complex() else True
-            for t in map(torch.Tensor.detach, filter(lambda t: isinstance(t, torch.Tensor), seen.results))]
+            for t in map(torch.Tensor.detach, filter(lambda t: isinstance(t, torch.Tensor), outcome.results))]
 
 
 def lower_without_comp(case):
@@ -247,8 +247,8 @@ class Checks:
             return 'random'
         faults = []
 
-        def check(label, seen, by, gradients=True):
-            if (found := compared(seen, by, gradients)) is not None:
+        def check(label, outcome, by, gradients=True):
+            if (found := compared(outcome, by, gradients)) is not None:
                 faults.append(Fault(label, found))
 
         try:

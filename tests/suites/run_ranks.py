@@ -271,10 +271,10 @@ def serve(rank, folder, name, answer):
     warnings.filterwarnings('ignore')
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank, world_size=2, timeout=datetime.timedelta(seconds=120))
     try:
-        said = faults_of(WAYS[name], folder)
+        faults = faults_of(WAYS[name], folder)
     except Exception as raised:
-        said = f'not run: {type(raised).__name__}: {str(raised)[:300]}'
-    answer.send(json.dumps(said))
+        faults = f'not run: {type(raised).__name__}: {str(raised)[:300]}'
+    answer.send(json.dumps(faults))
     os._exit(0)
 
 
@@ -288,16 +288,16 @@ def said_of(name):
                 running.append((forks.Process(target=serve, args=(rank, folder, name, answer)), hears))
                 running[-1][0].start()
                 answer.close()
-            said = []
+            answers = []
             for process, hears in running:
                 if not hears.poll(LONGEST):
                     return [('ranks', f'a rank says nothing for {LONGEST} s')]
                 try:
-                    said.append(json.loads(hears.recv()))
+                    answers.append(json.loads(hears.recv()))
                 except EOFError:
                     process.join()
                     return [('ranks', f'a rank ended with {process.exitcode}')]
-            return next((each for each in said if each), said[0])
+            return next((each for each in answers if each), answers[0])
         finally:
             for process, _ in running:
                 process.kill()
@@ -312,10 +312,10 @@ def main():
     for name in WAYS:
         if not fnmatch.fnmatch(name, given.only):
             continue
-        said = said_of(name)
-        told = said if isinstance(said, str) else '; '.join(f'{check}: {what}' for check, what in said) or 'right'
-        wrong += isinstance(said, list) and bool(said)
-        print(f'| {name} | {told} |', flush=True)
+        answer = said_of(name)
+        text = answer if isinstance(answer, str) else '; '.join(f'{check}: {what}' for check, what in answer) or 'right'
+        wrong += isinstance(answer, list) and bool(answer)
+        print(f'| {name} | {text} |', flush=True)
     sys.exit(bool(wrong))
 
 

@@ -105,7 +105,7 @@ def results(workers, job):
         for pipe in multiprocessing.connection.wait(list(open_now)):
             state = open_now[pipe]
             try:
-                told = pipe.recv()
+                message = pipe.recv()
             except EOFError:
                 del open_now[pipe]
                 if state[2][0] != 'end':
@@ -113,11 +113,11 @@ def results(workers, job):
                     yield state[2][2], state[3], f'crash: the process ended with {state[1].exitcode}'
                     start(state[0], state[2][1] + 1)
                 continue
-            if told[0] == 'done':
-                yield told[2], state[3], told[3]
-            elif told[0] == 'case':
-                state[3] = told[3]
-            state[2] = told
+            if message[0] == 'done':
+                yield message[2], state[3], message[3]
+            elif message[0] == 'case':
+                state[3] = message[3]
+            state[2] = message
 
 
 def version(suite):
@@ -184,8 +184,8 @@ def main():
     for suite, dtype, counts, seconds in table:
         kinds = ['right', 'explained', 'wrong', 'random', 'not run']
         compared = sum(counts[kind] for kind in kinds[:3])
-        said = ' | '.join(str(counts[kind]) for kind in kinds)
-        print(f'| {suite}, {dtype} | {version(suite)} | {compared} | {said} | {seconds:.0f} s |')
+        cells = ' | '.join(str(counts[kind]) for kind in kinds)
+        print(f'| {suite}, {dtype} | {version(suite)} | {compared} | {cells} | {seconds:.0f} s |')
     for (suite, dtype, reason), count in explained.items():
         print(f'{suite}, {dtype}: {count} explained: {reason}')
     sys.exit(bool(wrong))

@@ -81,12 +81,12 @@ def small_config(kind, cut, given):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     fields = {f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING} | given
-    said = {name: small for name, value in fields.items() if (small := smaller(name, value, cut)) != value or name in given}
+    sizes = {name: small for name, value in fields.items() if (small := smaller(name, value, cut)) != value or name in given}
     for name, spec in kind.sub_configs_defaults.items():
         inside = spec.config_class if hasattr(spec.config_class, 'model_type') else CONFIG_MAPPING[spec.model_type]
         if not spec.optional:
-            said[name] = small_config(inside, cut, spec.init_kwargs)
-    return kind(**said)
+            sizes[name] = small_config(inside, cut, spec.init_kwargs)
+    return kind(**sizes)
 
 
 def whole(config, *names, otherwise):
@@ -175,7 +175,7 @@ def transformers_models():
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     def make(kind, classes):
-        def made():
+        def build():
             first = None
             for cut in CUTS:
                 try:
@@ -186,7 +186,7 @@ def transformers_models():
                     first = first or raised
             raise first
 
-        return made
+        return build
 
     for kind, classes in sorted(MODEL_MAPPING_NAMES.items()):
         yield kind, make(kind, classes)
@@ -201,7 +201,7 @@ def timm_models():
         families.setdefault(family, []).append(name)
 
     def make(family):
-        def made():
+        def build():
             small = min(families[family], key=lambda n: (not re.search('test|atto|femto|pico|nano|tiny|xxs|_18|small|_s', n), len(n), n))
             torch.manual_seed(0)
             for how, size in (({'img_size': 64}, 64), ({}, 64), ({}, 224)):
@@ -215,7 +215,7 @@ def timm_models():
                     if size == 224:
                         raise
 
-        return made
+        return build
 
     for family in sorted(families):
         yield family, make(family)
@@ -232,7 +232,7 @@ def torchvision_models():
             families.setdefault(builder.__module__.replace('torchvision.models.', ''), []).append(name)
 
     def make(family):
-        def made():
+        def build():
             torch.manual_seed(0)
             task = family.rpartition('.')[0]
             name = min(families[family], key=lambda n: (not re.search('mobilenet|small|tiny|18|_t$|mnasnet0_5|x0_5', n), len(n), n))
@@ -257,7 +257,7 @@ def torchvision_models():
                       'keypoints': torch.cat([torch.full((2, 17, 2), 40.0), torch.ones(2, 17, 1)], 2)}  # fmt: skip
             return model, {'images': [torch.rand(3, 128, 128)] * 2, 'targets': [target] * 2}
 
-        return made
+        return build
 
     for family in sorted(families):
         yield family, make(family)

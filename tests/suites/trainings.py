@@ -77,15 +77,15 @@ def trained(model, given, region):
     plan = region(model)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-3)
     torch.manual_seed(0)
-    seen = []
+    losses = []
     for _ in range(STEPS):
         with plan:
             loss = loss_of(model(**copy.deepcopy(given)))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(loss.detach())
-    return seen, dict(model.state_dict())
+        losses.append(loss.detach())
+    return losses, dict(model.state_dict())
 
 
 def compared(now, want):
@@ -125,7 +125,7 @@ class TrainingChecks:
 
         try:
             case = Case('', lambda m, a: loss_of(m(**a)), given, copy.deepcopy(model))  # running statistics change
-            operators, seen = recorded(case, Given(case))
+            operators, outcome = recorded(case, Given(case))
         except Exception as raised:
             return [Fault('recorded', f'raises {type(raised).__name__}: {first_line(raised)}')]
         self.check_plan(check, 'fp32', operators, [op.as_written for op in operators], want, otherwise='fp32')
@@ -173,11 +173,11 @@ class TrainingChecks:
         step, model, optimizer = searched(model)
         plan = comp.autocast(model, optimizer=optimizer, batches_per_epoch=4, **SEARCH)
         torch.manual_seed(0)
-        seen = []
+        losses = []
         for _ in range(40):
-            seen.append(step(plan, copy.deepcopy(given)).detach())
-            plan.step(seen[-1])
-        return compared((seen[:STEPS], {}), (want[0], {}))
+            losses.append(step(plan, copy.deepcopy(given)).detach())
+            plan.step(losses[-1])
+        return compared((losses[:STEPS], {}), (want[0], {}))
 
 
 def searched(model):

@@ -70,10 +70,10 @@ TEST_CASE("the guide's fp16_guard: the first Linear and the loss stay in FP32") 
   paddle amp = of_guide(paddle_level::o2);
   amp.use_fp16_guard = true;
   for (int l = 1; l < 9; ++l) amp.fp16_guard.push_back("linears." + std::to_string(l));
-  const auto made = paddle_pass(amp, simple_net());
-  CHECK(made.plan.str() == "11" + times(16, "0") + "1");
-  CHECK(made.parameters[0] == precision::fp32);
-  CHECK(made.parameters[2] == precision::fp16);
+  const auto types = paddle_pass(amp, simple_net());
+  CHECK(types.plan.str() == "11" + times(16, "0") + "1");
+  CHECK(types.parameters[0] == precision::fp32);
+  CHECK(types.parameters[2] == precision::fp16);
 }
 
 TEST_CASE("O2 casts parameters before training: its steps have casts of data and loss only, O1's one per parameter") {
@@ -111,9 +111,9 @@ TEST_CASE("O2 without decorate reads FP32 parameters: a bias in FP32 keeps in FP
   const paddle bare{.level = paddle_level::o2, .decorate = false};
   CHECK(plan_of(bare, vgg).substr(0, 4) == "0101");  // convolution, ReLU behind a bias of FP32
   CHECK(plan_of({.level = paddle_level::o2}, vgg).substr(0, 4) == "0000");
-  const auto made = decorate(bare, vgg);
-  CHECK_FALSE(made.master_weights);
-  CHECK(made.parameters == std::vector<precision>(vgg.size(), precision::fp32));
+  const auto decoration = decorate(bare, vgg);
+  CHECK_FALSE(decoration.master_weights);
+  CHECK(decoration.parameters == std::vector<precision>(vgg.size(), precision::fp32));
 }
 
 TEST_CASE("decorate is told of master weights, master gradients and the precision of files") {
@@ -121,12 +121,12 @@ TEST_CASE("decorate is told of master weights, master gradients and the precisio
   const auto usual = decorate({.level = paddle_level::o2}, vgg);
   CHECK(usual.saved[0] == precision::fp16);
   CHECK_FALSE(usual.master_gradients);
-  const auto told = decorate(
+  const auto decoration = decorate(
       {.level = paddle_level::o2, .master_weight = false, .master_grad = true, .save_dtype = precision::fp32}, vgg);
-  CHECK_FALSE(told.master_weights);
-  CHECK(told.master_gradients);
-  CHECK(told.parameters[0] == precision::fp16);
-  CHECK(told.saved[0] == precision::fp32);
+  CHECK_FALSE(decoration.master_weights);
+  CHECK(decoration.master_gradients);
+  CHECK(decoration.parameters[0] == precision::fp16);
+  CHECK(decoration.saved[0] == precision::fp32);
 }
 
 TEST_CASE("parameters that are low already are refused: decorated twice") {

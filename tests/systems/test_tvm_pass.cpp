@@ -46,18 +46,18 @@ TEST_CASE("ALLOW casts its inputs to the low precision, DENY back to FP32") {
 TEST_CASE("FOLLOW runs low only when all its floating inputs already are, else all go back to FP32") {
   const comp::op_graph graph{
       {op("nn.dense", {}), op("nn.softmax", {0}), op("add", {0, 0}), op("add", {0, 1}), op("tanh", {3})}};
-  const auto made = tvm_pass({}, graph, quiet);
-  CHECK(made.plan.str() == "01011");
-  const auto placed = casts(graph, made);
+  const auto types = tvm_pass({}, graph, quiet);
+  CHECK(types.plan.str() == "01011");
+  const auto placed = casts(graph, types);
   REQUIRE(placed.forward.size() == 1);  // softmax and the mixed add share one FP32 copy of the product
   CHECK(placed.forward[0].readers == std::vector<std::uint32_t>{1, 3});
 }
 
 TEST_CASE("inputs that are stored in FP16 count as FP16 where leaves do not adapt") {
   const auto reads = [](std::string kind, precision data, precision weight) {
-    comp::op_info made = op(std::move(kind), {});
-    made.inputs = {{.shape = {10}, .dtype = data}, {.shape = {10}, .dtype = weight, .parameter = true}};
-    return comp::op_graph{{made}};
+    comp::op_info info = op(std::move(kind), {});
+    info.inputs = {{.shape = {10}, .dtype = data}, {.shape = {10}, .dtype = weight, .parameter = true}};
+    return comp::op_graph{{info}};
   };
   const tvm_pass_settings letter{.leaves_adapt = false, .warn = {}};
   CHECK(plan_of(reads("add", precision::fp16, precision::fp16), {}, letter) == "0");
@@ -69,11 +69,11 @@ TEST_CASE("inputs that are stored in FP16 count as FP16 where leaves do not adap
 TEST_CASE("Relax: norms and exponentials follow, what is not registered stays in FP32, and products sum in FP32") {
   const comp::op_graph graph{{op("relax.matmul", {}), op("nn.gelu", {0}), op("aten::layer_norm", {1}), op("exp", {2}),
                               op("nn.softmax", {3}), op("my.own", {0}), op("nn.relu", {5})}};
-  const auto made = comp::autocast::relax_pass(graph);
-  CHECK(made.plan.str() == "0000111");
-  CHECK(made.written[0] == precision::fp32);
-  CHECK(made.handed_on[0] == precision::fp16);
-  CHECK(made.handed_on[6] == precision::fp32);  // handed out
+  const auto types = comp::autocast::relax_pass(graph);
+  CHECK(types.plan.str() == "0000111");
+  CHECK(types.written[0] == precision::fp32);
+  CHECK(types.handed_on[0] == precision::fp16);
+  CHECK(types.handed_on[6] == precision::fp32);  // handed out
   CHECK(comp::autocast::relax_pass(graph, comp::policy::relax(precision::fp16)).written[0] == precision::fp16);
 }
 
@@ -116,13 +116,13 @@ TEST_CASE("parameters adapt as in TVM, or hold FOLLOW in FP32 as in the RFC's le
 
 TEST_CASE("unregistered operators are warned of once per kind, not at all, or refused") {
   const comp::op_graph graph{{op("nn.dense", {}), op("my.op", {0}), op("my.op", {1}), op("your.op", {2})}};
-  std::vector<std::string> said;
-  const tvm_pass_settings listening{.warn = [&](const std::string& text) { said.push_back(text); }};
+  std::vector<std::string> warnings;
+  const tvm_pass_settings listening{.warn = [&](const std::string& text) { warnings.push_back(text); }};
   tvm_pass({}, graph, listening);
-  CHECK(said.size() == 2);
-  said.clear();
+  CHECK(warnings.size() == 2);
+  warnings.clear();
   tvm_pass({.missing = comp::policy::missing_rule::silent}, graph, listening);
-  CHECK(said.empty());
+  CHECK(warnings.empty());
   CHECK_THROWS_AS(tvm_pass({.missing = comp::policy::missing_rule::error}, graph, listening), comp::settings_error);
 }
 

@@ -27,17 +27,17 @@ namespace detail {
 inline columns window_columns(const std::vector<data_sets::squad_window>& windows, std::int64_t length,
                               std::int32_t pad) {
   const std::int64_t count = std::ssize(windows);
-  columns made = {torch::full({count, length}, pad, torch::kLong), torch::zeros({count, length}, torch::kLong),
-                  torch::zeros({count, length}, torch::kBool), torch::zeros({count, 2}, torch::kLong)};
+  columns tensors = {torch::full({count, length}, pad, torch::kLong), torch::zeros({count, length}, torch::kLong),
+                     torch::zeros({count, length}, torch::kBool), torch::zeros({count, 2}, torch::kLong)};
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& window = windows[static_cast<std::size_t>(i)];
     const std::int64_t used = std::ssize(window.tokens);
-    made[0][i].narrow(0, 0, used).copy_(torch::tensor(torch::ArrayRef<std::int32_t>(window.tokens)));
-    made[1][i].narrow(0, 0, used).copy_(torch::tensor(torch::ArrayRef<std::int32_t>(window.segments)));
-    made[2][i].narrow(0, 0, used).fill_(true);
-    made[3][i].copy_(torch::tensor({window.first, window.last}));
+    tensors[0][i].narrow(0, 0, used).copy_(torch::tensor(torch::ArrayRef<std::int32_t>(window.tokens)));
+    tensors[1][i].narrow(0, 0, used).copy_(torch::tensor(torch::ArrayRef<std::int32_t>(window.segments)));
+    tensors[2][i].narrow(0, 0, used).fill_(true);
+    tensors[3][i].copy_(torch::tensor({window.first, window.last}));
   }
-  return made;
+  return tensors;
 }
 
 inline question_set read_questions(const job_options& o, std::int64_t length) {
@@ -48,12 +48,12 @@ inline question_set read_questions(const job_options& o, std::int64_t length) {
   const window_options shape{.length = static_cast<std::size_t>(length),
                              .stride = static_cast<std::size_t>(length / 2),
                              .question = static_cast<std::size_t>(length / 6)};
-  question_set made{
+  question_set set{
       .windows = windows(validation, pieces, shape), .vocabulary = pieces.size(), .source = o.data.filename().string()};
-  made.train = window_columns(windows(train, pieces, shape), length, pieces.pad);
-  made.validation = window_columns(made.windows, length, pieces.pad);
-  made.questions = std::move(validation);
-  return made;
+  set.train = window_columns(windows(train, pieces, shape), length, pieces.pad);
+  set.validation = window_columns(set.windows, length, pieces.pad);
+  set.questions = std::move(validation);
+  return set;
 }
 
 /// Made-up data: the question is one token, and the answer is where the text has the same token.
@@ -130,30 +130,30 @@ inline job bert_job(const job_options& o) {
   bert_for_spans net(shape);
   if (!o.weights.empty()) read_bert_weights(net, o.weights.string());
   net->to(o.device);
-  job made{.name = "bert",
+  job task{.name = "bert",
            .modules = {{"net", net.ptr()}},
            .batch = detail::chosen(o.batch, 16),
            .score_name = "f1",
            .clip_norm = 1};
-  made.train = detail::on_device(detail::first_rows(set->train, o.limit), o.device);
-  made.validation = detail::on_device(set->validation, o.device);
-  made.description =
+  task.train = detail::on_device(detail::first_rows(set->train, o.limit), o.device);
+  task.validation = detail::on_device(set->validation, o.device);
+  task.description =
       fmt::format("bert of {} layers, width {}, {}on {} windows of {} tokens of {}", shape.layers, shape.width,
-                  o.weights.empty() ? "" : "pre-trained, ", made.examples(), length, set->source);
-  made.optimizers = {std::make_shared<torch::optim::AdamW>(
+                  o.weights.empty() ? "" : "pre-trained, ", task.examples(), length, set->source);
+  task.optimizers = {std::make_shared<torch::optim::AdamW>(
       net->parameters(),
       torch::optim::AdamWOptions(detail::rate(o, o.weights.empty() ? 1e-4 : 3e-5)).weight_decay(0.01))};
-  made.phases = {{"forward", [net](const columns& rows) mutable {
+  task.phases = {{"forward", [net](const columns& rows) mutable {
                     return torch::cross_entropy_loss(net->forward(rows[0], rows[1], rows[2]).flatten(0, 1),
                                                      rows[3].flatten());
                   }}};
-  made.score = [net, set](const job& of) {
+  task.score = [net, set](const job& of) {
     const torch::Tensor logits = detail::predicted_logits(net, of);
     if (set->windows.empty()) return detail::exact_spans(of.validation, logits);
     return data_sets::span_f1(set->questions, set->windows,
                               {logits.data_ptr<float>(), static_cast<std::size_t>(logits.numel())});
   };
-  return made;
+  return task;
 }
 
 }  // namespace torch_models

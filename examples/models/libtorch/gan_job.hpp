@@ -23,17 +23,17 @@ inline std::shared_ptr<torch::optim::Optimizer> gan_optimizer(const torch::nn::M
 
 /// The two phases of a step, which share the images that the generator makes.
 inline std::vector<phase> gan_phases(generator make, discriminator judge, std::int64_t latent) {
-  const auto made = std::make_shared<torch::Tensor>();
+  const auto fakes = std::make_shared<torch::Tensor>();
   return {{"generator",
            [=](const columns& rows) mutable {
              const torch::Tensor noise = torch::randn({rows[0].size(0), latent}, rows[0].options());
-             *made = make->forward(noise);
-             return gan_loss(judge->forward(*made), 1.0);
+             *fakes = make->forward(noise);
+             return gan_loss(judge->forward(*fakes), 1.0);
            },
            0},
           {"discriminator",
            [=](const columns& rows) mutable {
-             return (gan_loss(judge->forward(rows[0]), 1.0) + gan_loss(judge->forward(made->detach()), 0.0)) / 2;
+             return (gan_loss(judge->forward(rows[0]), 1.0) + gan_loss(judge->forward(fakes->detach()), 0.0)) / 2;
            },
            1}};
 }
@@ -67,23 +67,23 @@ inline job gan_job(const job_options& o) {
   discriminator judge(shape);
   make->to(o.device);
   judge->to(o.device);
-  job made{.name = "gan",
+  job task{.name = "gan",
            .modules = {{"generator", make.ptr()}, {"discriminator", judge.ptr()}},
            .optimizers = {detail::gan_optimizer(*make, o), detail::gan_optimizer(*judge, o)},
            .phases = detail::gan_phases(make, judge, shape.latent),
            .batch = detail::chosen(o.batch, 156)};
-  made.train = detail::on_device(detail::first_rows({set.train[0]}, o.limit), o.device);
-  made.description = fmt::format("{} GAN on {} images of {}", shape.convolutional ? "convolutional" : "connected",
-                                 made.examples(), set.source);
+  task.train = detail::on_device(detail::first_rows({set.train[0]}, o.limit), o.device);
+  task.description = fmt::format("{} GAN on {} images of {}", shape.convolutional ? "convolutional" : "connected",
+                                 task.examples(), set.source);
   const columns images = detail::first_rows({set.validation[0]}, o.limit);
-  made.validation = detail::on_device({images[0], torch::randn({images[0].size(0), shape.latent})}, o.device);
-  made.collate = [](columns rows) {
+  task.validation = detail::on_device({images[0], torch::randn({images[0].size(0), shape.latent})}, o.device);
+  task.collate = [](columns rows) {
     rows[0] = rows[0].to(torch::kFloat).div_(127.5).sub_(1);  // to [-1,1], the range of the generator's tanh
     return rows;
   };
-  made.score_name = "undecided";
-  made.score = [make, judge](const job& of) { return detail::undecided(make, judge, of); };
-  return made;
+  task.score_name = "undecided";
+  task.score = [make, judge](const job& of) { return detail::undecided(make, judge, of); };
+  return task;
 }
 
 }  // namespace torch_models

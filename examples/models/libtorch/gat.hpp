@@ -41,7 +41,7 @@ struct graph_attention_impl : torch::nn::Module {
     as_source = register_parameter("as_source", torch::empty({1, heads, out}));
     as_target = register_parameter("as_target", torch::empty({1, heads, out}));
     bias = register_parameter("bias", torch::zeros({concatenate ? heads * out : out}));
-    for (torch::Tensor* made : {&weight, &as_source, &as_target}) torch::nn::init::xavier_uniform_(*made);
+    for (torch::Tensor* tensor : {&weight, &as_source, &as_target}) torch::nn::init::xavier_uniform_(*tensor);
   }
 
   /// (N,in) dense or sparse -> (N,heads*out), or (N,out) if the layer averages its heads

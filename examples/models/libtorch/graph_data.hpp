@@ -59,16 +59,16 @@ inline graph_set graph_data(const job_options& o) {
   const graph from = o.data.empty() ? made_up_graph(o.seed) : read_graph(o.data);
   const node_split split = split_nodes(from, o.seed);
   const torch::Tensor labels = detail::numbers(from.labels), self = torch::arange(from.nodes);
-  graph_set made{.features = detail::feature_matrix(from).to(o.device),
-                 .classes = from.classes,
-                 .source = o.data.empty() ? "made up" : o.data.filename().string()};
+  graph_set set{.features = detail::feature_matrix(from).to(o.device),
+                .classes = from.classes,
+                .source = o.data.empty() ? "made up" : o.data.filename().string()};
   const edge_list edges{torch::cat({detail::numbers(from.source), self}),
                         torch::cat({detail::numbers(from.target), self})};
-  made.adjacency = detail::normalized_adjacency(edges, from.nodes).to(o.device);
-  made.edges = {edges.source.to(o.device), edges.target.to(o.device)};
-  made.train = detail::on_device(detail::nodes_with_labels(split.train, labels), o.device);
-  made.validation = detail::on_device(detail::nodes_with_labels(split.test, labels), o.device);
-  return made;
+  set.adjacency = detail::normalized_adjacency(edges, from.nodes).to(o.device);
+  set.edges = {edges.source.to(o.device), edges.target.to(o.device)};
+  set.train = detail::on_device(detail::nodes_with_labels(split.train, labels), o.device);
+  set.validation = detail::on_device(detail::nodes_with_labels(split.test, labels), o.device);
+  return set;
 }
 
 }  // namespace torch_models

@@ -11,20 +11,20 @@ namespace detail {
 /// logits: returns the logits of all nodes. A row of the columns has node numbers and their classes.
 job node_job(std::string name, graph_set set, const job_options& o, std::shared_ptr<torch::nn::Module> net,
              auto logits) {
-  job made{.name = std::move(name), .modules = {{"net", std::move(net)}}, .batch = 1};
-  made.description = fmt::format("{} on {} nodes and {} edges of {} ({} classes)", made.name, set.features.size(0),
+  job task{.name = std::move(name), .modules = {{"net", std::move(net)}}, .batch = 1};
+  task.description = fmt::format("{} on {} nodes and {} edges of {} ({} classes)", task.name, set.features.size(0),
                                  set.edges.source.size(0), set.source, set.classes);
   for (const torch::Tensor& column : set.train)
-    made.train.push_back(column.repeat({std::max<std::int64_t>(o.steps_per_epoch, 1), 1}));
-  made.validation = set.validation;
-  made.phases = {{"forward", [logits](const columns& rows) mutable {
+    task.train.push_back(column.repeat({std::max<std::int64_t>(o.steps_per_epoch, 1), 1}));
+  task.validation = set.validation;
+  task.phases = {{"forward", [logits](const columns& rows) mutable {
                     return torch::cross_entropy_loss(logits().index_select(0, rows[0].flatten()), rows[1].flatten());
                   }}};
-  made.score = [logits](const job& of) mutable {
+  task.score = [logits](const job& of) mutable {
     const torch::Tensor chosen = logits().index_select(0, of.validation[0].flatten());
     return chosen.argmax(1).eq(of.validation[1].flatten()).to(torch::kDouble).mean().template item<double>();
   };
-  return made;
+  return task;
 }
 
 }  // namespace detail
@@ -41,10 +41,10 @@ inline job gcn_job(const job_options& o) {
     groups.emplace_back(net->layers[i]->parameters(),
                         std::make_unique<AdamOptions>(AdamOptions(rate).weight_decay(i == 0 ? 5e-4 : 0)));
   }
-  job made = detail::node_job("gcn", set, o, net.ptr(),
+  job task = detail::node_job("gcn", set, o, net.ptr(),
                               [net, x = set.features, a = set.adjacency]() mutable { return net->forward(x, a); });
-  made.optimizers = {std::make_shared<torch::optim::Adam>(std::move(groups), AdamOptions(rate))};
-  return made;
+  task.optimizers = {std::make_shared<torch::optim::Adam>(std::move(groups), AdamOptions(rate))};
+  return task;
 }
 
 inline job gat_job(const job_options& o) {
@@ -52,11 +52,11 @@ inline job gat_job(const job_options& o) {
   graph_set set = graph_data(o);
   gat net(gat_options{.features = set.features.size(1), .classes = set.classes});
   net->to(o.device);
-  job made = detail::node_job("gat", set, o, net.ptr(),
+  job task = detail::node_job("gat", set, o, net.ptr(),
                               [net, x = set.features, e = set.edges]() mutable { return net->forward(x, e); });
-  made.optimizers = {std::make_shared<torch::optim::Adam>(
+  task.optimizers = {std::make_shared<torch::optim::Adam>(
       net->parameters(), torch::optim::AdamOptions(detail::rate(o, 0.005)).weight_decay(5e-4))};
-  return made;
+  return task;
 }
 
 }  // namespace torch_models

@@ -86,16 +86,16 @@ inline image_set read_pictures(const std::filesystem::path& path, std::int64_t s
     return torch::tensor(torch::ArrayRef<std::int32_t>(of.labels), torch::kLong);
   };
   const torch::Tensor order = torch::randperm(cut), order_of_test = torch::randperm(all - cut);
-  image_set made{.train = {order, labels(train).index_select(0, order)},
-                 .validation = {order_of_test + cut, labels(test).index_select(0, order_of_test)},
-                 .classes = train.classes(),
-                 .source = path.filename().string()};
+  image_set set{.train = {order, labels(train).index_select(0, order)},
+                .validation = {order_of_test + cut, labels(test).index_select(0, order_of_test)},
+                .classes = train.classes(),
+                .source = path.filename().string()};
   train.files.insert(train.files.end(), test.files.begin(), test.files.end());
-  made.decode = decoder(std::move(train.files), side);
-  if (all * 3 * side * side > in_memory) return made;
-  for (columns* part : {&made.train, &made.validation}) part->front() = made.decode(part->front());
-  made.decode = {};
-  return made;
+  set.decode = decoder(std::move(train.files), side);
+  if (all * 3 * side * side > in_memory) return set;
+  for (columns* part : {&set.train, &set.validation}) part->front() = set.decode(part->front());
+  set.decode = {};
+  return set;
 }
 
 }  // namespace detail

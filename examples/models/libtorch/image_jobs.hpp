@@ -18,19 +18,19 @@ inline image_set classified_images(const job_options& o) {
 job classification(std::string name, auto net, image_set set, const torch::Tensor& some, std::int64_t batch,
                    const job_options& o) {
   net->to(o.device);
-  job made{.name = std::move(name), .modules = {{"net", net.ptr()}}, .batch = batch};
-  made.train = on_device(first_rows(std::move(set.train), o.limit), o.device);
-  made.description =
-      fmt::format("{} on {} images of {} ({} classes)", made.name, made.examples(), set.source, set.classes);
-  made.validation = on_device(first_rows(std::move(set.validation), o.limit), o.device);
-  made.collate = [normal = normalization(some), decode = std::move(set.decode)](columns rows) {
+  job task{.name = std::move(name), .modules = {{"net", net.ptr()}}, .batch = batch};
+  task.train = on_device(first_rows(std::move(set.train), o.limit), o.device);
+  task.description =
+      fmt::format("{} on {} images of {} ({} classes)", task.name, task.examples(), set.source, set.classes);
+  task.validation = on_device(first_rows(std::move(set.validation), o.limit), o.device);
+  task.collate = [normal = normalization(some), decode = std::move(set.decode)](columns rows) {
     if (decode) rows.front() = decode(rows.front());
     return normal(std::move(rows));
   };
-  made.phases = {{"forward", [net](const columns& rows) mutable {
+  task.phases = {{"forward", [net](const columns& rows) mutable {
                     return torch::cross_entropy_loss(net->forward(rows[0]), rows[1]);
                   }}};
-  return made;
+  return task;
 }
 
 template <class Net>
@@ -44,13 +44,13 @@ job image_job(const char* name, const job_options& o, std::int64_t usual_batch, 
                              "use CIFAR or a folder of JPEG pictures",
                              some.size(1), side, some.size(3), name);
   Net net{image_options{.side = side, .classes = set.classes, .batch_norm = o.size != "plain"}};
-  job made = classification(name, net, std::move(set), some, chosen(o.batch, usual_batch), o);
-  made.optimizers = {std::make_shared<torch::optim::SGD>(
+  job task = classification(name, net, std::move(set), some, chosen(o.batch, usual_batch), o);
+  task.optimizers = {std::make_shared<torch::optim::SGD>(
       net->parameters(), torch::optim::SGDOptions(rate(o, usual_rate)).momentum(0.9).weight_decay(5e-4))};
-  made.score = [net](const job& of) mutable {
+  task.score = [net](const job& of) mutable {
     return accuracy(of, of.validation, [&](const columns& rows) { return net->forward(rows[0]); });
   };
-  return made;
+  return task;
 }
 
 }  // namespace detail

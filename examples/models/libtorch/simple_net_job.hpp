@@ -19,7 +19,7 @@ inline job simple_net_job(const job_options& o) {
   const auto random = [&](std::int64_t rows) {
     return detail::on_device({torch::rand({rows, shape.width}), torch::rand({rows, shape.width})}, o.device);
   };
-  job made{.name = "simplenet",
+  job task{.name = "simplenet",
            .description = fmt::format("simplenet of {} layers, width {}, on {} rows of random numbers", shape.layers,
                                       shape.width, examples),
            .modules = {{"net", net.ptr()}},
@@ -27,14 +27,14 @@ inline job simple_net_job(const job_options& o) {
            .validation = random(batch),
            .batch = batch,
            .score_name = "minus loss"};
-  made.optimizers = {
+  task.optimizers = {
       std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(detail::rate(o, 1e-4)))};
-  made.phases = {
+  task.phases = {
       {"forward", [net](const columns& rows) mutable { return torch::mse_loss(net->forward(rows[0]), rows[1]); }}};
-  made.score = [net](const job& of) mutable {
+  task.score = [net](const job& of) mutable {
     return -torch::mse_loss(net->forward(of.validation[0]), of.validation[1]).item<double>();
   };
-  return made;
+  return task;
 }
 
 }  // namespace torch_models

@@ -23,11 +23,11 @@ inline void comp_step(comp::libtorch::step& s, job& of, const columns& batch) {
 }
 
 inline comp::libtorch::setup setup_of(const job& of) {
-  comp::libtorch::setup made;
-  for (const auto& [name, module] : of.modules) made.modules.emplace_back(name, *module);
-  for (const auto& optimizer : of.optimizers) made.optimizers.push_back(optimizer.get());
-  made.about = of.description;
-  return made;
+  comp::libtorch::setup bundle;
+  for (const auto& [name, module] : of.modules) bundle.modules.emplace_back(name, *module);
+  for (const auto& optimizer : of.optimizers) bundle.optimizers.push_back(optimizer.get());
+  bundle.about = of.description;
+  return bundle;
 }
 
 /// Requires: `of` outlives the trainer. seed: of the order of the examples.

@@ -56,10 +56,10 @@ class image_data {
   image_data augmented(image_augmentation by) const {
     comp::require<comp::error>(by.shift >= 0,
                                "images shifted by {} pixels at most (it must not be negative): change it", by.shift);
-    image_data made = *this;
-    made.random_ = by;
-    made.signature_ += fmt::format(" shifted {}{}", by.shift, by.flip ? " flipped" : "");
-    return made;
+    image_data copy = *this;
+    copy.random_ = by;
+    copy.signature_ += fmt::format(" shifted {}{}", by.shift, by.flip ? " flipped" : "");
+    return copy;
   }
 
   std::size_t size() const { return labels_.size(); }

@@ -48,11 +48,11 @@ inline value judged(value x, const std::string& on) {
 /// "discriminator.linear1@made" has the logits of made images, and "discriminator.linear1@real" those of real ones.
 inline model gan(const gan_options& o) {
   model_builder net{"gan", input_kind::values, {o.batch, 1, 28, 28}};
-  const value made = detail::generated(net.noise("noise", o.latent));
-  detail::judged(made, "made").binary_cross_entropy_loss("loss@made", 1);
+  const value fakes = detail::generated(net.noise("noise", o.latent));
+  detail::judged(fakes, "made").binary_cross_entropy_loss("loss@made", 1);
   net.end_phase("generator", "generator");
   detail::judged(net.input().flatten("flatten"), "real").binary_cross_entropy_loss("loss@real", 1);
-  detail::judged(made.detach("detach"), "fake").binary_cross_entropy_loss("loss@fake", 0);
+  detail::judged(fakes.detach("detach"), "fake").binary_cross_entropy_loss("loss@fake", 0);
   net.end_phase("discriminator", "discriminator");
   return net.finish();
 }

@@ -110,9 +110,9 @@ inline std::unordered_map<const void*, std::shared_ptr<void>> dnn_objects;
 template <class T>
 cudnnStatus_t make_dnn_object(T** to) {
   if (!to) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-  const auto made = std::make_shared<T>();
-  *to = made.get();
-  dnn_objects[made.get()] = made;
+  const auto object = std::make_shared<T>();
+  *to = object.get();
+  dnn_objects[object.get()] = object;
   return CUDNN_STATUS_SUCCESS;
 }
 inline cudnnStatus_t destroy_dnn_object(const void* p) {

@@ -181,9 +181,9 @@ class memory_map {
   /// As the constructors of allocation say.
   template <class... How>
   allocation& make(How... how) {
-    auto made = std::make_unique<allocation>(how...);
-    allocation& a = *made;
-    all_.emplace(a.data(), std::move(made));
+    auto block = std::make_unique<allocation>(how...);
+    allocation& a = *block;
+    all_.emplace(a.data(), std::move(block));
     return a;
   }
   /// Throws: fault for an address that is not the start of an allocation, or for guard zones written over.

@@ -22,7 +22,7 @@ inline allocation& of_library(const char* what, const void* p, std::size_t bytes
 }  // namespace detail
 
 /// Notes how much scratch memory a library is given for a call.
-inline void note_workspace(std::size_t bytes) { device.seen.workspace = std::max(device.seen.workspace, bytes); }
+inline void note_workspace(std::size_t bytes) { device.counts.workspace = std::max(device.counts.workspace, bytes); }
 
 /// `count` neighbours that a library reads. Throws: fault.
 template <class T>

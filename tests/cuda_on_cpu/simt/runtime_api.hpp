@@ -112,10 +112,10 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
   return simt::runtime_call([=] {
     if (flags != cudaStreamNonBlocking)
       return cudaErrorInvalidValue;  // those that wait for the default one: not in use
-    auto made = std::make_shared<simt_stream>();
-    made->gpu = simt::device.current;
-    *to = made.get();
-    simt::device.streams.insert(std::move(made));
+    auto stream = std::make_shared<simt_stream>();
+    stream->gpu = simt::device.current;
+    *to = stream.get();
+    simt::device.streams.insert(std::move(stream));
     return cudaSuccess;
   });
 }
@@ -170,11 +170,11 @@ inline cudaError_t wait_in_capture(simt_stream* s, const simt_event& e) {
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags) {
   return simt::runtime_call([=] {
     if (flags != cudaEventDefault && flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
-    auto made = std::make_unique<simt_event>();
-    made->timed = flags == cudaEventDefault;
-    made->gpu = simt::device.current;
-    *to = made.get();
-    simt::device.events.insert(std::move(made));
+    auto event = std::make_unique<simt_event>();
+    event->timed = flags == cudaEventDefault;
+    event->gpu = simt::device.current;
+    *to = event.get();
+    simt::device.events.insert(std::move(event));
     return cudaSuccess;
   });
 }

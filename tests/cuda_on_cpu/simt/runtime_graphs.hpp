@@ -38,10 +38,10 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* to) {
     const auto of = std::exchange(s->in, nullptr);
     *to = nullptr;
     if (of->invalid) return cudaErrorStreamCaptureInvalidated;
-    auto made = std::make_unique<simt_graph>();
-    made->work = of->graph;
-    *to = made.get();
-    simt::device.graphs.insert(std::move(made));
+    auto graph = std::make_unique<simt_graph>();
+    graph->work = of->graph;
+    *to = graph.get();
+    simt::device.graphs.insert(std::move(graph));
     return cudaSuccess;
   };
   const cudaError_t code = simt::runtime_call(end);
@@ -91,11 +91,11 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t g, unsi
     const auto& work = simt::existing(g).work;
     if (flags != 0) return cudaErrorInvalidValue;  // those that there are: not in use
     if (!work->memory.empty() && work->executables > 0) return cudaErrorNotSupported;
-    auto made = std::make_unique<simt_executable>();
-    made->work = work;
+    auto executable = std::make_unique<simt_executable>();
+    executable->work = work;
     ++work->executables;
-    *to = made.get();
-    simt::device.executables.insert(std::move(made));
+    *to = executable.get();
+    simt::device.executables.insert(std::move(executable));
     return cudaSuccess;
   });
 }
@@ -116,9 +116,9 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
     if (!g.work->left.empty()) return cudaErrorInvalidValue;
     if (const auto code = simt::back(g); code != cudaSuccess) return code;
     g.work->left = g.work->unfreed;
-    ++simt::device.seen.graphs;
+    ++simt::device.counts.graphs;
     simt::device.give(s, [work = g.work, runs = simt::device.of_graphs] { simt::run_graph(*work); });
-    --simt::device.seen.given;
+    --simt::device.counts.given;
     return cudaSuccess;
   });
 }

@@ -23,9 +23,9 @@ inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool, const
   } else {
     g.used += bytes;
   }
-  allocation& made = memory_map::common().make(bytes, 2);
-  made.touch(by, true);
-  *to = made.data();
+  allocation& block = memory_map::common().make(bytes, 2);
+  block.touch(by, true);
+  *to = block.data();
   g.memory[*to] = {bytes, pool};
   return cudaSuccess;
 }
@@ -33,16 +33,16 @@ inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool, const
 inline cudaError_t allocate_in(simt_stream* s, void** to, std::size_t bytes) {
   if (device.fail_allocation > 0 && --device.fail_allocation == 0) return cudaErrorMemoryAllocation;
   graph_work& g = *s->in->graph;
-  allocation& made = memory_map::common().make(bytes, 2);
-  made.end_life();
-  *to = made.data();
+  allocation& block = memory_map::common().make(bytes, 2);
+  block.end_life();
+  *to = block.data();
   g.memory[*to] = bytes;
   g.unfreed.insert(*to);
   g.live += bytes;
   g.most = std::max(g.most, g.live);
-  s->in->add({"an allocation"}, [&made, &g, p = *to] {
-    made.touch(now_runs, true);
-    made.begin_life();
+  s->in->add({"an allocation"}, [&block, &g, p = *to] {
+    block.touch(now_runs, true);
+    block.begin_life();
     g.alive.insert(p);
   });
   return cudaSuccess;
@@ -130,9 +130,9 @@ inline cudaError_t cudaMemPoolCreate(cudaMemPool_t* to, const cudaMemPoolProps* 
     if (how->allocType != cudaMemAllocationTypePinned || how->location.type != cudaMemLocationTypeDevice)
       return cudaErrorInvalidValue;
     if (how->location.id < 0 || how->location.id >= simt::device.count) return cudaErrorInvalidDevice;
-    auto made = std::make_unique<simt_pool>();
-    *to = made.get();
-    simt::device.pools.insert(std::move(made));
+    auto pool = std::make_unique<simt_pool>();
+    *to = pool.get();
+    simt::device.pools.insert(std::move(pool));
     return cudaSuccess;
   });
 }

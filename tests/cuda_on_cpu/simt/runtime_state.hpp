@@ -109,10 +109,10 @@ struct gpu {
   std::size_t graph_bytes = 0;  // of `used`: what backs the memory of graphs; one launch after another shares it
   /// What tests count: kernels, copies and library work given to streams one by one, launches of graphs, and waits of
   /// the host for work that was not done.
-  struct seen {
+  struct work_counts {
     std::uint64_t given = 0, graphs = 0, waits = 0;
     std::size_t workspace = 0;  // the most bytes of scratch memory that a library was given for a call
-  } seen;
+  } counts;
   struct owned {
     std::size_t bytes;
     simt_pool* pool;
@@ -158,7 +158,7 @@ struct gpu {
   }
   /// As run_until, by a call that makes the host wait.
   void wait_until(simt_stream& s, std::uint64_t end) {
-    seen.waits += s.done < end;
+    counts.waits += s.done < end;
     run_until(s, end);
   }
   void run(simt_stream& s) { run_until(s, s.given); }
@@ -179,7 +179,7 @@ struct gpu {
   void give(simt_stream* on, const work_name& name, std::function<void()> piece) {
     simt_stream& s = on ? *on : standard;
     if (s.in) return s.in->add(name, std::move(piece));
-    ++seen.given;
+    ++counts.given;
     s.work.emplace_back(next_of(s, name), std::move(piece));
     ++s.given;
     if (!on && streams.empty()) run(s);

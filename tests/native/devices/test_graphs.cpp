@@ -121,10 +121,10 @@ TEST_CASE("scores of edges, their softmax and all gradients agree with FP64") {
       if (m.rows != m.columns) continue;
       auto source = parameter_of(d, {1, heads, width}, 1, p), target = parameter_of(d, {1, heads, width}, 2, p);
       const auto x = tensor_of(d, {m.rows, heads * width}, 4, p);
-      const auto made = d.edge_scores(a, x, source, target, 0.2);
-      r.keep(d, "scores", made.output, 2.0 * static_cast<double>(width));
+      const auto forward = d.edge_scores(a, x, source, target, 0.2);
+      r.keep(d, "scores", forward.output, 2.0 * static_cast<double>(width));
       fresh(d, source, target);
-      r.keep(d, "dx", d.edge_scores_backward(a, dy, x, made.saved, source, target, 0.2), 4 * terms(m));
+      r.keep(d, "dx", d.edge_scores_backward(a, dy, x, forward.saved, source, target, 0.2), 4 * terms(m));
       r.keep_gradient(d, "d source", source, 4 * terms(m));
       r.keep_gradient(d, "d target", target, 4 * terms(m));
       const auto zeros = d.upload(std::vector<float>(static_cast<std::size_t>(elements(x.shape()))), x.shape(), p);

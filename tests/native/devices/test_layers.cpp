@@ -32,9 +32,9 @@ TEST_CASE("softmaxes and cross-entropy bear scores whose exponentials overflow o
         r.keep(d, "log-softmax", d.log_softmax(x), 40);
         double loss = 0;
         const auto target = d.upload(std::vector<std::int32_t>(40, 3), {40});
-        const auto made = d.cross_entropy(x, target, &loss);
+        const auto forward = d.cross_entropy(x, target, &loss);
         r.keep_number("cross-entropy", loss, 4000);
-        r.keep(d, "cross-entropy dx", d.cross_entropy_backward(made.saved, target, 1), 4000);
+        r.keep(d, "cross-entropy dx", d.cross_entropy_backward(forward.saved, target, 1), 4000);
         const auto m = d.make_sparse({.rows = 2, .columns = 20, .begin = {0, 20, 40}, .column = [] {
                                         std::vector<std::int32_t> each(40);
                                         for (std::int32_t i = 0; i < 40; ++i)
@@ -355,14 +355,14 @@ TEST_CASE("adaptive pooling and its gradient agree with FP64, for even and uneve
   agree_for(cases, [&](auto& d, results& r, const bins& s, precision p) {
     auto zeros = d.make_parameter(std::vector<float>(static_cast<std::size_t>(s.x[1])), {s.x[1], 1, 1, 1});
     for (const bool convolved : {false, true}) {
-      const auto made = [&](const shape& of, unsigned seed) {  // as a convolution lays its result, or as it is
+      const auto input_of = [&](const shape& of, unsigned seed) {  // as a convolution lays its result, or as it is
         auto plain = tensor_of(d, of, seed, p);
         const auto image = tensor_of(d, {of[0], 1, of[2], of[3]}, seed, p);
         return convolved ? d.add(d.conv2d(image, zeros, nullptr, {}), plain) : plain;
       };
-      const auto y = d.adaptive_avg_pool2d(made(s.x, 1), s.to);
+      const auto y = d.adaptive_avg_pool2d(input_of(s.x, 1), s.to);
       r.keep(d, "y", y, 36);
-      r.keep(d, "dx", d.adaptive_avg_pool2d_backward(made(y.shape(), 2), s.x), 36);
+      r.keep(d, "dx", d.adaptive_avg_pool2d_backward(input_of(y.shape(), 2), s.x), 36);
     }
   });
 }

@@ -93,11 +93,11 @@ model separated() {
 }
 plan with_low(const model& m, std::initializer_list<std::string_view> names, precision p) {
   const auto graph = graph_of(m);
-  plan made{graph.size()};
+  plan choice{graph.size()};
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (std::ranges::find(names, std::string_view{graph[i].name}) != names.end()) made[i] = p;
+    if (std::ranges::find(names, std::string_view{graph[i].name}) != names.end()) choice[i] = p;
   }
-  return made;
+  return choice;
 }
 
 TEST_CASE("products that have one precision give the bits of layers that are whole") {

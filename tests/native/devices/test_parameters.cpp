@@ -67,10 +67,10 @@ TEST_CASE("scaling, norm and count of gradients agree with FP64") {
 TEST_CASE(
     "NaN and infinity in a gradient are counted one by one, behind many elements and in the last of many tensors") {
   device d;
-  std::vector<device::parameter> made;
-  for (int i = 0; i < 60; ++i) made.push_back(parameter_of(d, {1, i == 58 ? 24581 : 3}, 1, precision::fp32));
+  std::vector<device::parameter> parameters;
+  for (int i = 0; i < 60; ++i) parameters.push_back(parameter_of(d, {1, i == 58 ? 24581 : 3}, 1, precision::fp32));
   std::vector<device::parameter*> all;
-  for (auto& w : made) {
+  for (auto& w : parameters) {
     all.push_back(&w);
     std::vector<float> x(static_cast<std::size_t>(elements(d.shape_of(w))), 1.0F);
     if (all.size() > 58) x.front() = NAN, x.back() = INFINITY;
@@ -80,7 +80,7 @@ TEST_CASE(
   CHECK(d.count_not_finite(all) == 4);
   for (auto* w : all) d.zero_gradient(*w);
   CHECK(d.count_not_finite(all) == 0);
-  CHECK(d.gradient(made[58]) == std::vector<float>(24581));
+  CHECK(d.gradient(parameters[58]) == std::vector<float>(24581));
 }
 
 TEST_CASE("sums and steps take all parameters that have a gradient and train, and leave all others alone") {

@@ -70,11 +70,12 @@ class cut {
   }
   plan solve(std::size_t operators, precision low) {
     boost::boykov_kolmogorov_max_flow(graph_, 0, 1);
-    plan made{operators};
+    plan solution{operators};
     for (std::size_t i = 0; i < operators; ++i) {
-      if (boost::get(boost::vertex_color, graph_, i + 2) != boost::black_color) made[i] = low;  // not on FP32's side
+      if (boost::get(boost::vertex_color, graph_, i + 2) != boost::black_color)
+        solution[i] = low;  // not on FP32's side
     }
-    return made;
+    return solution;
   }
 
  private:

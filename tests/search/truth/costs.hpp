@@ -81,14 +81,14 @@ struct cost_settings {
 };
 
 inline costs drawn_costs(draw& random, const comp::op_graph& graph, const cost_settings& chosen) {
-  costs made;
-  made.rule = chosen.rule;
+  costs times;
+  times.rule = chosen.rule;
   double all = 0;
   for (const comp::op_info& op : graph) {
     const double fp32 = 1e-4 * units_of(op) * random.factor(0.2);
     const range part = is_allow(op) ? chosen.allow : is_deny(op) ? chosen.deny : chosen.other;
     const double low = random.chance(chosen.slower) ? random.between(1, 1.6) : random.between(part.low, part.high);
-    auto& by_precision = made.op.emplace_back();
+    auto& by_precision = times.op.emplace_back();
     // The worlds have these formats alone, so that they stay the same when a format is added.
     for (const comp::precision p : {comp::precision::fp32, comp::precision::tf32, comp::precision::bf16,
                                     comp::precision::fp16, comp::precision::fp8_e4m3, comp::precision::fp8_e5m2}) {
@@ -96,17 +96,17 @@ inline costs drawn_costs(draw& random, const comp::op_graph& graph, const cost_s
     }
     by_precision[static_cast<std::size_t>(comp::precision::fp32)] = fp32;
     by_precision[static_cast<std::size_t>(comp::precision::bf16)] = fp32 * low;
-    made.cast.push_back(1e-4 * chosen.cast * random.between(0.7, 1.3));
+    times.cast.push_back(1e-4 * chosen.cast * random.between(0.7, 1.3));
     all += fp32;
   }
   for (std::size_t i = 0; i < graph.size(); ++i) {
     for (const std::size_t producer : graph[i].producers) {
       if (random.chance(chosen.fused))
-        made.fused.push_back({producer, i, 1e-4 * random.between(chosen.saved.low, chosen.saved.high), chosen.when});
+        times.fused.push_back({producer, i, 1e-4 * random.between(chosen.saved.low, chosen.saved.high), chosen.when});
     }
   }
-  made.fixed = chosen.fixed * all;
-  return made;
+  times.fixed = chosen.fixed * all;
+  return times;
 }
 
 }  // namespace truth

@@ -75,19 +75,19 @@ inline std::string drawn_kind(draw& random, const graph_settings& chosen) {
 inline std::vector<std::size_t> drawn_producers(draw& random, truth::shape shape, std::size_t i) {
   if (i == 0) return {};
   if (shape == shape::chain) return {i - 1};
-  std::vector<std::size_t> made;
+  std::vector<std::size_t> producers;
   if (shape == shape::transformer) {
     for (const std::size_t back : block_reads[i % 10]) {
-      if (back > 0 && back <= i) made.push_back(i - back);
+      if (back > 0 && back <= i) producers.push_back(i - back);
     }
-    return made;
+    return producers;
   }
   const std::size_t reach = std::min<std::size_t>(i, 6);
-  made.push_back(random.chance(0.6) ? i - 1 : i - 1 - random.below(reach));
-  if (const std::size_t second = i - 1 - random.below(reach); random.chance(0.35) && second != made.front()) {
-    made.push_back(second);
+  producers.push_back(random.chance(0.6) ? i - 1 : i - 1 - random.below(reach));
+  if (const std::size_t second = i - 1 - random.below(reach); random.chance(0.35) && second != producers.front()) {
+    producers.push_back(second);
   }
-  return made;
+  return producers;
 }
 
 /// Sizes such that a machine of 10^12 operations and 10^11 bytes per second takes about `units` of 10^-4 s.

@@ -28,55 +28,55 @@ inline world healthy(std::uint64_t seed, health which, bool faster) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 8 + random.below(9)};
   const range slow{1.2, 2};
-  world made =
+  world w =
       harmless(random, graph, faster ? cost_settings{} : cost_settings{.allow = slow, .deny = slow, .other = slow});
-  if (which == health::negative) give_signs(made.losses, sign::negative);
-  if (which == health::growing) give_signs(made.losses, sign::growing);
-  if (which == health::crossing) give_signs(made.losses, sign::crossing);
-  if (which == health::several) give_signs(made.losses, sign::several);
+  if (which == health::negative) give_signs(w.losses, sign::negative);
+  if (which == health::growing) give_signs(w.losses, sign::growing);
+  if (which == health::crossing) give_signs(w.losses, sign::crossing);
+  if (which == health::several) give_signs(w.losses, sign::several);
   if (which == health::restarts) {
-    made.losses.curve = [](double epoch) {
+    w.losses.curve = [](double epoch) {
       const double since = std::fmod(epoch, 8), best = 0.1 + 0.9 * std::exp(-epoch / 10);
       return best * (1 + 1.5 * std::exp(-since));
     };
-    made.losses.wander = 0.02;
+    w.losses.wander = 0.02;
   }
   if (which == health::lenet) {
-    made.batches = 200;
-    made.losses.curve = [](double epoch) { return 2.3 / (1 + std::pow(epoch / 0.3, 1.7)) + 1e-4; };
-    made.losses.noise = 2;
-    made.losses.wander = 0.15;
+    w.batches = 200;
+    w.losses.curve = [](double epoch) { return 2.3 / (1 + std::pow(epoch / 0.3, 1.7)) + 1e-4; };
+    w.losses.noise = 2;
+    w.losses.wander = 0.15;
   }
-  return made;
+  return w;
 }
 
 inline world guarded(draw& random) {
   const graph_settings graph{.shape = drawn_shape(random), .operators = 8 + random.below(9), .allow = 0.5};
-  world made = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
-  made.losses.curve = [](double epoch) { return 0.05 + 1.95 * std::exp(-epoch / 3); };
-  made.losses.floor = 0.05;
-  made.losses.wander = 0.01;
-  return made;
+  world w = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
+  w.losses.curve = [](double epoch) { return 0.05 + 1.95 * std::exp(-epoch / 3); };
+  w.losses.floor = 0.05;
+  w.losses.wander = 0.01;
+  return w;
 }
 
 /// One or two operators that make the training diverge some epochs after the search.
 inline world diverges_late(std::uint64_t seed) {
   draw random{seed};
-  world made = guarded(random);
-  made.losses.onset = made.batches * (4 + random.below(12));
-  made.losses.growth = random.between(0.02, 0.2);
-  const std::vector<std::size_t> all = operators_of(made.graph, [](const comp::op_info&) { return true; });
-  made.losses.diverging = random.some(all, 1 + random.below(2));
-  return made;
+  world w = guarded(random);
+  w.losses.onset = w.batches * (4 + random.below(12));
+  w.losses.growth = random.between(0.02, 0.2);
+  const std::vector<std::size_t> all = operators_of(w.graph, [](const comp::op_info&) { return true; });
+  w.losses.diverging = random.some(all, 1 + random.below(2));
+  return w;
 }
 
 /// One or two operators that hold the loss at 7 times what FP32 ends at, which shows only late.
 inline world sits_above(std::uint64_t seed) {
   draw random{seed};
-  world made = guarded(random);
-  const std::vector<std::size_t> all = operators_of(made.graph, [](const comp::op_info&) { return true; });
-  made.losses.sticking = random.some(all, 1 + random.below(2));
-  return made;
+  world w = guarded(random);
+  const std::vector<std::size_t> all = operators_of(w.graph, [](const comp::op_info&) { return true; });
+  w.losses.sticking = random.some(all, 1 + random.below(2));
+  return w;
 }
 
 }  // namespace truth

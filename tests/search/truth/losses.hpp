@@ -77,19 +77,19 @@ struct effect {
 
 inline effect effect_of(const loss_model& model, const comp::plan& p) {
   const auto low = [&](std::size_t i) { return comp::is_low(p[i]); };
-  effect made;
-  for (std::size_t i = 0; i < model.immediate.size(); ++i) made.immediate += low(i) ? model.immediate[i] : 0;
-  for (std::size_t i = 0; i < model.cumulative.size(); ++i) made.cumulative += low(i) ? model.cumulative[i] : 0;
-  for (const pair_harm& pair : model.pairs) made.cumulative += low(pair.first) && low(pair.second) ? pair.harm : 0;
-  for (const pair_harm& pair : model.apart) made.cumulative += low(pair.first) && !low(pair.second) ? pair.harm : 0;
+  effect total;
+  for (std::size_t i = 0; i < model.immediate.size(); ++i) total.immediate += low(i) ? model.immediate[i] : 0;
+  for (std::size_t i = 0; i < model.cumulative.size(); ++i) total.cumulative += low(i) ? model.cumulative[i] : 0;
+  for (const pair_harm& pair : model.pairs) total.cumulative += low(pair.first) && low(pair.second) ? pair.harm : 0;
+  for (const pair_harm& pair : model.apart) total.cumulative += low(pair.first) && !low(pair.second) ? pair.harm : 0;
   const bool each = model.slow_in == comp::precision::fp32;
   for (std::size_t i = 0; i < model.slow.size(); ++i)
-    made.slow += low(i) && (each || p[i] == model.slow_in) ? model.slow[i] : 0;
-  for (std::size_t i = 0; i < model.lost_low.size(); ++i) made.lost += low(i) ? model.lost_low[i] : 0;
-  made.diverges = std::any_of(model.diverging.begin(), model.diverging.end(), low);
-  made.sticks = std::any_of(model.sticking.begin(), model.sticking.end(), low);
-  made.hash = std::hash<comp::plan>{}(p);
-  return made;
+    total.slow += low(i) && (each || p[i] == model.slow_in) ? model.slow[i] : 0;
+  for (std::size_t i = 0; i < model.lost_low.size(); ++i) total.lost += low(i) ? model.lost_low[i] : 0;
+  total.diverges = std::any_of(model.diverging.begin(), model.diverging.end(), low);
+  total.sticks = std::any_of(model.sticking.begin(), model.sticking.end(), low);
+  total.hash = std::hash<comp::plan>{}(p);
+  return total;
 }
 
 /// A run's wander: pulled back within an epoch, pushed on at each batch.

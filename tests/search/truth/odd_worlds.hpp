@@ -19,15 +19,15 @@ namespace truth {
 inline world harms_apart(std::uint64_t seed) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 12 + random.below(19), .allow = 0.5};
-  world made = harmless(random, graph, {.deny = {0.7, 1.2}, .cast = 0.03});
-  made.batches = 5 + random.below(55);
-  made.losses.settle = random.between(1, 4);
-  const auto two = random.some(operators_of(made.graph, is_allow), 2);
+  world w = harmless(random, graph, {.deny = {0.7, 1.2}, .cast = 0.03});
+  w.batches = 5 + random.below(55);
+  w.losses.settle = random.between(1, 4);
+  const auto two = random.some(operators_of(w.graph, is_allow), 2);
   if (two.size() < 2) return harms_apart(seed + 1'000'003);
-  made.losses.apart = {{two[0], two[1], random.between(0.1, 0.3)}};
-  auto& slow = made.costs.op[two[1]];
+  w.losses.apart = {{two[0], two[1], random.between(0.1, 0.3)}};
+  auto& slow = w.costs.op[two[1]];
   slow[static_cast<std::size_t>(precision::bf16)] = slow[0] * random.between(1.3, 1.7);
-  return made;
+  return w;
 }
 
 /// Neither FP32 nor the rule-based plan fits, all low does, and so does all low but what harms: a deny operator, in
@@ -35,17 +35,17 @@ inline world harms_apart(std::uint64_t seed) {
 inline world no_room(std::uint64_t seed) {
   for (;; seed += 1'000'003) {
     draw random{seed};
-    world made = usual(random.bits(), 100);
-    made.losses.immediate.assign(made.graph.size(), 0);
-    made.losses.cumulative.assign(made.graph.size(), 0);
-    const auto bad = operators_of(made.graph, seed % 2 == 0 ? is_deny : is_allow);
+    world w = usual(random.bits(), 100);
+    w.losses.immediate.assign(w.graph.size(), 0);
+    w.losses.cumulative.assign(w.graph.size(), 0);
+    const auto bad = operators_of(w.graph, seed % 2 == 0 ? is_deny : is_allow);
     if (bad.empty()) continue;
-    harm(made, random, bad[random.below(bad.size())], random.between(0.05, 0.3));
-    const plan low{made.graph.size(), precision::bf16}, good = without_harm(made, low);
-    made.device_bytes = bytes_of(made, good) + made.weight_bytes / 8;
-    plan rules{made.graph.size()};
-    for (const std::size_t op : operators_of(made.graph, is_allow)) rules[op] = precision::bf16;
-    if (bytes_of(made, rules) > made.device_bytes) return made;
+    harm(w, random, bad[random.below(bad.size())], random.between(0.05, 0.3));
+    const plan low{w.graph.size(), precision::bf16}, good = without_harm(w, low);
+    w.device_bytes = bytes_of(w, good) + w.weight_bytes / 8;
+    plan rules{w.graph.size()};
+    for (const std::size_t op : operators_of(w.graph, is_allow)) rules[op] = precision::bf16;
+    if (bytes_of(w, rules) > w.device_bytes) return w;
   }
 }
 
@@ -53,38 +53,38 @@ inline world no_room(std::uint64_t seed) {
 inline world falling(std::uint64_t seed, double epochs) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(21)};
-  world made = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
-  made.losses.curve = [epochs](double epoch) { return 0.1 + 2 * std::exp(-epoch / epochs); };
-  made.losses.settle = random.between(1, 5);
-  std::vector<std::size_t> bad = operators_of(made.graph, random.chance(0.5) ? is_deny : is_allow);
+  world w = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
+  w.losses.curve = [epochs](double epoch) { return 0.1 + 2 * std::exp(-epoch / epochs); };
+  w.losses.settle = random.between(1, 5);
+  std::vector<std::size_t> bad = operators_of(w.graph, random.chance(0.5) ? is_deny : is_allow);
   if (bad.empty()) bad = {0};
-  harm(made, random, bad[random.below(bad.size())], random.between(0.05, 0.3));
-  return made;
+  harm(w, random, bad[random.below(bad.size())], random.between(0.05, 0.3));
+  return w;
 }
 
 /// A deny or an allow operator raises the loss by 10%, reached with an e-fold of `batches` batches.
 inline world slow_harm(std::uint64_t seed, double batches) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(21)};
-  world made = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
-  made.losses.slow.assign(made.graph.size(), 0);
-  made.losses.slow_settle = batches;
-  std::vector<std::size_t> bad = operators_of(made.graph, random.chance(0.5) ? is_deny : is_allow);
+  world w = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
+  w.losses.slow.assign(w.graph.size(), 0);
+  w.losses.slow_settle = batches;
+  std::vector<std::size_t> bad = operators_of(w.graph, random.chance(0.5) ? is_deny : is_allow);
   if (bad.empty()) bad = {0};
-  made.losses.slow[bad[random.below(bad.size())]] = 0.1;
-  return made;
+  w.losses.slow[bad[random.below(bad.size())]] = 0.1;
+  return w;
 }
 
 /// 20 to 40 operators, one of which makes the training diverge some epochs after the search.
 inline world one_turns_bad(std::uint64_t seed) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 20 + random.below(21)};
-  world made = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
-  made.losses.curve = [](double epoch) { return 0.05 + 1.95 * std::exp(-epoch / 8); };
-  made.losses.onset = made.batches * (4 + random.below(12));
-  made.losses.growth = random.between(0.02, 0.2);
-  made.losses.diverging = {random.below(made.graph.size())};
-  return made;
+  world w = harmless(random, graph, {.deny = {0.5, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
+  w.losses.curve = [](double epoch) { return 0.05 + 1.95 * std::exp(-epoch / 8); };
+  w.losses.onset = w.batches * (4 + random.below(12));
+  w.losses.growth = random.between(0.02, 0.2);
+  w.losses.diverging = {random.below(w.graph.size())};
+  return w;
 }
 
 enum class loss_of_batches : std::uint8_t {
@@ -95,29 +95,29 @@ enum class loss_of_batches : std::uint8_t {
 
 inline world not_finite(std::uint64_t seed, loss_of_batches which) {
   draw random{seed};
-  world made = usual(random.bits(), 40 + random.below(121));
-  made.losses.immediate.assign(made.graph.size(), 0);
-  made.losses.cumulative.assign(made.graph.size(), 0);
-  if (which == loss_of_batches::early) made.losses.lost_at = {random.below(20)};
-  if (which == loss_of_batches::rare) made.losses.lost = 0.001;
+  world w = usual(random.bits(), 40 + random.below(121));
+  w.losses.immediate.assign(w.graph.size(), 0);
+  w.losses.cumulative.assign(w.graph.size(), 0);
+  if (which == loss_of_batches::early) w.losses.lost_at = {random.below(20)};
+  if (which == loss_of_batches::rare) w.losses.lost = 0.001;
   if (which == loss_of_batches::low) {
-    std::vector<std::size_t> bad = operators_of(made.graph, random.chance(0.5) ? is_deny : is_allow);
+    std::vector<std::size_t> bad = operators_of(w.graph, random.chance(0.5) ? is_deny : is_allow);
     if (bad.empty()) bad = {0};
-    made.losses.lost_low.assign(made.graph.size(), 0);
-    made.losses.lost_low[bad[random.below(bad.size())]] = 0.03;
+    w.losses.lost_low.assign(w.graph.size(), 0);
+    w.losses.lost_low[bad[random.below(bad.size())]] = 0.03;
   }
-  return made;
+  return w;
 }
 
 /// A deny operator raises the loss by `part`, at once; the loss of an epoch differs by 0.2% from run to run.
 inline world rises(std::uint64_t seed, double part) {
   draw random{seed};
   const graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(11), .deny = 0.4};
-  world made = harmless(random, graph, {.deny = {0.4, 0.8}, .other = {0.4, 0.8}, .cast = 0.02});
-  std::vector<std::size_t> denied = operators_of(made.graph, is_deny);
+  world w = harmless(random, graph, {.deny = {0.4, 0.8}, .other = {0.4, 0.8}, .cast = 0.02});
+  std::vector<std::size_t> denied = operators_of(w.graph, is_deny);
   if (denied.empty()) denied = {0};
-  made.losses.immediate[denied[random.below(denied.size())]] = part;
-  return made;
+  w.losses.immediate[denied[random.below(denied.size())]] = part;
+  return w;
 }
 
 enum class surprise : std::uint8_t {
@@ -144,14 +144,14 @@ inline world surprising(std::uint64_t seed, surprise which) {
   }
   if (which == surprise::together) costs.allow = costs.deny = costs.other = {0.97, 1.06};
   if (several) costs.apart = 1.4;
-  world made = harmless(random, graph, costs);
-  made.noise = 0.02;
-  if (which == surprise::together) made.costs.together = 0.25 * made.costs(made.graph, plan{made.graph.size()});
-  if (which == surprise::profile_off) made.profile_fault = fault::off;
-  if (which == surprise::profile_inverse) made.profile_fault = fault::inverse;
-  if (several) made.precisions = {precision::fp32, precision::bf16, precision::fp16, precision::fp8_e4m3};
-  if (which == surprise::costly_between) made.costs.between_lows = 3;
-  return made;
+  world w = harmless(random, graph, costs);
+  w.noise = 0.02;
+  if (which == surprise::together) w.costs.together = 0.25 * w.costs(w.graph, plan{w.graph.size()});
+  if (which == surprise::profile_off) w.profile_fault = fault::off;
+  if (which == surprise::profile_inverse) w.profile_fault = fault::inverse;
+  if (several) w.precisions = {precision::fp32, precision::bf16, precision::fp16, precision::fp8_e4m3};
+  if (which == surprise::costly_between) w.costs.between_lows = 3;
+  return w;
 }
 
 }  // namespace truth
