@@ -291,7 +291,13 @@ at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& result
   return write(output, gradient, result, dim, gradient.scalar_type()).to(input);
 }
 
+// The CPU has no product in BF16 whose sum stays FP32.
+at::Tensor mm_in(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
+  return at::mm(a.to(type), b.to(type));
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("mm.dtype", TORCH_FN(mm_in));
   m.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&run_on_host>());  // LibTorch's own asks for CUDA's kernel
   m.impl("_softmax", TORCH_FN((softmax<at::_softmax_out>)));
   m.impl("_log_softmax", TORCH_FN((softmax<at::_log_softmax_out>)));

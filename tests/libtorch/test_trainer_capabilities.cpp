@@ -182,7 +182,8 @@ TEST_CASE("a loader that draws from LibTorch's generator leaves a step the numbe
 
 TEST_CASE("a parameter that an optimizer trains and no model has comes back with the state") {
   classification job;
-  const at::Tensor image = torch::ones({16, 3, 8, 8}, torch::requires_grad()), before = image.detach().clone();
+  const at::Tensor image = torch::ones({16, 3, 8, 8}, torch::requires_grad().device(device)),
+                   before = image.detach().clone();
   torch::optim::Adam of_image{{image}, torch::optim::AdamOptions{0.1}};
   job.setup.optimizers = {&of_image};
   lt::trainer t{job.setup, job.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
