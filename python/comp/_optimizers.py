@@ -81,8 +81,8 @@ class OptimizerWatch:
         if self._steps < 0:
             return
         self._steps += 1
-        progress = any(self._is_given(each) for each in self._stepped)
-        if progress or not any(isinstance(each, Optimizer) for each in self._given):
+        any_given = any(self._is_given(each) for each in self._stepped)
+        if any_given or not any(isinstance(each, Optimizer) for each in self._given):
             self._steps = -1
         elif self._steps == PATIENCE:
             self.sentences.append(
